@@ -71,7 +71,7 @@ def test_only_needed_row_groups_are_read(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"reward": [1.0, 2.0]}, "expected one of the columns actions, action, act; found reward"),
+        ({"reward": [1.0, 2.0]}, "expected one of the columns actions, action, act, acts; found reward"),
         ({"action_0": [1.0], "action_2": [1.0]}, "columns of 'action' have the numbers 0, 2: leave only those of the"),
         ({"action": [1.0], "action_1": [1.0]}, "columns of 'action' have the numbers 1: leave only those of the"),
         ({"action": [1.0, None]}, "'action' has no value at row 1"),

@@ -272,5 +272,5 @@ def test_missing_keys(tmp_path, key):
         match=r"no array 'observations' .*columns={'states': …}\) \(--columns states=…\); the arrays there are none",
     ):
         sopr_fast.load_log({})
-    with pytest.raises(ValueError, match=r"the arrays there are a\\x1b\[2J\\n\\u202eb, c{23}…c{24}$"):
+    with pytest.raises(ValueError, match=r"the arrays there are a\\x1b\[2J\\n\\u202eb, c{23}…c{24}; name"):
         sopr_fast.load_log({"a\x1b[2J\n\u202eb": np.zeros(3), "c" * 99: np.zeros(3)})

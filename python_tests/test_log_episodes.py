@@ -50,6 +50,12 @@ def load(log, quiet=True, **options):
         ({"terminateds": FELL, "episode_starts": np.roll(LAST, 1)}, FELL),
         ({"terminals": FELL, "traj": np.repeat([7, 3, 5, 1], LENGTHS)}, FELL),
         ({"dones": FELL, "traj": np.repeat([7, 3, 5, 1], LENGTHS)}, FELL),
+        ({"terminals": FELL, "episodeId": np.repeat([7, 3, 5, 1], LENGTHS)}, FELL),
+        ({"Terminated": FELL, "Episode ID": np.repeat(["d", "b", "c", "a"], LENGTHS)}, FELL),
+        ({"terminals": FELL, "episode_lengths": np.array(LENGTHS)}, FELL),
+        ({"terminals": FELL, "meta/episode_ends": np.cumsum(LENGTHS)}, FELL),
+        ({"terminals": FELL, "traj_ends": np.cumsum(LENGTHS) - 1}, FELL),
+        ({"terminals": FELL, "episode_starts": np.cumsum((0, *LENGTHS[:-1]))}, FELL),
         ({"terminals": FELL, "step": np.concatenate([np.arange(n) for n in LENGTHS])}, FELL),
     ],
     ids=lambda flags: "+".join(flags) if isinstance(flags, dict) else "",
@@ -129,6 +135,88 @@ def test_steps_without_numbers_of_episodes_must_count_up():
     assert len(load(given | {"episode": np.repeat(range(4), LENGTHS)[order]}, quiet=False).episodes) == 5
 
 
+LONG = np.arange(20, 60)  # lengths of episodes
+LONG_ENDS = np.isin(np.arange(LONG.sum()), np.cumsum(LONG) - 1)
+
+
+def long_log(**parts):
+    """Return forty episodes of a walk by small steps, without next states."""
+    random = np.random.default_rng(0)
+    states = np.concatenate([np.cumsum(random.normal(size=(n, 3)), 0) + 0.5 for n in LONG])
+    log = {"observations": states, "actions": random.normal(size=(len(states), 1)), "rewards": states[:, 0]}
+    return log | {"terminals": LONG_ENDS & False, "timeouts": LONG_ENDS} | parts
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda log: {key: x[np.random.default_rng(1).permutation(len(x))] for key, x in log.items()}, "as far from"),
+        (lambda log: log | {"terminals": LONG_ENDS}, "'terminals' mark all 40 rows of 'timeouts' too, as 'dones' do"),
+        (
+            lambda log: (
+                log
+                | {
+                    key: np.where((np.arange(1580) % 79 > 70).reshape(-1, *[1] * (log[key].ndim - 1)), 0, x)
+                    for key, x in log.items()
+                    if key in ("observations", "actions", "rewards")
+                }
+            ),
+            "rows, such as row 6., are 0 in everything, as where episodes are padded",
+        ),
+        (
+            lambda log: {
+                key: x[np.arange(1580) % 9 != 4]
+                for key, x in (
+                    log | {"episode": np.repeat(range(40), LONG), "step": np.concatenate([*map(np.arange, LONG)])}
+                ).items()
+            },
+            "steps are missing, such as after 'step' 3, which 5 follows",
+        ),
+        (lambda log: log | {"ep_len": LONG[:-1]}, "ep_len: these lengths or bounds of episodes do not fit 1,580 rows"),
+    ],
+)
+def test_what_tells_that_rows_are_wrong_is_questioned(change, message):
+    assert len(load(long_log()).episodes) == 41
+    with pytest.warns(UserWarning, match=message):
+        sopr_fast.load_log(change(long_log()))
+
+
+def test_terminals_at_the_same_greatest_length_may_be_time_limits():
+    random, ends = np.random.default_rng(0), np.arange(1580) % 79 == 78
+    states = np.cumsum(random.normal(size=(20, 79, 3)), 1).reshape(-1, 3) + 100 * (np.arange(1580) // 79 % 2)[:, None]
+    given = {"observations": states, "actions": states[:, :1], "rewards": states[:, 0], "terminals": ends}
+    with pytest.warns(UserWarning, match="'terminals' are taken as terminals; if a time limit cut"):
+        sopr_fast.load_log(given)
+    assert not load(given, max_episode_steps=79).terminals.any()
+
+
+@pytest.mark.parametrize("name", ["discount", "continues", "nonterminals", "mask"])
+def test_flags_that_mark_ends_with_0_are_advised_as_they_are_read(name):
+    given = walk() | {name: 0.99 * ~FELL if name == "discount" else ~FELL}
+    with pytest.warns(UserWarning, match=f"columns={{'terminals': '{name}'}}.*; 0 marks ends there"):
+        sopr_fast.load_log(given)
+    np.testing.assert_array_equal(load(given, columns={"terminals": name}).terminals, FELL)
+
+
+def test_rows_without_next_states_are_the_last_ones_of_their_episodes():
+    given = walk() | {"terminals": FELL}
+    given["next_observations"][LAST] = np.nan
+    log = load(given)
+    assert np.diff(log.episodes).tolist() == [5, 2, 6, 3] and log.terminals.sum() == 2
+
+
+def test_rows_that_pad_episodes_are_left_out():
+    given = walk() | {"terminals": FELL, "timeouts": LAST & ~FELL}
+    rows = np.insert(np.arange(COUNT), ENDS + 1, 0)
+    padded = {key: x[rows] for key, x in given.items()} | {"valid": ~np.isin(np.arange(22), ENDS + 1 + np.arange(4))}
+    np.testing.assert_array_equal(load(padded).states, load(given).states)
+
+
+def test_numbers_of_episodes_that_begin_again_in_another_file_are_told_by_flags():
+    given = walk(next_states=False) | {"dones": LAST, "timeouts": LAST & ~FELL, "episode": np.repeat(range(4), LENGTHS)}
+    assert len(load({key: np.concatenate([x, x]) for key, x in given.items()}).episodes) == 9
+
+
 STEPS = np.concatenate([np.arange(n) for n in LENGTHS])
 IDS = np.repeat(range(4), LENGTHS)
 ROWS = np.arange(COUNT)
@@ -179,8 +267,6 @@ def test_flags_of_first_rows_are_refused_by_advice_that_works(extra, following):
         (False, {"done": 0 * LAST}, "neither next states nor timeouts show where a time limit cut"),
         (False, {"terminals": FELL, "truncated": 0 * LAST}, "neither next states nor timeouts show"),
         (True, {"terminals": FELL, "rewards": REWARDS}, "'rewards' are 0 in the first row of each episode and seldom"),
-        (True, {"terminals": FELL, "episodeId": IDS}, "'episodeId' looks like numbers of episodes and is not read"),
-        (True, {"terminals": FELL, "Episode": IDS}, "'Episode' looks like numbers of episodes and is not read"),
     ],
 )
 def test_what_may_be_read_wrong_is_questioned(following, extra, message):
@@ -251,7 +337,9 @@ def test_terminal_rows_that_a_trajectory_leaves_begin_no_episode(limits, followi
 def test_ends_of_environments_that_reset_themselves_are_ends():
     log = walk()
     log["next_observations"][ENDS[:-1]] = log["observations"][ENDS[:-1] + 1]
-    assert load(log | {"terminals": LAST}).episodes[1:].tolist() == (ENDS + 1).tolist()
+    assert load(log | {"terminals": LAST, "timeouts": 0 * LAST}).episodes[1:].tolist() == (ENDS + 1).tolist()
+    with pytest.warns(UserWarning, match="neither next states nor timeouts show where a time limit cut"):
+        sopr_fast.load_log(log | {"terminals": LAST})  # some of which may have been cut and not marked
     discrete = np.eye(3)[np.random.default_rng(0).integers(0, 3, 400)]
     ends = np.arange(400) % 8 == 7
     table = {

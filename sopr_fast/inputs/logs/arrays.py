@@ -102,17 +102,33 @@ def warn_of_equal_rows(states: np.ndarray, where: str) -> bool:
     return bool(share > 0.5)
 
 
-def warn_of_last_rows(states: np.ndarray, actions: np.ndarray, rewards: np.ndarray, where: str) -> None:
-    """Warn if the log ends in ten or more equal rows, and more than twice as many as elsewhere."""
-    if len(states) < _FEWEST_LAST or (states[-1] != states[-_FEWEST_LAST]).any():
+def warn_of_padding(states: np.ndarray, actions: np.ndarray, rewards: np.ndarray, where: str) -> None:
+    """Warn if rows that only pad the log seem to count.
+
+    It ends in ten or more equal rows, and more than twice as many as elsewhere; or states are fractions, and as many
+    rows are 0 in everything.
+    """
+    if len(states) < _FEWEST_LAST:
         return
-    equal = (states[1:] == states[:-1]).all(1) & (actions[1:] == actions[:-1]).all(1) & (rewards[1:] == rewards[:-1])
-    changes = np.concatenate([[-1], np.flatnonzero(~equal), [len(equal)]])
-    *others, last = np.diff(changes).tolist()
-    if others and last >= _FEWEST_LAST and last > 2 * max(others):
+    if not (states[-1] != states[-_FEWEST_LAST]).any():
+        equal = (states[1:] == states[:-1]).all(1) & (actions[1:] == actions[:-1]).all(1)
+        changes = np.concatenate([[-1], np.flatnonzero(~equal | (rewards[1:] != rewards[:-1])), [len(equal)]])
+        *others, last = np.diff(changes).tolist()
+        if others and last >= _FEWEST_LAST and last > 2 * max(others):
+            warn(
+                f"{where}the last {last:,} rows are the same row, as in a replay buffer that is not full: pass only "
+                "the rows that were filled"
+            )
+            return
+    zero = np.flatnonzero(rewards == 0)
+    for values in (actions, states):
+        zero = zero[(values[zero] == 0).all(1)]
+    few = states[_spread_rows(len(states))]
+    has_fractions = (few != np.round(few)).any(1).mean() > 0.5 * few.any(1).mean()  # in a grid, 0 may be a place
+    if len(zero) >= _FEWEST_LAST and has_fractions:
         warn(
-            f"{where}the last {last:,} rows are the same row, as in a replay buffer that is not full: pass only the "
-            "rows that were filled"
+            f"{where}{len(zero):,} rows, such as row {zero[0]}, are 0 in everything, as where episodes are padded to "
+            "one length: leave these rows out, or add an array 'valid' that is 0 there"
         )
 
 
@@ -154,8 +170,8 @@ class Checks:
     def name(self, part: str) -> str:
         return repr(self.names.get(part, part))
 
-    def table(self, part: str, values: Any, count: int | None = None) -> np.ndarray:
-        """Return (rows, columns) float32; one number for each row counts as one column."""
+    def table(self, part: str, values: Any, count: int | None = None, *, gaps: bool = False) -> np.ndarray:
+        """Return (rows, columns) float32; one number for each row is one column; `gaps` allow rows of NaN."""
         values = self._numbers(part, values, count)
         if values.ndim == 1:
             values = values[:, None]
@@ -163,17 +179,19 @@ class Checks:
         shape = table_shape(values.shape, what)
         if 0 in shape:
             raise ValueError(f"{what}, got {values.shape}")
-        return self._finite(part, values.reshape(shape))
+        return self._finite(part, values.reshape(shape), gaps=gaps)
 
     def column(self, part: str, values: Any, count: int) -> np.ndarray:
         """Return (rows,) float32."""
         return self._finite(part, self._one_column(part, self._numbers(part, values, count)))
 
-    def flags(self, part: str, values: Any, count: int) -> np.ndarray:
-        """Return (rows,) bool."""
+    def flags(self, part: str, values: Any, count: int, *, inverted: bool = False) -> np.ndarray:
+        """Return (rows,) bool; `inverted` arrays mark with 0 what others mark with 1."""
         values = self._one_column(part, self._numbers(part, values, count))
-        self._refuse(part, values, (values != 0) & (values != 1), "must be 0 or 1")
-        return values.astype(bool)
+        wrong = (values != 0) & (values != 1)
+        if "discount" not in self.names[part].lower():  # which may be 0.99
+            self._refuse(part, values, wrong, "must be 0 or 1")
+        return (values == 0) if inverted else values.astype(bool)
 
     def labels(self, part: str, values: Any, count: int) -> np.ndarray | None:
         """Return (rows,) numbers, or words for episodes; None without an array."""
@@ -262,12 +280,14 @@ class Checks:
             raise ValueError(f"{self.where}: {self.name(part)} must have shape (rows,), got {values.shape}{hint}")
         return values.reshape(-1)
 
-    def _finite(self, part: str, exact: np.ndarray, dtype: Any = np.float32) -> np.ndarray:
+    def _finite(self, part: str, exact: np.ndarray, dtype: Any = np.float32, gaps: bool = False) -> np.ndarray:
         with np.errstate(over="ignore"):
             values = np.ascontiguousarray(exact, dtype)
         for start in range(0, len(values), _SAMPLED_ROWS):
             piece = values[start : start + _SAMPLED_ROWS]
             finite = np.isfinite(piece).reshape(len(piece), -1).all(1)
+            if gaps:
+                finite |= np.isnan(piece).all(1)
             if not finite.all():
                 row = start + int(np.argmin(finite))
                 raise ValueError(f"{self.where}: {self.name(part)} is not finite (as float32) at row {row}")

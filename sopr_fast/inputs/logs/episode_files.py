@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 
 from .arrays import Lazy, shape_of
-from .keys import ALL_KEYS, ENDS, KEYS, missing
-
-_END_KEYS = {key for part in ENDS for key in KEYS[part]}
+from .keys import ENDS, missing, part_of
 
 
 def join_episodes(episodes: Sequence[tuple[str, Mapping[str, Any]]], where: str) -> dict[str, Any]:
@@ -23,11 +21,11 @@ def join_episodes(episodes: Sequence[tuple[str, Mapping[str, Any]]], where: str)
     if not episodes:
         raise ValueError(f"{where}: no episodes")
     keys = list(episodes[0][1])
-    counter = next((key for part in ("rewards", "actions", "states") for key in KEYS[part] if key in keys), None)
+    counter = next((key for part in ("rewards", "actions", "states") for key in keys if part_of(key) == part), None)
     if counter is None:
         raise missing("states", episodes[0][1], where)
     for name, arrays in episodes:
-        if absent := [key for key in keys if key not in arrays and key in {*ALL_KEYS}]:
+        if absent := [key for key in keys if key not in arrays and part_of(key)]:
             raise ValueError(f"{where}: {name} has no {absent[0]!r}")
     counts = [shape_of(arrays[counter])[0] for _, arrays in episodes]
     joined: dict[str, Any] = {}
@@ -36,16 +34,16 @@ def join_episodes(episodes: Sequence[tuple[str, Mapping[str, Any]]], where: str)
             continue
         shapes = [shape_of(arrays[key]) for _, arrays in episodes]
         values = [arrays[key] for _, arrays in episodes]
-        if key in _END_KEYS and set(shapes) == {()}:
+        if part_of(key) in ENDS and set(shapes) == {()}:
             joined[key] = _flag_last(values, counts)
             continue
         lengths = [shape[0] if shape else -1 for shape in shapes]
-        longer = key.split("/")[0] in KEYS["states"] and lengths == [count + 1 for count in counts]
+        longer = part_of(key.split("/")[0]) == "states" and lengths == [count + 1 for count in counts]
         if not longer and lengths != counts:
-            if key not in ALL_KEYS:
+            if not part_of(key):
                 continue  # other information, such as seeds
             place = next(i for i, count in enumerate(counts) if lengths[i] != count)
-            hint = f", expected as many or {counts[place] + 1}" if key in KEYS["states"] else ""
+            hint = f", expected as many or {counts[place] + 1}" if part_of(key) == "states" else ""
             raise ValueError(
                 f"{where}: {episodes[place][0]} has {lengths[place]} {key!r} for {counts[place]} {counter!r}{hint}"
             )

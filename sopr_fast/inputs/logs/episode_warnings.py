@@ -1,4 +1,4 @@
-"""Doubts about what a log says of its episodes: flags of first rows, numbers of rows, unread ends, shifted rewards."""
+"""Checks of what a log says of its episodes: what may be read wrong is refused, or warned of."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from ...runtime.warn import warn
-from .keys import ENDS, Parts, named_like_ends, part_of_name
+from .keys import ENDS, Parts, is_inverted, likely_part, named_like_ends
 
 NEARLY_ALL = 0.9
+_COUNTED = 4096  # rows whose states are counted
+_FEWEST_ROWS = 500
 _FEWEST_EPISODES = 3
 
 
@@ -21,6 +23,8 @@ def question_flags(
     for part, marked in ((part, flags[part]) for part in ("terminals", "dones", "last") if part in flags):
         name = parts.names[part]
         advice = f"pass columns={{'first': {name!r}}}, or move its values up by one row"
+        if "steps" in parts.names:
+            advice += f"; if {parts.names['steps']!r} counts down, leave it out"
         if borders is None and marked[0] and not marked[-1] and marked.sum() > 1:
             warn(f"{parts.where}: {name!r} marks the first row and not the last: if it marks first rows, {advice}")
         elif borders is not None and borders.any() and borders.mean() < 0.5:
@@ -81,15 +85,51 @@ def warn_of_unread(parts: Parts) -> None:
     is_marked = not {*ENDS, "episodes"}.isdisjoint(parts.arrays)
     named = [name for name in parts.unread if named_like_ends(name) or not is_marked]
     if "episodes" in parts.arrays:
-        named = [name for name in named if part_of_name(name) != "episodes"]
+        named = [name for name in named if likely_part(name) != "episodes"]
     if named:
-        part = part_of_name(named[0])
+        part = likely_part(named[0])
         listed = ", ".join(map(repr, named[:5])) + (f" and {len(named) - 5} more" if len(named) > 5 else "")
         looks, is_read, it_is = ("looks", "is", "it is") if len(named) == 1 else ("look", "are", "they are")
+        zero = "; 0 marks ends there" if is_inverted(named[0]) else ""
+        zero += f" (columns={{'valid': {named[0]!r}}} if 0 marks padding)" if "mask" in named[0] else ""
         warn(
             f"{parts.where}: {listed} {looks} like {'numbers' if part == 'episodes' else 'ends'} of episodes and "
             f"{is_read} not read: if {it_is}, name the part, such as sopr_fast.load_log(…, columns={{{part!r}: "
-            f"{named[0]!r}}}) (--columns {part}={named[0]}); parts are {', '.join((*ENDS, 'episodes'))}"
+            f"{named[0]!r}}}) (--columns {part}={named[0]}){zero}; parts are {', '.join((*ENDS, 'episodes'))}"
+        )
+
+
+def warn_of_missing_steps(parts: Parts, steps: np.ndarray, closes: np.ndarray) -> None:
+    """Warn if most steps (N,) grow by the same number inside of episodes, and others by more."""
+    growth = np.where(closes[:-1], 0, np.diff(steps))
+    inside = growth > 0
+    unit = growth[inside].min(initial=np.inf)
+    missing = growth > 1.5 * unit
+    if missing.any() and (growth[inside] <= 1.5 * unit).mean() > 0.5:
+        row = int(np.argmax(missing))
+        name = parts.names["steps"]
+        warn(
+            f"{parts.where}: {np.count_nonzero(missing):,} steps are missing, such as after {name!r} {steps[row]:g}, "
+            f"which {steps[row + 1]:g} follows: the state there counts as next state; add next states, or leave such "
+            "episodes out"
+        )
+
+
+def warn_of_shuffled_rows(where: str, states: np.ndarray, ends: np.ndarray) -> None:
+    """Warn if states (N, dim_s) that vary are as far from those of the next rows as from any others."""
+    rows = np.flatnonzero(~ends[:-1])
+    rows = rows[:: 1 + len(rows) // _COUNTED]
+    if len(rows) < _FEWEST_ROWS or not (spread := states[rows].var(0, dtype=np.float64)).any():
+        return
+    few = states[rows]
+    if len(np.unique(few, axis=0)) <= len(few) / 2:
+        return  # numbers of discrete states say nothing of distances
+    squares = ((states[rows + 1] - states[rows])[:, spread > 0] ** 2).mean(0, dtype=np.float64)
+    if (squares / spread[spread > 0]).mean() > 2 * NEARLY_ALL:
+        warn(
+            f"{where}: states are as far from those of the next rows as from any others, as in a shuffled log: next "
+            "states and episodes are wrong then; add columns 'episode' and 'step', or pass max_episode_steps=1 if "
+            "every row is an episode"
         )
 
 

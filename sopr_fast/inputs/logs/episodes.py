@@ -9,12 +9,22 @@ from typing import Any
 import numpy as np
 
 from ...runtime.warn import warn
-from .episode_warnings import NEARLY_ALL, counts_up, number_rows, question_flags, warn_of_unread
-from .keys import ENDS, INVERTED, Parts
+from .episode_warnings import (
+    NEARLY_ALL,
+    counts_up,
+    number_rows,
+    question_flags,
+    warn_of_missing_steps,
+    warn_of_shuffled_rows,
+    warn_of_unread,
+)
+from .keys import ENDS, TIMES, Parts
 
 _SAMPLED = 65536  # rows
+_SHORTEST_LIMIT = 20  # steps: ends at fewer are those of a task with as many steps
 _COUNTED = 4096  # rows whose states are counted
 _USUAL = 0.99  # share of steps that are no longer than what counts as usual
+_MIXED = ("terminals", "dones", "last", "first", "episodes", "steps")  # ends that may be time limits
 _BANDIT = 0.9  # share of terminal rows beyond which a log is taken as one of one-step episodes
 
 
@@ -38,30 +48,42 @@ class Ends:
 
 
 def order_rows(
-    ids: np.ndarray | None, steps: np.ndarray | None, rows: np.ndarray | None, names: Mapping[str, str], where: str
-) -> np.ndarray | None:
-    """Return rows in the order that brings those of each episode together by ascending step; None if all are in it.
+    ids: np.ndarray | None,
+    steps: np.ndarray | None,
+    flags: Mapping[str, np.ndarray],
+    names: Mapping[str, str],
+    where: str,
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Return the order that joins the rows of each episode by ascending step, None if they are in it; and ids.
 
-    Episodes are in the order of their first rows. `rows` are those that count, None for all.
+    Episodes are in the order of their first rows. Numbers that begin again count as others if flags mark all ends.
     """
     if ids is None:
-        return rows
-    ids, steps = take(ids, rows), take(steps, rows)
+        return None, None
     codes = _codes(ids)
     order = np.argsort(codes, kind="stable") if steps is None else np.lexsort((steps, codes))
     in_order = np.array_equal(order, np.arange(len(ids)))
     if steps is None and not in_order:
+        borders = codes[1:] != codes[:-1]
+        if _any_end(flags, len(ids))[:-1][borders].all():
+            return None, np.concatenate([[0], np.cumsum(borders)])
         warn(
             f"{where}: rows of an episode ({names['episodes']!r}) do not lie together; they are joined in the order "
-            "of the rows: add a column 'step' if they are shuffled"
+            "of the rows: add a column 'step' if they are shuffled; number episodes anew if their numbers begin again"
         )
-    if steps is not None and (twice := (np.diff(codes[order]) == 0) & (np.diff(steps[order]) == 0)).any():
-        row = int(order[int(np.argmax(twice)) + 1])
+    is_repeated = (np.diff(codes[order]) == 0) & (steps is not None and np.diff(steps[order]) == 0)
+    if is_repeated.any() and names["steps"].lower() not in TIMES:
+        row = int(order[int(np.argmax(is_repeated)) + 1])
         raise ValueError(
             f"{where}: {names['episodes']!r} {ids[row]} has {names['steps']!r} {steps[row]} twice, again at row "
             f"{row}: number episodes so that none has the number of another"
         )
-    return rows if in_order else take(rows, order) if rows is not None else order
+    return None if in_order else order, ids
+
+
+def _any_end(flags: Mapping[str, np.ndarray], count: int) -> np.ndarray:
+    """Return (N,) bool: rows that a flag marks as the end of an episode."""
+    return np.any([np.zeros(count, bool), *(x for part, x in flags.items() if part != "first")], axis=0)
 
 
 def take(values: Any, rows: np.ndarray | None) -> Any:
@@ -89,6 +111,8 @@ def decide(
     question_flags(parts, flags, codes, linked)
     if codes is not None and number_rows(parts, codes, steps, flags, linked):
         ids = None
+    if codes is not None and codes.max() == 0 and _any_end(flags, count)[:-1].any():
+        ids = None  # one number for all rows
     ends = _find_ends(parts, flags, ids, steps, count)
     terminals, deciders = ends.terminals.copy(), [repr(names[part]) for part in ends.deciders]
     inside = ends.inside.copy()
@@ -98,24 +122,29 @@ def decide(
         row = int(np.argmax(inside))
         warn(
             f"{where}: after {inside_count:,} terminal rows ({names['terminals']!r}), such as row {row}, the "
-            "trajectory goes on, as beyond a goal: no episode begins there, and values end there; leave "
-            "these flags out if they mark no ends"
+            "trajectory goes on, as beyond a goal: no episode begins there, and values end there; leave these flags "
+            f"out if they mark no ends, or pass columns={{'first': {names['terminals']!r}}} if they mark first rows"
         )
     timeouts = ends.closes & ~terminals
+    if following is None and "steps" in ends.deciders and steps is not None:
+        warn_of_missing_steps(parts, steps, ends.closes)
+    elif following is None:
+        warn_of_shuffled_rows(where, states, terminals | ends.closes)
     if following is None and ids is None and steps is not None and not counts_up(steps):
         warn(
             f"{where}: {names['steps']!r} does not count steps up from its smallest, so that rows are shuffled or lack "
             "numbers of episodes: name these by sopr_fast.load_log(…, columns={'episodes': …}) (--columns "
             "episodes=…)"
         )
-    if limit is None and ends.mixed and (terminals & ends.closes).any():
-        mixed = next(part for part in ("dones", "last", "first", "episodes", "steps") if part in ends.deciders)
-        what = f"ends by {names[mixed]!r}" if mixed in ("episodes", "steps", "first") else repr(names[mixed])
+    if limit is None and ends.mixed and (terminals & ~inside).any():
+        mixed = next(part for part in _MIXED if part in ends.deciders)
+        is_flag = mixed in ("terminals", "dones") or names[mixed] != names.get("next_states")
+        what = repr(names[mixed]) if is_flag and mixed in ENDS and mixed != "first" else f"ends by {names[mixed]!r}"
         warn(
             f"{where}: {what} are taken as terminals; if a time limit cut episodes, name the steps it cut 'timeouts', "
             "or pass sopr_fast.load_log(…, max_episode_steps=…) (--max-episode-steps …)"
         )
-    elif following is None and limit is None and _lacks_cuts(ends):
+    elif limit is None and _lacks_cuts(ends) and (following is None or _are_shifted(linked, terminals, inside)):
         warn(
             f"{where}: neither next states nor timeouts show where a time limit cut an episode, whose last state then "
             "seems to lead to the first of the next episode; pass sopr_fast.load_log(…, max_episode_steps=…) "
@@ -141,6 +170,12 @@ def decide(
     return terminals, timeouts, inside, deciders
 
 
+def _are_shifted(linked: np.ndarray, terminals: np.ndarray, inside: np.ndarray) -> bool:
+    """Return whether next states are the states of the next rows at ends too, as if shifted without regard to them."""
+    ended = (terminals & ~inside)[:-1]
+    return bool(ended.any() and linked[ended].all())
+
+
 def _lacks_cuts(ends: Ends) -> bool:
     """Return whether flags show no cut, though there may be some: they have none, or the last row is not marked."""
     decided = {*ends.deciders}
@@ -164,9 +199,16 @@ def _find_ends(
         )
     closes = timeouts | (none if last is None else last) | (none if dones is None else dones)
     if terminals is not None:
+        if timeouts.sum() > 1 and terminals[timeouts].all() and terminals.mean() <= _BANDIT:
+            warn(
+                f"{parts.where}: {names['terminals']!r} mark all {timeouts.sum():,} rows of {names['timeouts']!r} too, "
+                "as 'dones' do: these rows are taken as timeouts; leave 'timeouts' out if the environment ended there"
+            )
+            terminals = terminals & ~timeouts
         inside = terminals & ~closes if last is not None or dones is not None else none.copy()
         inside[-1] = False
-        return Ends(terminals, closes, inside, deciders)
+        mixed = "timeouts" not in flags and dones is None and _end_at_limit(terminals, closes)
+        return Ends(terminals, closes, inside, deciders, mixed)
     marked = dones if dones is not None else last
     if marked is None or ("next_states" in parts.arrays and dones is None and not {"last", "first"} & {*used}):
         return Ends(none, closes, none, deciders)
@@ -238,6 +280,14 @@ def _goes_on(states: np.ndarray, next_states: np.ndarray | None, terminals: np.n
         return none  # by chance, an episode may begin where the one before ended
     none[rows] = True
     return none
+
+
+def _end_at_limit(terminals: np.ndarray, closes: np.ndarray) -> bool:
+    """Return whether several of the terminal rows are the last ones of episodes of the greatest length."""
+    ends = np.flatnonzero(terminals | closes)
+    lengths = np.diff(ends, prepend=-1)[terminals[ends]]
+    longest = lengths.max(initial=0)
+    return bool(longest >= _SHORTEST_LIMIT and (lengths == longest).sum() >= max(3, 0.1 * len(lengths)))
 
 
 def _at_limit(ends: np.ndarray, limit: int) -> np.ndarray:
@@ -320,11 +370,6 @@ def _without_last_states(flags: Mapping[str, np.ndarray]) -> dict[str, np.ndarra
     if "terminals" in flags:
         ended[:-1] = (flags["terminals"] & last)[1:]
     return {**flags, "terminals": ended, "last": last | ended}
-
-
-def invert(name: str, flags: np.ndarray) -> np.ndarray:
-    """Return flags by their meaning: names such as `masks` mark with 0 what others mark with 1."""
-    return ~flags if name.rpartition("/")[2] in INVERTED else flags
 
 
 def verdict(terminals: np.ndarray, episodes: np.ndarray, inside: int, deciders: list[str]) -> str:

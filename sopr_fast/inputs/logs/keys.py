@@ -12,13 +12,14 @@ import numpy as np
 
 from ...runtime.arrays import as_numbers, is_tensor
 from ...runtime.text import NAME_WIDTH, printable
+from ...runtime.warn import warn
 from .arrays import Lazy, shape_of
 
 # Names used by D4RL, Minari, Gymnasium, Stable-Baselines3, d3rlpy, jaxrl, Tianshou, RLlib and data frames.
 KEYS = {
     "states": ("observations", "states", "obs", "observation", "state", "contexts", "context"),
-    "actions": ("actions", "action", "act"),
-    "rewards": ("rewards", "reward", "rew"),
+    "actions": ("actions", "action", "act", "acts"),
+    "rewards": ("rewards", "reward", "rew", "rews"),
     "next_states": (
         *("next_observations", "next_states", "next_obs", "next_observation", "next_state"),
         *("obs_next", "new_obs"),
@@ -35,29 +36,43 @@ KEYS = {
         *("episode", "episodes", "episode_id", "episode_ids", "episode_index", "eps_id"),
         *("traj", "trajectory", "traj_id", "trajectory_id", "trajectory_ids"),
     ),
-    "steps": ("step", "steps", "step_id", "timestep", "timesteps", "time_step", "frame_index", "t"),
-    "log_probs": ("infos/action_log_probs", "action_log_probs", "log_probs", "log_prob", "logprobs", "action_logp"),
+    "steps": (
+        *("step", "steps", "step_id", "timestep", "timesteps", "time_step", "frame_index", "t"),
+        *("timestamp", "timestamps", "time", "datetime"),
+    ),
+    "valid": ("valid", "is_valid", "valid_mask", "attention_mask"),  # 0 in rows that only pad episodes
+    "log_probs": (
+        *("infos/action_log_probs", "action_log_probs", "log_probs", "log_prob", "logprobs", "action_logp"),
+        *("logp", "old_log_prob", "old_log_probs", "behavior_log_prob", "behavior_log_probs"),
+    ),
     "probabilities": (
         *("probabilities", "propensities", "propensity", "propensity_score", "pscore"),
         *("action_prob", "action_probs", "action_probability", "behavior_prob", "behaviour_prob"),
     ),
 }
-ALL_KEYS = frozenset(key for keys in KEYS.values() for key in keys)
-INVERTED = ("masks", "not_done", "not_dones")
+TIMES = ("timestamp", "timestamps", "time", "datetime")  # these order the rows of an episode, and tell no ends
 ENDS = ("terminals", "timeouts", "dones", "last", "first")
 NEEDED = ("states", "actions", "rewards")
 OPTIONAL = ("actions", "rewards", "next_states", "terminals", "timeouts", "log_probs")
+_PARTS = {name: part for part, names in KEYS.items() for name in names}
 _SAME = {"dones": "terminals", "last": "terminals", "first": "terminals", "probabilities": "log_probs"}
-_COLUMNS = ("last", "first", "episodes", "steps")  # arrays of these names count if they hold a number for each row
+_COLUMNS = ("last", "first", "episodes", "steps", "valid")  # such arrays count if they hold a number for each row
+_INVERTED = re.compile(
+    r"((not|non|un)_?(done|terminal|terminated)s?|masks?|discounts?|continu\w*|alive)"
+)  # 0 marks ends
 _END_WORDS = re.compile(
     r"(?<![a-z])(dones?|terminal\w*|terminat\w*|trunc\w*|time_?outs?|time_?limit\w*|ends?|ended|last|first|resets?|masks?|"
-    r"absorb\w*|final|dead|died|death|over|stops?|crash\w*|fail\w*|starts?)(?![a-z])"
+    r"absorb\w*|final|dead|died|death|over|stops?|crash\w*|fail\w*|starts?|discounts?|continu\w*|alive)(?![a-z])"
 )
 _ID_WORDS = re.compile(
     r"(\w+_|icustay|stay|patient|subject|session|user)(id|num|number|idx|index)s?|(patient|subject|stay|session|rollout)s?"
 )
-NUMBERED = re.compile(r"(.+?)[._]?\[?(\d+)\]?")  # obs_0, obs.0, obs[0]
-_GROUP = re.compile(r"[._\[]\d+\]?$")  # number of a column of several
+_BOUND_WORDS = re.compile(  # of arrays with one number for each episode
+    r"((ep|episodes?|traj|trajectory|trajectories|rollouts?|path|seq|sequence|session)_)?(lens?|lengths?|ends?|starts?|indptr)"
+)
+NUMBERED = re.compile(r"(.+?)[._ ]?\[?(\d+)\]?")  # obs_0, obs.0, obs[0]
+_GROUP = re.compile(r"[._ \[]\d+\]?$")  # number of a column of several
+_FEW = 1000  # rows that are looked at first
 _LARGEST_LOOK = 64 << 20  # bytes of an unread array that is looked into
 Columns = Mapping[str, str | Sequence[str]]
 
@@ -94,7 +109,8 @@ def find_parts(arrays: Mapping[str, Any], columns: Columns | None, where: str, w
         if part not in KEYS:
             raise ValueError(f"columns name the part {part!r}; a log's parts are {', '.join(KEYS)}")
         found = [_find(name, part, arrays, where) for name in ([names] if isinstance(names, str) else names)]
-        own = next((kind for kind in ENDS if part == "terminals" and found[0].rpartition("/")[2] in KEYS[kind]), part)
+        meaning = part_of(found[0].rpartition("/")[2])
+        own = meaning if part == "terminals" and meaning in ENDS else part
         chosen[own] = found, _join([arrays[name] for name in found])
         following = [f"next_{name}" for name in found]
         if part == "states" and "next_states" not in columns and {*following} <= {*arrays}:
@@ -112,6 +128,15 @@ def find_parts(arrays: Mapping[str, Any], columns: Columns | None, where: str, w
     used = mapped | {name for found, _ in chosen.values() for name in found}
     groups = {_GROUP.sub("", name) for name in used} | used  # obs_0, obs_1, … are read if obs is, and the reverse
     others = [] if wanted or count < 0 else [x for x in arrays if not {x, _GROUP.sub("", x)} & groups]
+    bounds = {x: _numbers_of_episodes(x, arrays[x], count) for x in others if _is_bounds(x, arrays[x], count)}
+    readable = next((name for name, numbers in bounds.items() if numbers is not None), None)
+    if "episodes" not in chosen and readable is not None:
+        chosen["episodes"] = [readable], bounds[readable]
+    elif "episodes" not in chosen and bounds:
+        warn(
+            f"{where}: {list_names([*bounds])}: these lengths or bounds of episodes do not fit {count:,} rows and are "
+            "not read: add an array 'episode' of the number of each row's episode"
+        )
     return Parts(
         where,
         {part: values for part, (_, values) in chosen.items()},
@@ -119,6 +144,11 @@ def find_parts(arrays: Mapping[str, Any], columns: Columns | None, where: str, w
         tuple(name for name in others if _looks_like_ends(name, arrays[name], count)),
         not {*ENDS}.isdisjoint(columns),
     )
+
+
+def part_of(name: str) -> str:
+    """Return the part of a log that a name means in any case, "" if it means none."""
+    return _PARTS.get(_words(name), "")
 
 
 def missing(part: str, arrays: Mapping[str, Any], where: str | Path) -> ValueError:
@@ -137,16 +167,15 @@ def missing(part: str, arrays: Mapping[str, Any], where: str | Path) -> ValueErr
 
 def nested(part: str, arrays: Mapping[str, Any]) -> list[str]:
     """Return the names of arrays in groups of a part's name, such as `obs/position`."""
-    return [str(name) for name in arrays if not {*KEYS[part]}.isdisjoint(str(name).split("/")[:-1])]
+    return [str(name) for name in arrays if part in map(part_of, str(name).split("/")[:-1])]
 
 
 def check_is_policy(names: Iterable[str], parts: Iterable[str] = (*NEEDED, "next_states", *ENDS)) -> None:
     """Raise ValueError if one of the names of a file's arrays is that of a part of a log, which policies lack."""
-    present = set(names)
-    for key in (key for part in parts for key in KEYS[part]):
-        if key in present:
+    for name in names:
+        if part_of(name) in (*parts,):
             raise ValueError(
-                f"a log (it holds {key!r}), not a policy: move it out of the folder of policies, or name the files"
+                f"a log (it holds {name!r}), not a policy: move it out of the folder of policies, or name the files"
             )
 
 
@@ -169,12 +198,14 @@ def _find(name: str, part: str, arrays: Mapping[str, Any], where: str) -> str:
 
 def _choose(part: str, arrays: Mapping[str, Any], where: str, count: int) -> str:
     """Return the name of the array of a part, "" without one."""
-    names = [key for key in KEYS[part] if key in arrays]
+    names = sorted((name for name in arrays if part_of(name) == part), key=lambda x: KEYS[part].index(_words(x)))
     if part in _COLUMNS:
         names = [name for name in names if _is_column(arrays[name], count)]
+    if part == "steps":
+        names = [name for name in names if _words(name) not in TIMES] or names[:1]
     for other in names[1:]:
         first, second = (as_numbers(arrays[name]).reshape(-1) for name in (names[0], other))
-        if (names[0] in INVERTED) != (other in INVERTED):
+        if is_inverted(names[0]) != is_inverted(other):
             second = 1 - second
         if not np.array_equal(first, second):
             raise ValueError(
@@ -239,34 +270,71 @@ def _is_column(values: Any, count: int) -> bool:
     return shape_of(values) in ((count,), (count, 1))
 
 
+def _is_bounds(name: str, values: Any, count: int) -> bool:
+    """Return whether an array may hold the lengths, first rows or ends of episodes, by its name and shape."""
+    shape = shape_of(values)
+    return len(shape) == 1 and 0 < shape[0] < count and _BOUND_WORDS.fullmatch(_last_word(name)) is not None
+
+
+def _numbers_of_episodes(name: str, values: Any, count: int) -> np.ndarray | None:
+    """Return the number of each row's episode, from the lengths, first rows or ends of episodes; None if they fit none.
+
+    Ends are last rows, or the rows after them.
+    """
+    values = as_numbers(values)
+    ascends = bool((np.diff(values) > 0).all())
+    if values.sum() == count and (values > 0).all():
+        lengths = values
+    elif ascends and values[-1] == count:
+        lengths = np.diff(values, prepend=0)
+    elif ascends and values[-1] == count - 1 and "start" not in name:
+        lengths = np.diff(values, prepend=-1)
+    elif ascends and values[0] == 0 and values[-1] < count:
+        lengths = np.diff(values, append=count)
+    else:
+        return None
+    return np.repeat(np.arange(len(lengths)), lengths.astype(np.int64))
+
+
 def _looks_like_ends(name: str, values: Any, count: int) -> bool:
-    """Return whether an unread array looks like ends of episodes, by name or by holding 0 and 1 for each row."""
+    """Return whether an unread array looks like ends of episodes: by two values, or by a name of episodes' numbers."""
     if not _is_column(values, count) or count * getattr(values, "dtype", np.dtype(float)).itemsize > _LARGEST_LOOK:
         return False
     try:
         read = as_numbers(values).reshape(-1)
-        if (read == read[:1]).all():
-            return False
+        if likely_part(name) == "episodes":
+            return bool((read != read[0]).any())
+        two = len({*read[:_FEW].tolist()}) <= 2 and len({*read.tolist()}) == 2
     except (TypeError, ValueError, OSError, MemoryError):
         return False
-    return named_like_ends(name) or (read.dtype.kind in "fiub" and bool(((read == 0) | (read == 1)).all()))
+    return two and (named_like_ends(name) or (read.dtype.kind in "fiub" and bool(((read == 0) | (read == 1)).all())))
 
 
 def named_like_ends(name: str) -> bool:
     """Return whether the name of an array is one of ends of episodes, or numbers them."""
-    return _END_WORDS.search(_words(name)) is not None or part_of_name(name) == "episodes"
+    words = _words(name)
+    return _END_WORDS.search(words) is not None or is_inverted(name) or likely_part(name) == "episodes"
 
 
-def part_of_name(name: str) -> str:
+def is_inverted(name: str) -> bool:
+    """Return whether an array of this name marks with 0 what others mark with 1."""
+    return _INVERTED.fullmatch(_last_word(name)) is not None
+
+
+def likely_part(name: str) -> str:
     """Return the most likely part of an array of ends, by its name."""
-    lower = _words(name).rpartition("/")[2]
-    if lower in KEYS["episodes"] or _ID_WORDS.fullmatch(lower):
+    word = _last_word(name)
+    if part_of(word) == "episodes" or _ID_WORDS.fullmatch(word):
         return "episodes"
-    if re.search(r"trunc|time_?out|limit", lower):
+    if re.search(r"trunc|time_?out|limit", word):
         return "timeouts"
-    return "first" if re.search(r"first|start", lower) else "terminals"
+    return "first" if re.search(r"first|start", word) else "terminals"
+
+
+def _last_word(name: str) -> str:
+    return _words(name).rpartition("/")[2]
 
 
 def _words(name: str) -> str:
-    """Return a name in lower case, with `_` between words, such as `episode_id` for "episodeId"."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", str(name)).lower()
+    """Return a name in lower case, with `_` between words, such as `episode_id` for "episodeId" or "Episode ID"."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])|[ -]+", "_", str(name).strip()).lower()

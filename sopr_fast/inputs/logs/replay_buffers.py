@@ -15,7 +15,7 @@ from ...runtime.warn import warn
 from .arrays import Lazy, flatten, shape_of
 from .episode_files import join_episodes
 from .files import check_memory, check_regular
-from .keys import KEYS
+from .keys import part_of
 
 _log = logging.getLogger("sopr_fast")
 _RECORDS = (*SB3_RECORDS, *SPACE_RECORDS, "torch.device")
@@ -73,7 +73,7 @@ def is_list_of_dicts(content: Any) -> bool:
 def join_dicts(items: list[Mapping[Any, Any]], where: str) -> dict[str, Any]:
     """Return the arrays of dicts, one for each episode, or for each step if they hold single rewards."""
     parts = [flatten(item) for item in items]
-    if any(key in parts[0] and np.ndim(parts[0][key]) == 0 for key in KEYS["rewards"]):
+    if any(part_of(key) == "rewards" and np.ndim(value) == 0 for key, value in parts[0].items()):
         if differs := [i for i, part in enumerate(parts) if part.keys() != parts[0].keys()]:
             raise ValueError(f"{where}: step {differs[0]} has other names than step 0")
         return {key: np.asarray([part[key] for part in parts]) for key in parts[0]}

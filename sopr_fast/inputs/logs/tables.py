@@ -16,7 +16,7 @@ import numpy as np
 from ...runtime.rows import FileVersion
 from .arrays import Lazy, opened_later
 from .files import check_memory, reading
-from .keys import ALL_KEYS, NUMBERED
+from .keys import NUMBERED, part_of
 
 _CSV_COPIES = 6  # bytes of a table for a byte of text
 _BATCH = 16384  # rows
@@ -217,7 +217,7 @@ def group_numbered(names: Sequence[str], where: str) -> dict[str, list[str]]:
         match = NUMBERED.fullmatch(name)
         if match and match[1] not in names:
             group, number = groups.setdefault(match[1], {}), int(match[2])
-            if number in group and match[1] in ALL_KEYS:
+            if number in group and part_of(match[1]):
                 raise ValueError(
                     f"{where}: columns {group[number]!r} and {name!r} are both number {number}; rename one"
                 )

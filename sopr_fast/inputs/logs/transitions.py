@@ -11,12 +11,12 @@ import numpy as np
 from ...runtime.checks import check_integer
 from ...runtime.rows import FileRows
 from ...runtime.warn import warn
-from .arrays import Checks, Lazy, shape_of, warn_of_equal_rows, warn_of_last_rows
+from .arrays import Checks, Lazy, shape_of, warn_of_equal_rows, warn_of_padding
 from .episode_warnings import warn_of_shifted_rewards
-from .episodes import decide, follow, invert, order_rows, take, verdict
+from .episodes import decide, follow, order_rows, take, verdict
 from .files import check_memory
 from .hdf5 import Hdf5Array
-from .keys import ENDS, Parts
+from .keys import ENDS, Parts, is_inverted
 from .tables import ParquetArray
 
 _BLOCK = 65536  # rows
@@ -90,8 +90,8 @@ class Transitions:
         states = checks.table("states", parts.arrays["states"])
         total = len(states)
         flags = {
-            part: invert(names[part], checks.flags(part, parts.arrays[part], total))
-            for part in ENDS
+            part: checks.flags(part, parts.arrays[part], total, inverted=part != "valid" and is_inverted(names[part]))
+            for part in (*ENDS, "valid")
             if part in parts.arrays
         }
         ids, steps = (checks.labels(part, parts.arrays.get(part), total) for part in ("episodes", "steps"))
@@ -100,19 +100,31 @@ class Transitions:
                 f"{where}: it tells that {len(rows):,} rows were filled, as by 'size' or 'pos', and the other "
                 f"{total - len(rows):,} are left out, though they differ: remove that field if they count"
             )
-        rows = order_rows(ids, steps, rows, names, where)
+        following, unknown = None, np.zeros(total, bool)
+        if "next_states" in names:
+            following = checks.table("next_states", parts.arrays["next_states"], total, gaps=True)
+            if following.shape != states.shape:
+                raise ValueError(
+                    f"{where}: {names['next_states']!r} have {following.shape[1]} columns, {names['states']!r} "
+                    f"{states.shape[1]}"
+                )
+            if (unknown := np.isnan(following[:, 0])).any():  # last rows, as of a column that was shifted
+                following = np.where(unknown[:, None], states, following)
+                flags["last"] = flags.get("last", False) | unknown
+                names.setdefault("last", names["next_states"])
+        if (valid := flags.pop("valid", None)) is not None:
+            rows = np.flatnonzero(valid) if rows is None else rows[valid[rows]]
+            if not len(rows):
+                raise ValueError(f"{where}: {names['valid']!r} marks no row")
         flags, ids, steps = {part: take(x, rows) for part, x in flags.items()}, take(ids, rows), take(steps, rows)
-        states = take(states, rows)
+        order, ids = order_rows(ids, steps, flags, names, where)
+        flags, ids, steps = {part: take(x, order) for part, x in flags.items()}, take(ids, order), take(steps, order)
+        rows = order if rows is None else take(rows, order)
+        states, following, unknown = take(states, rows), take(following, rows), take(unknown, rows)
         equal = warn_of_equal_rows(states, f"{where}: ")
-        following = checks.table("next_states", parts.arrays["next_states"], total) if "next_states" in names else None
-        following = take(following, rows)
-        if following is not None and following.shape != states.shape:
-            raise ValueError(
-                f"{where}: {names['next_states']!r} have {following.shape[1]} columns, {names['states']!r} "
-                f"{states.shape[1]}"
-            )
         terminals, timeouts, inside, deciders = decide(parts, states, following, flags, ids, steps, limit)
         dropped, following = follow(states, following, terminals, timeouts, inside, where)
+        dropped |= unknown & ~terminals
         timeouts = (timeouts | np.append(dropped[1:], False)) & ~terminals
         inside[:-1] &= ~dropped[1:]
         kept = np.flatnonzero(~dropped)
@@ -132,7 +144,7 @@ class Transitions:
             )
         )
         if not equal:
-            warn_of_last_rows(states, actions, rewards, f"{where}: ")
+            warn_of_padding(states, actions, rewards, f"{where}: ")
         warn_of_shifted_rewards(rewards, episodes, f"{where}: {checks.name('rewards')}")
         log_probs = checks.log_probs(parts.arrays, actions, total)
         terminals = terminals[kept]

@@ -10,7 +10,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from ....runtime.rows import FileRows
-from ...logs.keys import ALL_KEYS, KEYS, NUMBERED, check_is_policy, list_names
+from ...logs.keys import KEYS, NUMBERED, check_is_policy, list_names, part_of
 from ...logs.tables import ParquetArray, group_numbered, parquet_columns, read_frame
 from ..arrays import ArrayPolicy
 from .options import Options
@@ -37,7 +37,7 @@ def of_frame(frame: Any, where: str) -> np.ndarray:
     """Return the columns of actions of a data frame; all columns, in their order, if none has a known name."""
     names = [str(name) for name in frame.columns]
     arrays = {name: [name] for name in names} | group_numbered(names, where)
-    if ALL_KEYS.isdisjoint(arrays):
+    if not any(map(part_of, arrays)):
         return frame.to_numpy()
     try:
         return np.asarray(read_frame(frame, where)[_name_of_actions(arrays)])
