@@ -72,7 +72,7 @@ def order_rows(
             "of the rows: add a column 'step' if they are shuffled; number episodes anew if their numbers begin again"
         )
     is_repeated = (np.diff(codes[order]) == 0) & (steps is not None and np.diff(steps[order]) == 0)
-    if is_repeated.any() and names["steps"].lower() not in TIMES:
+    if steps is not None and is_repeated.any() and names["steps"].lower() not in TIMES:
         row = int(order[int(np.argmax(is_repeated)) + 1])
         raise ValueError(
             f"{where}: {names['episodes']!r} {ids[row]} has {names['steps']!r} {steps[row]} twice, again at row "
@@ -170,10 +170,10 @@ def decide(
     return terminals, timeouts, inside, deciders
 
 
-def _are_shifted(linked: np.ndarray, terminals: np.ndarray, inside: np.ndarray) -> bool:
+def _are_shifted(linked: np.ndarray | None, terminals: np.ndarray, inside: np.ndarray) -> bool:
     """Return whether next states are the states of the next rows at ends too, as if shifted without regard to them."""
     ended = (terminals & ~inside)[:-1]
-    return bool(ended.any() and linked[ended].all())
+    return linked is not None and bool(ended.any() and linked[ended].all())
 
 
 def _lacks_cuts(ends: Ends) -> bool:
