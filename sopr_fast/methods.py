@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .runtime.text import suggest
 
@@ -27,6 +27,9 @@ _CLASSES = {
 
 METHODS = tuple(_CLASSES)
 DEFAULT_METHODS = METHODS[:5]
+
+MethodsLike: TypeAlias = "Mapping[str, str | Estimator] | Sequence[str | Estimator] | str | Estimator | None"
+"""Names of methods or estimators, with or without labels; None for the default ones."""
 
 
 def small_model() -> Config:
@@ -62,7 +65,7 @@ def find_method(name: str) -> str:
     return names[_plain(name)]
 
 
-def read_methods(methods: Any) -> dict[str, Estimator]:
+def read_methods(methods: MethodsLike) -> dict[str, Estimator]:
     """Return estimators by label.
 
     Args:
@@ -75,7 +78,7 @@ def read_methods(methods: Any) -> dict[str, Estimator]:
     """
     if methods is None:
         methods = DEFAULT_METHODS
-    if isinstance(methods, str) or hasattr(methods, "estimate"):
+    if not isinstance(methods, Mapping | Sequence) or isinstance(methods, str):
         methods = [methods]
     items = methods.items() if isinstance(methods, Mapping) else [(None, method) for method in methods]
     chosen: dict[str, Estimator] = {}

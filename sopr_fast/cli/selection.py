@@ -121,7 +121,7 @@ def _evaluate(options: argparse.Namespace) -> None:
     evaluation = evaluate(
         read_log(options.log, options),
         policies,
-        returns,
+        {} if returns is None else returns,
         methods=options.methods,
         cv=options.cv,
         groups=groups,

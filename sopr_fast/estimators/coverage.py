@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..inputs.accepted import LogLike, PoliciesLike
 from ..ranking.estimates import warn_about
 from ..runtime.distributed import share_policies
 from ..runtime.progress import progress_bar
@@ -21,7 +20,7 @@ _NEGLIGIBLE = 0.1  # distance, in standard deviations of the logged actions
 _MOST_UNCOVERED = 0.9
 
 
-def covered_shares(policies: Any, log: Any) -> dict[str, float]:
+def covered_shares(policies: PoliciesLike, log: LogLike) -> dict[str, float]:
     """Return the share of logged states in which each policy acts as the log does nearby, by name.
 
     Estimates from the log, and rankings by its states, extrapolate in the others. See `uncovered` for the definition.

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
 from ..inputs.logs import load_transitions
 from ..inputs.policies import Policy
 from ..inputs.policies import load as load_policies
@@ -71,11 +72,11 @@ class Estimator(Options, ABC):
 
     def estimate(
         self,
-        policies: Any,
-        log: Any,
+        policies: PoliciesLike,
+        log: LogLike,
         *,
-        known: Any = None,
-        returns: Any = None,
+        known: PoliciesLike | None = None,
+        returns: ReturnsLike | None = None,
         seed: int = 0,
         checkpoint: str | os.PathLike | None = None,
     ) -> Estimates:
@@ -113,13 +114,13 @@ class Estimator(Options, ABC):
         if self.supervised and (known is None or returns is None):
             raise ValueError(f"{self.name} learns from known returns: pass known=policies and returns=their returns")
         use_known = self.supervised or (self.uses_known and known is not None and returns is not None)
-        if use_known:
-            known = load_policies(known)
-            check_ordered("returns", returns, known)
+        learned = load_policies(known) if use_known and known is not None else None
+        if learned is not None:
+            check_ordered("returns", returns, learned)
         request = Request(
             list(load_policies(policies).values()),
             log,
-            list(known.values()) if use_known else None,
+            None if learned is None else list(learned.values()),
             returns,
             integer(0)("seed", seed),
             checkpoint,

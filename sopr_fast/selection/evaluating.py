@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from ..estimators.gaussian_process_posterior import fit
+from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
 from ..inputs.policies import load
 from ..inputs.returns import check_groups, check_ordered
-from ..methods import SELECT, read_methods
+from ..methods import SELECT, MethodsLike, read_methods
 from ..runtime.fields import integer
 from ..runtime.progress import part
 from ..runtime.timing import Timings
@@ -24,11 +25,11 @@ from .known_returns import read_known_returns
 
 
 def evaluate(
-    log: Any,
-    policies: Any,
-    returns: Any,
+    log: LogLike,
+    policies: PoliciesLike,
+    returns: ReturnsLike,
     *,
-    methods: Any = None,
+    methods: MethodsLike = None,
     groups: Mapping[str, str] | Sequence[str] | None = None,
     cv: int = 5,
     seed: int = 0,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..estimators import SOPR, BehaviourQ, Estimator, Simulator, UncertainEstimateWarning
+from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
 from ..inputs.logs.keys import list_names
 from ..inputs.policies import Policy, load
 from ..inputs.returns import check_ordered
@@ -25,10 +26,10 @@ from .verdict import EPISODES, SHORT_EPISODES
 
 
 def select(
-    candidates: Any,
-    log: Any,
-    policies: Any = None,
-    returns: Any = None,
+    candidates: PoliciesLike,
+    log: LogLike,
+    policies: PoliciesLike | None = None,
+    returns: ReturnsLike | None = None,
     *,
     incumbent: str | None = None,
     simulator: Estimator | None = None,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..estimators.gaussian_process_posterior import Posterior, fit
+from ..inputs.accepted import ReturnsLike
 from ..inputs.logs.keys import list_names
 from ..ranking.metrics import spearman
 from ..ranking.tables import SHORTENED, to_html, to_text, wrapped
@@ -276,7 +277,7 @@ class Selection:
         """
         return [self.names[i] for i in self._standing.measure_next(integer(1)("k", k))]
 
-    def update(self, returns: Any) -> Selection:
+    def update(self, returns: ReturnsLike) -> Selection:
         """Return the selection after policies were measured; nothing is trained again.
 
         Args:

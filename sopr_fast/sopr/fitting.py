@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..inputs.accepted import ArrayLike, PoliciesLike, ReturnsLike, StatesLike
 from ..inputs.logs import Transitions
 from ..inputs.policies import Layout, Policy, check_actions, probe
 from ..ranking.warnings import TrainingPolicyWarning, join_some
@@ -36,12 +38,12 @@ _SCORED_SUBSETS = 5
 
 @torch.inference_mode(False)  # with gradients, whatever the caller's mode
 def fit(
-    policies: Any,
-    returns: Any = None,
-    states: Any = None,
+    policies: PoliciesLike,
+    returns: ReturnsLike | None = None,
+    states: StatesLike | None = None,
     *,
-    preferences: Any = None,
-    validation: tuple[Any, Any] | None = None,
+    preferences: ArrayLike | Sequence[Any] | None = None,
+    validation: tuple[PoliciesLike, ReturnsLike] | None = None,
     config: Config | None = None,
     seed: int = 0,
     keep_subsets: int = 5,

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..inputs.accepted import PoliciesLike, StatesLike
 from ..inputs.logs.stored import StoredStates
 from ..inputs.policies import ArrayPolicy, Layout, Policy, check_widths, warn_of_answers
 from ..inputs.policies import load as load_policies
@@ -97,8 +98,8 @@ class Ranker:
 
     def rank(
         self,
-        candidates: Any,
-        states: Any = None,
+        candidates: PoliciesLike,
+        states: StatesLike | None = None,
         *,
         subsets: int | None = None,
         seed: int = 0,
@@ -298,8 +299,8 @@ def load(path: str | os.PathLike) -> Ranker:
 
 
 def rank(
-    candidates: Any,
-    states: Any = None,
+    candidates: PoliciesLike,
+    states: StatesLike | None = None,
     *,
     model: Ranker | str | os.PathLike | None = None,
     subsets: int | None = None,

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..accepted import LogLike
 from .keys import OPTIONAL, list_names
 from .loading import load_log
 from .transitions import Transitions
@@ -38,7 +39,7 @@ class LogDescription:
         return self.text
 
 
-def describe(log: Any) -> LogDescription:
+def describe(log: LogLike) -> LogDescription:
     """Describe a log, which is read into memory.
 
     Without next states, returns omit the last reward of each episode that was cut, see `sopr_fast.load_log`.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ...runtime.checks import check_integer
 from ...runtime.text import escaped_errors
+from ..accepted import LogLike
 from .arrays import shape_of
 from .keys import NEEDED, Columns, find_parts, missing
 from .replay_buffers import filled_rows
@@ -19,7 +18,7 @@ from .transitions import Transitions
 
 @escaped_errors()
 def load_log(
-    source: Any, *, columns: Columns | None = None, rows: int | None = None, max_episode_steps: int | None = None
+    source: LogLike, *, columns: Columns | None = None, rows: int | None = None, max_episode_steps: int | None = None
 ) -> Transitions | StoredStates:
     """Load a log: transitions into memory, or only states if there are no rewards.
 
@@ -85,7 +84,7 @@ def load_log(
     return log if rows is None else thin(log, rows)
 
 
-def load_transitions(source: Any) -> Transitions:
+def load_transitions(source: LogLike) -> Transitions:
     """Load a log with actions and rewards, see `load_log`."""
     log = load_log(source)
     if isinstance(log, Transitions):

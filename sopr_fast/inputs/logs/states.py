@@ -11,6 +11,7 @@ import numpy as np
 
 from ...runtime.arrays import fill_masked, is_tensor
 from ...runtime.text import escaped_errors
+from ..accepted import StatesLike
 from .arrays import Lazy, shape_of, to_array
 from .files import open_npy
 from .keys import find_parts, missing
@@ -21,7 +22,7 @@ from .transitions import Transitions
 
 
 @escaped_errors()
-def load_states(states: Any, *, columns: str | Sequence[str] | None = None) -> StoredStates:
+def load_states(states: StatesLike, *, columns: str | Sequence[str] | None = None) -> StoredStates:
     """Return logged states in the form that drawing reads; of `.npy` and HDF5 files, only drawn rows are read.
 
     Args:

@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from ...runtime.checks import check_integer
+from ..accepted import PoliciesLike
 from ..logs.tables import is_frame
 from .arrays import ArrayPolicy, is_array
 from .callables import Called, acts, adapt
@@ -53,7 +54,7 @@ class Policies(dict[str, Policy]):
 
 
 def load(
-    source: Any,
+    source: PoliciesLike,
     *,
     trust: bool = False,
     stochastic: bool = False,
@@ -134,8 +135,10 @@ def load(
         source = [source]
     result: list[Policy] = []
     in_memory = True
-    if isinstance(source, Sequence) and source and all(isinstance(item, str | PathLike) for item in source):
-        result, in_memory = [*load_files([*map(Path, source)], options, skip=skip).values()], False
+    items = source if isinstance(source, Sequence) else []
+    paths = [Path(item) for item in items if isinstance(item, str | PathLike)]
+    if paths and len(paths) == len(items):
+        result, in_memory = [*load_files(paths, options, skip=skip).values()], False
     else:
         origins: dict[str, str] = {}
         for origin, name, item, folder in _items(source):

@@ -16,6 +16,7 @@ import numpy as np
 from ...runtime.arrays import as_numbers
 from ...runtime.text import NAME_WIDTH, escaped_errors, printable
 from ...runtime.warn import warn
+from ..accepted import ReturnsLike
 from ..logs.files import check_regular
 from ..logs.keys import list_names
 from .evaluations import read_evaluations
@@ -34,7 +35,7 @@ _REMEDY = "map names to returns, {name: return}"
 
 
 @escaped_errors()
-def load_returns(source: Any, names: Sequence[str] | None = None) -> pandas.DataFrame:
+def load_returns(source: ReturnsLike, names: Sequence[str] | None = None) -> pandas.DataFrame:
     """Return the returns of policies as a table: columns return, error and rollouts, indexed by name.
 
     `error` is the standard error of the return and `rollouts` their number, NaN where unknown. A single rollout gets
