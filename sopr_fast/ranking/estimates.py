@@ -9,6 +9,7 @@ import numpy as np
 
 from ..runtime.warn import warn
 from .ranking import Ranking
+from .tables import SHORTENED
 
 _LISTED = 5
 
@@ -77,9 +78,17 @@ class Estimates:
             settings={"method": self.method} if self.method else {},
         )
 
-    def __repr__(self) -> str:
+    def table(self, rows: int | None = None) -> str:
+        """Return the ranking as text of 80 columns, see `Ranking.table`.
+
+        Args:
+            rows: Number of policies beyond which only the first and the last five are shown; None for all.
+        """
         count = f"{len(self)} polic{'y' if len(self) == 1 else 'ies'}"
-        return f"Estimates of {count} by {self.method or 'an unnamed method'}\n{self.ranking()!r}"
+        return f"Estimates of {count} by {self.method or 'an unnamed method'}\n{self.ranking().table(rows)}"
+
+    def __repr__(self) -> str:
+        return self.table(SHORTENED)
 
     def _repr_html_(self) -> str:
         return self.ranking()._repr_html_()
