@@ -93,10 +93,10 @@ def test_a_replayed_run_resumes_from_its_checkpoint(tmp_path, monkeypatch):
     assert all(torch.equal(resumed_weights[name], value) for name, value in weights.items())
 
 
-def paper_sized(policies, **changes):
+def paper_sized(policies, subsets=None, **changes):
     """Return a trainer with the paper's layers on small data."""
     config = Config(subset_size=40, clusters=4, subsets=2, **changes)
-    subsets = Subsets.draw(log(), 2, size=40, clusters=4)
+    subsets = subsets or Subsets.draw(log(), 2, size=40, clusters=4)
     columns = torch.randn(policies, len(subsets.states), 3, generator=torch.Generator().manual_seed(0))
     returns = np.arange(float(policies))
     examples = Examples(columns, slice(0, policies), returns, Objective.from_returns(config, returns, 0.0, 1.0))
@@ -199,10 +199,11 @@ def test_graphs_hold_the_work_of_their_own_device(monkeypatch):
     ("encoder", "processes", "blocks"), [("transformer", 1, 1), ("transformer", 2, 4), ("mlp", 1, 1)]
 )
 def test_a_process_on_a_gpu_takes_all_policies_at_once(encoder, processes, blocks, monkeypatch):
-    assert len(paper_sized(30).update.blocks) == 4  # on a CPU
+    subsets = Subsets.draw(log(), 2, size=40, clusters=4)  # processes of a group would share the work
+    assert len(paper_sized(30, subsets).update.blocks) == 4  # on a CPU
     stand_in(monkeypatch)
     monkeypatch.setattr(distributed, "current", lambda: Group(0, processes))
-    made = paper_sized(30, encoder=encoder).update
+    made = paper_sized(30, subsets, encoder=encoder).update
     assert len(made.blocks) == blocks and made._run._allowed == (processes == 1)
 
 
