@@ -223,4 +223,4 @@ def _read_estimator(options: argparse.Namespace) -> Estimator:
 
 
 def _show(result: Any, options: argparse.Namespace) -> None:
-    show(result, to_json(result) if options.json else result.table(), options)
+    show(result, to_json(result) if options.json else str(result), options)
