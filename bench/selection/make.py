@@ -115,11 +115,11 @@ def _train(task: Task, algorithm: str, seed: int, folder: Path) -> None:
 
 def _jax_layers(learner: Any) -> dict[str, np.ndarray]:
     """Return the layers up to the mean."""
-    layers = learner.policy.actor_state.params["params"]
+    parts = learner.policy.actor_state.params["params"]
     arrays = {}
-    for i in range(len(_NETWORK["net_arch"]) + 1):
-        arrays[f"{i}.weight"] = np.asarray(layers[f"Dense_{i}"]["kernel"]).T
-        arrays[f"{i}.bias"] = np.asarray(layers[f"Dense_{i}"]["bias"])
+    for i, name in enumerate(["hidden_0", "hidden_1", "mean"]):
+        arrays[f"{name}.weight"] = np.asarray(parts[f"Dense_{i}"]["kernel"]).T
+        arrays[f"{name}.bias"] = np.asarray(parts[f"Dense_{i}"]["bias"])
     return arrays
 
 
