@@ -147,7 +147,7 @@ with warnings.catch_warnings():
     d3rlpy = pytest.importorskip("d3rlpy", reason="needs the extra [d3rlpy]")
 from d3rlpy.models import VectorEncoderFactory  # noqa: E402
 from gymnasium import Env, spaces  # noqa: E402
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor  # noqa: E402
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor  # noqa: E402
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize  # noqa: E402
 
 PIXELS = spaces.Box(0, 255, (1, 36, 36), np.uint8)
@@ -178,13 +178,6 @@ class Scaled(BaseFeaturesExtractor):
         return observations / 2
 
 
-class ScaledFlattenExtractor(FlattenExtractor):
-    """An extractor whose name contains that of the library's own."""
-
-    def forward(self, observations):
-        return super().forward(observations) / 2
-
-
 def extractor(kind):
     return {"policy_kwargs": {"features_extractor_class": kind}}
 
@@ -192,7 +185,6 @@ def extractor(kind):
 MODELS = {  # … of Stable-Baselines3: algorithm, its options, given options, message
     "crossq": (contrib.CrossQ, {}, {}, f"a policy of class sb3_contrib.crossq.policies.CrossQPolicy{LETS}"),
     "features": (sb3.PPO, extractor(Scaled), {}, f"extracts features{LETS}"),
-    "flatten": (sb3.SAC, extractor(ScaledFlattenExtractor), {}, f"extracts features{LETS}"),
     "activation": (sb3.PPO, {"policy_kwargs": {"activation_fn": nn.Hardswish}}, {}, f"its activation is <class{LETS}"),
     "images": (sb3.PPO, {"policy": "CnnPolicy", "env": Still(PIXELS)}, {}, rf"images of shape \(1, 36, 36\){LETS}"),
     "statistics": (

@@ -46,13 +46,6 @@ class Still(gymnasium.Env):
         return self.random.normal(3, 2, DS).astype(np.float32), 0.0, False, False, {}
 
 
-class Halved(VecNormalize):
-    """Normalisation by a user's class."""
-
-    def normalize_obs(self, obs):
-        return super().normalize_obs(obs) / 2
-
-
 class Short(Still):
     """Episodes of three steps."""
 
