@@ -243,7 +243,7 @@ def test_help_shows_choices_and_defaults_of_every_option(capsys):
         ("--out returns.csv/model", "cannot write returns.csv/model: Not a directory"),
         ("--checkpoint returns.csv/model", "cannot write returns.csv/model: Not a directory"),
         ("--validation gain-99", "--validation: no policy 'gain-99' (did you mean"),
-        ("--validation gain-002 gain-011 --returns fewer.csv", "no return in fewer.csv of 'gain-011'"),
+        ("--validation gain-002 gain-011 --returns fewer.csv", "no return in --returns of 'gain-011'"),
         ("--activation none", "activation"),
         ("--clusters 129", "clusters"),
         ("--dropout 1", "dropout"),

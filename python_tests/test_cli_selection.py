@@ -82,6 +82,22 @@ def test_select_takes_policies_without_a_return_for_candidates(folder, capsys):
     assert lines[-1] == f"measure next: {', '.join(content['measure_next']) or 'nothing'}"
 
 
+def test_later_returns_add_to_earlier_ones_and_replace_those_of_the_same_name(folder, tmp_path, capsys):
+    measured = {KNOWN[0]: 1e3, "right-10": 2e3}
+    (tmp_path / "measured.json").write_text(json.dumps(measured))
+    files = (str(folder / "known.csv"), str(tmp_path / "measured.json"))
+    assert run(folder, "select", None, "--json", "--returns", *files) == 0
+    captured = capsys.readouterr()
+    table = json.loads(captured.out)["table"]
+    known = {
+        name: value
+        for name, value, is_known in zip(table["policy"], table["return"], table["known"], strict=True)
+        if is_known
+    }
+    assert known == pytest.approx({name: RETURNS[name] for name in KNOWN} | measured, rel=1e-3)
+    assert f"measured.json: replaces the returns of {KNOWN[0]}\n" in captured.err
+
+
 @pytest.mark.parametrize("command", [("select",), ("estimate", "--method", "nearest-policy")])
 def test_returns_of_other_names_are_refused_or_named(folder, capsys, command):
     (folder / "others.csv").write_text("name,return\nother-00,1\nother-01,2\n")

@@ -257,6 +257,13 @@ def test_names_that_say_too_little_get_no_evaluation(tmp_path, stems, expected):
     assert of(load_returns(save_evaluations(tmp_path, np.array([[1.0], [5.0], [3.0]])), stems)) == expected
 
 
+def test_the_evaluations_of_one_run_are_not_those_of_another(tmp_path):
+    path = save_evaluations(tmp_path / "a", np.array([[1.0], [5.0]]))
+    for source in (path, path.parent):
+        with pytest.raises(ValueError, match="'a/model_1000' and of 'b/model_1000': pass the folder that contains all"):
+            load_returns(source, ["a/model_1000", "b/model_1000"])
+
+
 def test_runs_that_are_named_otherwise_are_refused(tmp_path):
     save_evaluations(tmp_path / "runs" / "ppo_1", np.ones((2, 2)))
     with pytest.raises(ValueError, match="its returns lie in runs/ppo_1, and no policy does; pass the folder to which"):

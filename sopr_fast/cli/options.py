@@ -8,6 +8,7 @@ import json
 import math
 import os
 import shlex
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ from ..runtime import options as runtime
 from ..runtime.process import is_first
 
 if TYPE_CHECKING:
+    import pandas
+
     from ..inputs.policies import Policies
 
 _INPUTS = ("policies", "returns", "states", "log", "model", "subsets", "groups")
@@ -57,15 +60,39 @@ def read_policies(options: argparse.Namespace) -> Policies:
 
 
 def add_returns(parser: argparse.ArgumentParser, about: str, *, required: bool) -> None:
-    """Add the file of known returns."""
+    """Add the files of known returns."""
     parser.add_argument_group("returns").add_argument(
         "--returns",
         type=Path,
+        nargs="+",
         required=required,
         metavar="FILE",
         help="CSV or parquet file with columns name and return, JSON, evaluations.npz, or a folder of runs with such "
-        f"files: {about}",
+        f"files: {about}; a later one adds returns, and replaces those of the same name",
     )
+
+
+def read_returns(paths: Sequence[Path], names: Sequence[str]) -> pandas.DataFrame:
+    """Load the returns in all paths; those of a later one replace earlier ones of the same name.
+
+    Warns:
+        UserWarning: Returns are replaced.
+    """
+    import pandas
+
+    from ..inputs.logs.keys import list_names
+    from ..inputs.returns import load_returns
+    from ..runtime.warn import warn
+
+    table = load_returns(paths[0], names)
+    for path in paths[1:]:
+        later = load_returns(path, names)
+        copies = {**table.attrs["copies"], **later.attrs["copies"]}
+        if replaced := [name for name in later.index if name in table.index]:
+            warn(f"{path}: replaces the returns of {list_names(replaced)}")
+        table = pandas.concat([table.drop(replaced), later])
+        table.attrs["copies"] = {copy: name for copy, name in copies.items() if copy not in table.index}
+    return table
 
 
 def add_log(parser: argparse.ArgumentParser, whole: bool = True, option: str = "", **about: Any) -> None:

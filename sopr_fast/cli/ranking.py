@@ -21,6 +21,7 @@ from .options import (
     check_apart,
     check_outputs,
     read_policies,
+    read_returns,
     read_states,
     show,
     to_json,
@@ -42,7 +43,7 @@ def add_commands(commands: Any) -> None:
         commands,
         "fit",
         "train a scoring model on policies with known returns",
-        "--policies PATH … --returns FILE --states FILE --out FILE",
+        "--policies PATH … --returns FILE … --states FILE --out FILE",
         f"{example} --steps 50",
         _fit,
     )
@@ -103,7 +104,6 @@ def _add_config(group: argparse._ArgumentGroup) -> None:
 
 
 def _fit(options: argparse.Namespace) -> None:
-    from ..inputs.returns import load_returns
     from ..runtime.files import check_place
     from ..sopr.fitting import fit
 
@@ -113,10 +113,10 @@ def _fit(options: argparse.Namespace) -> None:
     if is_first():
         check_place(options.out)
     policies = read_policies(options)
-    returns = load_returns(options.returns, list(policies))
+    returns = read_returns(options.returns, list(policies))
     for name in options.validation:
         if name not in policies or name not in returns.index:
-            missing = "policy" if name not in policies else f"return in {options.returns} of"
+            missing = "policy" if name not in policies else "return in --returns of"
             raise ValueError(f"--validation: no {missing} {name!r}{suggest(name, policies)}")
     ranker = fit(
         policies.take(name for name in policies if name not in options.validation),

@@ -20,6 +20,7 @@ from .options import (
     check_outputs,
     read_log,
     read_policies,
+    read_returns,
     show,
     to_json,
 )
@@ -46,7 +47,7 @@ def add_commands(commands: Any) -> None:
         commands,
         "evaluate",
         "measure how well each method ranks policies with known returns",
-        "--policies PATH … --log FILE --returns FILE",
+        "--policies PATH … --log FILE --returns FILE …",
         f"{_INPUT} {_RETURNS} --cv 2",
         _evaluate,
     )
@@ -182,26 +183,26 @@ def _read(options: argparse.Namespace) -> tuple[Policies, pandas.DataFrame | Non
     """Read policies and returns, and warn of returns of no policy: the policy that was meant becomes a candidate.
 
     Raises:
-        ValueError: The file of returns has none of a policy.
+        ValueError: No policy has a return.
     """
     from ..inputs.logs.keys import list_names
-    from ..inputs.returns import load_returns
     from ..runtime.warn import warn
 
     check_outputs(options)
     policies = read_policies(options)
     if options.returns is None:
         return policies, None
-    returns = load_returns(options.returns, list(policies))
+    returns = read_returns(options.returns, list(policies))
+    files = " ".join(map(str, options.returns))
     strangers = [name for name in returns.index if name not in policies]
     if len(strangers) == len(returns):
         raise ValueError(
-            f"no policy has a return: {options.returns} names {list_names(strangers)}, the policies are named "
+            f"no policy has a return: {files} names {list_names(strangers)}, the policies are named "
             f"{list_names([*policies])}; names are relative to the folder that contains all --policies"
         )
     if strangers:
         warn(
-            f"{options.returns} has returns of {list_names(strangers)}, but no policies of these names were given; a "
+            f"{files} has returns of {list_names(strangers)}, but no policies of these names were given; a "
             "policy without a return is a candidate"
         )
     return policies, returns

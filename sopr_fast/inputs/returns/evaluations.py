@@ -65,7 +65,7 @@ def read_evaluations(path: Path, names: Sequence[str]) -> tuple[dict[str, np.nda
     if without := [name for of_run in policies.values() for name in of_run if name not in {*returns, *copies}]:
         warn(
             f"{printable(path)}: no evaluation belongs to {list_names(without)}, so select takes "
-            f"them as candidates; a name holds the step, such as 'model_{steps[-1]:.0f}'"
+            f"them as candidates unless they have other returns; a name holds the step, such as 'model_{steps[-1]:.0f}'"
         )
     return returns, copies
 
@@ -103,6 +103,7 @@ def _choose(
         run: A policy of this name is named by its run, so that a number in it is no step.
     """
     rows: dict[str, int] = {}
+    first: dict[int, str] = {}
     claims: dict[str, list[str]] = {"best": [], "last": []}
     gap = np.diff(np.unique(steps)).min() if len(np.unique(steps)) > 1 else steps[0]
     for name in names:
@@ -112,6 +113,11 @@ def _choose(
         own = {int(each.argmin()) for each in distances if each.min() <= _NEAR * gap}
         if len(own) == 1:
             rows[name] = own.pop()
+            if (other := first.setdefault(rows[name], name)).rpartition("/")[0] != name.rpartition("/")[0]:
+                raise ValueError(
+                    f"{run}/evaluations.npz: that of step {steps[rows[name]]:.0f} could be that of {other!r} and of "
+                    f"{name!r}: pass the folder that contains all runs, each with its own evaluations.npz"
+                )
         elif not own and not stem.endswith("steps"):
             kind = "best" if "best" in stem else "last" if not numbers or _LAST.search(stem) else ""
             claims.get(kind, []).append(name)
