@@ -36,12 +36,27 @@ def of(table):
         ("r.csv", 'name,return\r\n"x, y",1\r\n', {"x, y": 1}),
         ("r.json", '{"a": 1, "b": [1, 3], "c": null}', {"a": 1, "b": 2}),
         ("r.csv", "name,return,\na,1,\nb,,\n", {"a": 1}),
+        ("r.csv", "name;return;note\na,b;-1,5;v1.2\nc;2;\n", {"a,b": -1.5, "c": 2}),
+        ("r.csv", "name,return,rollouts\na,1,5\nb,,0\n", {"a": 1}),
+        ("r.json", '[{"policy": "007", "return": 1}, {"policy": "b", "return": 2}]', {"007": 1, "b": 2}),
+        ("r.json", '{"policy": {"0": "a", "1": "b"}, "return": {"0": 1, "1": 2}}', {"a": 1, "b": 2}),
+        ("r.json", '{"a": {"return": 1, "error": 2}, "b": {"return": 2}}', {"a": 1, "b": 2}),
+        ("r.jsonl", '{"name": "007", "return": 1}\n\n{"name": "b", "return": null}\n', {"007": 1}),
     ],
 )
 def test_returns_in_files(tmp_path, name, text, expected):
     (tmp_path / name).write_text(text, encoding="utf-8", newline="")
     assert of(load_returns(tmp_path / name)) == expected
     assert of(load_returns(str(tmp_path / name), NAMES)) == expected
+
+
+def test_records_hold_standard_errors(tmp_path):
+    records = [{"policy": "a", "return": 1, "sem": 0.1}, {"policy": "b", "return": 2, "sem": 0.2}]
+    (tmp_path / "r.json").write_text(json.dumps(records))
+    columns = {key: [record[key] for record in records] for key in records[0]}
+    by_name = {record.pop("policy"): record for record in map(dict, records)}
+    for source in (records, columns, by_name, tmp_path / "r.json"):
+        assert load_returns(source)["error"].to_dict() == {"a": 0.1, "b": 0.2}
 
 
 @pytest.mark.parametrize(
@@ -56,7 +71,12 @@ def test_returns_in_files(tmp_path, name, text, expected):
         ("r.csv", "a,1\nb,2\n", "r.csv: expected columns name and return in the first row, found a, 1"),
         ("environment.csv", "1,1000,12.5\n2,2000,14\n", "found 1, 1000, 12.5; write one row for each policy, or map"),
         ("r.csv", "name,return\na,1\nb,high\n", "r.csv: the return of policy 'b' is 'high', expected a finite number"),
-        ("r.csv", "name;return\na;1,5\n", "r.csv: the return of policy 'a' is '1,5', expected a finite number"),
+        ("r.csv", "name;return\na;1,5\nb;1.5\n", "r.csv: the return of policy 'a' is '1,5', expected a finite number"),
+        ("r.csv", "name;return\na;1.234,5\n", "r.csv: the return of policy 'a' is '1.234,5', expected a finite"),
+        ("r.csv", "name,return,rollouts\na,1,0\n", "r.csv: the rollouts of policy 'a' are 0, expected a whole number"),
+        ("r.csv", "name,return,rollouts\na,1,2.5\n", "r.csv: the rollouts of policy 'a' are 2.5, expected a whole"),
+        ("r.json", '[{"policy": "a"}, {"policy": "b"}]', "r.json: expected columns name and return"),
+        ("r.jsonl", '{"name": "a", "return": 1}\n{"name"', "r.jsonl: not a JSON file"),
         ("r.csv", "name,return\na,1\na,1\n", "r.csv: several returns of policy 'a'"),
         ("r.csv", "name,return\na,1\nb,1,234.5\n", "r.csv: not a table in UTF-8 whose rows have as many cells as the"),
         (
@@ -172,11 +192,41 @@ def test_standard_errors(tmp_path):
     assert load_returns([[1.0], [2.0]], ["a", "b"])["error"].isna().all()  # nothing tells
 
 
-def test_standard_deviations_need_the_number_of_rollouts(tmp_path):
-    path = tmp_path / "r.csv"
-    path.write_text("name,return,return_std,rollouts\na,1,2,\nb,3,,\nc,4,2,4\n")
-    with pytest.warns(UserWarning, match=r"r\.csv: return_std is ignored .* policies a; add a column rollouts"):
-        assert load_returns(path)["error"].dropna().to_dict() == {"c": 1.0}
+@pytest.mark.parametrize("label", ["error", "stderr", "se", "SEM", "return_stderr", "standard_error"])
+def test_names_of_standard_errors(label):
+    assert load_returns(pandas.DataFrame({"policy": ["a"], "mean": 1, label: 2}))["error"].tolist() == [2]
+
+
+@pytest.mark.parametrize(("label", "count"), [("std", "rollouts"), ("return_std", "n"), ("sd", "n_episodes")])
+def test_names_of_standard_deviations(label, count):
+    assert load_returns(pandas.DataFrame({"policy": ["a"], "mean": 1, label: 2, count: 4}))["error"].tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "expected"),
+    [
+        ("return_std,rollouts\na,1,2,\nb,3,,\nc,4,2,4", "deviations are ignored .* policies a; add a column", {"c": 1}),
+        ("std\na,1,2\nb,3,4", "deviations are ignored .* policies a, b; add a column rollouts", {}),
+        ("ci95\na,1,2", "columns not read: ci95, which may tell how exact returns are; add a column error", {}),
+        ("return_var,lower\na,1,2,0", "columns not read: return_var, lower, which", {}),
+    ],
+)
+def test_deviations_that_cannot_be_read_are_warned_of(tmp_path, text, message, expected):
+    (tmp_path / "r.csv").write_text(f"name,return,{text}\n")
+    with pytest.warns(UserWarning, match=rf"r\.csv: .*{message}"):
+        assert load_returns(tmp_path / "r.csv")["error"].dropna().to_dict() == expected
+
+
+def test_pairs_that_look_like_means_and_deviations_are_questioned():
+    rollouts = np.random.default_rng(0).normal([[-900], [-400], [-100]], 90, (3, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for source in (rollouts, [[1, 0], [0, 1], [1, 1]], [[3, 1], [8, 3]]):
+            load_returns(source, NAMES[: len(source)])
+        with pytest.raises(
+            UserWarning, match="the second ones look like standard deviations: if they are, pass a data"
+        ):
+            load_returns(np.stack([[-900, -400, 100], [40, 50, 0]], 1), NAMES)
 
 
 def test_parquet(tmp_path):
@@ -252,7 +302,7 @@ def test_the_step_may_stand_anywhere_in_a_name(tmp_path, pattern):
         (["HalfCheetah-v2", "best_7"], {"HalfCheetah-v2": 3, "best_7": 5}),
     ],
 )
-@pytest.mark.filterwarnings("ignore:.*get no return")
+@pytest.mark.filterwarnings("ignore:.*no evaluation belongs")
 def test_names_that_say_too_little_get_no_evaluation(tmp_path, stems, expected):
     assert of(load_returns(save_evaluations(tmp_path, np.array([[1.0], [5.0], [3.0]])), stems)) == expected
 

@@ -52,5 +52,5 @@ StatesLike: TypeAlias = "ArrayLike | Sequence[Any] | Mapping[str, Any] | HasEpis
 LogLike: TypeAlias = "StatesLike"
 """Transitions: a path, data frame, dictionary of arrays, list of episodes or dataset; or only states."""
 
-ReturnsLike: TypeAlias = "Mapping[str, Any] | ArrayLike | Sequence[float] | PathLike"
-"""Returns, or returns of rollouts, by name or in order; or a file or folder of them."""
+ReturnsLike: TypeAlias = "Mapping[str, Any] | ArrayLike | Sequence[Any] | PathLike"
+"""Returns, or returns of rollouts, by name, in order or in records; or a file or folder of them."""

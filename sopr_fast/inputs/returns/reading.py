@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from numbers import Real
@@ -19,6 +20,7 @@ from ...runtime.warn import warn
 from ..accepted import ReturnsLike
 from ..logs.files import check_regular
 from ..logs.keys import list_names
+from ..logs.replay_buffers import is_list_of_dicts
 from .evaluations import read_evaluations
 
 if TYPE_CHECKING:
@@ -26,11 +28,21 @@ if TYPE_CHECKING:
 
 _COLUMNS = {  # what a column is, and the names that it may have, in any case
     "name": ("name", "policy"),
-    "return": ("return", "return_mean"),
-    "error": ("error", "return_se", "return_error", "return_stderr", "standard_error"),
-    "deviation": ("return_std",),
-    "rollouts": ("rollouts", "episodes"),
+    "return": ("return", "return_mean", "mean_return", "mean_reward", "mean"),
+    "error": (
+        *("error", "return_se", "return_error", "return_stderr", "return_sem"),
+        *("standard_error", "std_error", "std_err", "stderr", "se", "sem"),
+    ),
+    "deviation": (
+        *("return_std", "std_return", "std_reward", "reward_std"),
+        *("standard_deviation", "std", "stdev", "sd"),
+    ),
+    "rollouts": ("rollouts", "episodes", "n_rollouts", "n_episodes", "n_eval_episodes", "n"),
 }
+_SPREAD = re.compile(
+    r"((return|reward|score|mean)s?_)?(ci|ci_?\d+|conf\w*|std\w*|stderr\w*|var|variance|iqr|lower|upper)"
+)
+_FEWEST_PAIRS = 3  # policies of which pairs of a mean and a deviation are told from two rollouts
 _REMEDY = "map names to returns, {name: return}"
 
 
@@ -44,8 +56,9 @@ def load_returns(source: ReturnsLike, names: Sequence[str] | None = None) -> pan
     the table names that checkpoint, and `sopr_fast.select` leaves the copy out.
 
     - A mapping or series from name to return, or to the returns of rollouts.
-    - A data frame, `.csv` or `.parquet` file with a column `name` or `policy` (or an index of names), one `return` or
-      `return_mean`, and, if known, one `error` or `return_se`, or `return_std` (over its rollouts) and `rollouts`.
+    - A data frame, or a `.csv`, `.parquet`, `.json` or `.jsonl` file of records, with a column `name` or `policy` (or
+      an index of names) and one `return` or `mean`. If known, a column `error`, `stderr`, `se` or `sem` holds its
+      standard error; or `std` the standard deviation of its rollouts, and `rollouts` their number.
     - A `.json` file with an object of name and return, or of name and the returns of rollouts.
     - `evaluations.npz` of Stable-Baselines3's `EvalCallback`, or a folder of runs with such files, for the policies in
       `names`. Each gets the evaluation of its own step, see `evaluations.choose`.
@@ -63,7 +76,8 @@ def load_returns(source: ReturnsLike, names: Sequence[str] | None = None) -> pan
             the policy or the file.
 
     Warns:
-        UserWarning: Standard deviations have no number of rollouts; or a policy is a copy, or has no evaluation.
+        UserWarning: Standard deviations have no number of rollouts; a column or second return looks like a deviation
+            and is not read as one; or a policy is a copy, or has no evaluation.
     """
     import pandas
 
@@ -74,6 +88,7 @@ def load_returns(source: ReturnsLike, names: Sequence[str] | None = None) -> pan
             source, copies = read_evaluations(path, _needed(names))
         else:
             source = _read(path)
+    source = _as_frame(source)
     if isinstance(source, pandas.DataFrame):
         copies = source.attrs.get("copies", {})
         table = _of_frame(source, where)
@@ -89,7 +104,25 @@ def is_ordered(source: Any) -> bool:
 
     if isinstance(source, pandas.Series):
         return isinstance(source.index, pandas.RangeIndex)
-    return source is not None and not isinstance(source, str | os.PathLike | Mapping | pandas.DataFrame)
+    named = isinstance(source, str | os.PathLike | Mapping | pandas.DataFrame) or is_list_of_dicts(source)
+    return source is not None and not named
+
+
+def _as_frame(source: Any) -> Any:
+    """Return the table of records, of columns by name, or of records by name; anything else as it is."""
+    import pandas
+
+    if is_list_of_dicts(source):
+        return pandas.DataFrame(source)
+    if not isinstance(source, Mapping) or not source:
+        return source
+    labels = {str(label).lower() for label in source}
+    if labels & {*_COLUMNS["name"]} and labels & {*_COLUMNS["return"]}:
+        is_record = all(isinstance(value, Real | str) for value in source.values())
+        return pandas.DataFrame([source] if is_record else dict(source))
+    if all(isinstance(value, Mapping) for value in source.values()):
+        return pandas.DataFrame.from_dict(dict(source), orient="index")
+    return source
 
 
 def _needed(names: Sequence[str] | None) -> Sequence[str]:
@@ -115,8 +148,8 @@ def _pairs(source: Any, names: Sequence[str] | None) -> Iterable[tuple[Any, Any]
     return zip(names, values, strict=True)
 
 
-def _read(path: Path) -> pandas.DataFrame | dict[str, Any]:
-    """Return the table in a file, or the object in a JSON file."""
+def _read(path: Path) -> pandas.DataFrame | dict[str, Any] | list[dict[str, Any]]:
+    """Return the table in a file, or the object or the records in a JSON file."""
     import pandas
 
     check_regular(path)
@@ -126,20 +159,21 @@ def _read(path: Path) -> pandas.DataFrame | dict[str, Any]:
             return pandas.read_parquet(path)
         except ImportError as error:
             raise ImportError(f"{path}: reading it needs pyarrow: pip install 'sopr_fast[parquet]'") from error
-    if kind != ".json":
+    if kind not in (".json", ".jsonl", ".ndjson"):
         return _read_csv(path)
-    content = load_json(path, "return")
-    if not isinstance(content, dict):
+    content = load_json(path, "return", lines=kind != ".json")
+    if not isinstance(content, dict) and not is_list_of_dicts(content):
         raise ValueError(f"{path}: its returns have no names: write an object of name and return")
     return content
 
 
-def load_json(path: Path, what: str) -> Any:
-    """Return the content of a JSON file in UTF-8.
+def load_json(path: Path, what: str, *, lines: bool = False) -> Any:
+    """Return the content of a JSON file in UTF-8, or the list of its lines' contents.
 
     Args:
         path: The file.
         what: What its objects hold of each name, such as "return".
+        lines: Whether each line is JSON of its own.
 
     Raises:
         OSError: The file cannot be read.
@@ -152,33 +186,50 @@ def load_json(path: Path, what: str) -> Any:
         return dict(pairs)
 
     try:
-        return json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=unique)
+        text = path.read_text(encoding="utf-8-sig")
+        if lines:
+            return [json.loads(line, object_pairs_hook=unique) for line in text.splitlines() if line.strip()]
+        return json.loads(text, object_pairs_hook=unique)
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{path}: not a JSON file: {error}") from error
 
 
 def _read_csv(path: Path) -> pandas.DataFrame:
-    """Return the cells of a CSV file as text; commas, semicolons or tabs separate them."""
+    """Return the cells of a CSV file as text; commas, semicolons or tabs separate them.
+
+    Numbers may have decimal commas if no comma separates them, and none has a point.
+    """
     import pandas
 
     form: dict[str, Any] = {"dtype": str, "keep_default_na": False, "encoding": "utf-8-sig", "skipinitialspace": True}
     try:
         with path.open(encoding="utf-8-sig") as file:
             first = next((line for line in file if line.strip()), "")
-        table = pandas.read_csv(path, sep=max(",;\t", key=first.count), header=None, **form)
+        separator = max(",;\t", key=first.count)
+        table = pandas.read_csv(path, sep=separator, header=None, **form)
     except ValueError as error:
         raise ValueError(f"{path}: not a table in UTF-8 whose rows have as many cells as the first: {error}") from error
     header = [str(cell).strip() for cell in table.iloc[0]]
     if not header[0] and not {cell.lower() for cell in header} & {*_COLUMNS["name"]}:
         header[0] = "name"  # as pandas writes an index
-    return table[1:].fillna("").set_axis(header, axis=1)
+    table = table[1:].fillna("").set_axis(header, axis=1)
+    numbers = [label.lower() not in _COLUMNS["name"] and _part_of(label) != "" for label in header]
+    cells = table.loc[:, numbers]
+    if separator != "," and not cells.apply(lambda column: column.str.contains(".", regex=False)).any(axis=None):
+        table.loc[:, numbers] = cells.replace(r"^([-+]?\d+),(\d+)$", r"\1.\2", regex=True)
+    return table
+
+
+def _part_of(label: Any) -> str:
+    """Return what a column is by its label, "" if nothing."""
+    return next((part for part, labels in _COLUMNS.items() if str(label).strip().lower() in labels), "")
 
 
 def _of_frame(frame: pandas.DataFrame, where: str) -> pandas.DataFrame:
     """Return the returns in a table with one row for each policy."""
     parts: dict[str, list[Any]] = {}
-    for part, labels in _COLUMNS.items():
-        same = [i for i, label in enumerate(frame.columns) if str(label).lower() in labels]
+    for part in _COLUMNS:
+        same = [i for i, label in enumerate(frame.columns) if _part_of(label) == part]
         if len(same) > 1:
             columns = " and ".join(str(frame.columns[i]) for i in same)
             raise ValueError(f"{where}: columns {printable(columns)} mean the same; leave only one of them")
@@ -197,10 +248,23 @@ def _of_frame(frame: pandas.DataFrame, where: str) -> pandas.DataFrame:
     for part, values in parts.items():
         numbers[part][:] = [_number(name, value, part, where) for name, value in zip(names, values, strict=True)]
     error, deviation, rollouts = numbers["error"], numbers["deviation"], numbers["rollouts"]
-    if (unused := np.isnan(error) & np.isnan(rollouts) & ~np.isnan(deviation)).any():
+    is_known = ~np.isnan(numbers["return"])
+    if (wrong := is_known & ((rollouts < 1) | (rollouts % 1 > 0))).any():
+        row = int(np.argmax(wrong))
+        raise ValueError(
+            f"{where}: the rollouts of policy {names[row]!r} are {rollouts[row]:g}, expected a whole number, "
+            "1 or more, or an empty cell"
+        )
+    if (unused := is_known & np.isnan(error) & np.isnan(rollouts) & ~np.isnan(deviation)).any():
         warn(
-            f"{where}: return_std is ignored without the number of rollouts, for policies "
+            f"{where}: standard deviations are ignored without the number of rollouts, for policies "
             f"{list_names([names[i] for i in np.flatnonzero(unused)])}; add a column rollouts, or a column error"
+        )
+    unread = [str(label) for label in frame.columns if not _part_of(label) and _SPREAD.fullmatch(str(label).lower())]
+    if unread and not {"error", "deviation"} & {*parts}:
+        warn(
+            f"{where}: columns not read: {list_names(unread)}, which may tell how exact returns are; add a column "
+            "error of standard errors (an interval of 95 % is 3.92 of them wide), or columns std and rollouts"
         )
     with np.errstate(divide="ignore", invalid="ignore"):
         error = np.where(np.isnan(error) & (rollouts > 1), deviation / np.sqrt(rollouts), error)
@@ -211,11 +275,12 @@ def _of_pairs(pairs: Iterable[tuple[Any, Any]], where: str) -> pandas.DataFrame:
     """Return the returns in pairs of name and return, or of name and the returns of rollouts."""
     names: list[Any] = []
     rows: list[tuple[float, float, float]] = []
+    given: list[np.ndarray] = []
     for name, value in pairs:
         if isinstance(value, tuple) and len(value) == 2:  # as evaluate_policy of Stable-Baselines3 returns
             raise TypeError(
                 f"{where}: the return of policy {name!r} is a pair, which may be a mean and a deviation: pass a list "
-                "of the returns of rollouts, or a data frame of name, return, return_std and rollouts"
+                "of the returns of rollouts, or a data frame of name, return, std and rollouts"
             )
         rollouts = np.array([_number(name, each, "return", where) for each in np.atleast_1d(as_numbers(value))])
         if np.ndim(value) and (not len(rollouts) or np.isnan(rollouts).any()):
@@ -223,6 +288,12 @@ def _of_pairs(pairs: Iterable[tuple[Any, Any]], where: str) -> pandas.DataFrame:
         error = rollouts.std(ddof=1) / math.sqrt(len(rollouts)) if len(rollouts) > 1 else math.nan
         names.append(name)
         rows.append((rollouts.mean(), error, len(rollouts) if np.ndim(value) else math.nan))
+        given.append(rollouts)
+    if len(given) >= _FEWEST_PAIRS and all(len(pair) == 2 and 0 <= pair[1] < abs(pair[0]) / 2 for pair in given):
+        warn(
+            f"{where}: each policy has two returns, taken as those of two rollouts; the second ones look like standard "
+            "deviations: if they are, pass a data frame of name, return, std and rollouts"
+        )
     means, errors, counts = np.array(rows, np.float64).reshape(-1, 3).T
     return _table(names, means, errors, counts, where)
 
