@@ -36,12 +36,6 @@ def test_ranking_compares_replicates():
     assert wins == pytest.approx(t.cdf(2 / difference.std(ddof=1), df=6))
 
 
-@pytest.mark.parametrize("replicates", [None, np.ones((3, 1))], ids=["none", "one"])
-def test_standard_errors_are_nan_without_two_replicates(replicates):
-    ranking = make(replicates).ranking()
-    assert np.isnan(ranking.standard_errors).all() and np.isnan(ranking.win_probability).all()
-
-
 def test_standard_errors_that_are_nan_stay_nan():
     replicates = np.array([[np.nan, np.nan, np.nan], [0.0, 1.0, 2.0], [1.0, 3.0, 2.0]])
     ranking = make(replicates, (5.0, 1.0, 2.0)).ranking()

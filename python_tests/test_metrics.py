@@ -12,7 +12,7 @@ from sopr_fast import metrics
 from sopr_fast.sopr.update import _spearman
 
 # Small integers give many ties.
-pairs = st.integers(2, 30).flatmap(lambda n: st.tuples(*[st.lists(st.integers(-4, 4), min_size=n, max_size=n)] * 2))
+pairs = st.integers(1, 30).flatmap(lambda n: st.tuples(*[st.lists(st.integers(-4, 4), min_size=n, max_size=n)] * 2))
 
 
 @settings(deadline=None)
@@ -23,7 +23,7 @@ def test_rank_correlations_match_scipy(pair):
     if len(set(a)) == 1 or len(set(b)) == 1:
         assert math.isnan(metrics.spearman(a, b))
         return
-    assert metrics.spearman(a, b) == pytest.approx(stats.spearmanr(a, b).statistic, abs=1e-12)
+    assert metrics.spearman(torch.tensor(a), b) == pytest.approx(stats.spearmanr(a, b).statistic, abs=1e-12)
 
 
 def test_the_rank_correlation_of_a_training_step_is_that_of_scipy():
@@ -32,13 +32,6 @@ def test_the_rank_correlation_of_a_training_step_is_that_of_scipy():
         actual = _spearman(torch.from_numpy(returns).double(), torch.from_numpy(scores).float())
         assert actual.item() == pytest.approx(stats.spearmanr(returns, scores).statistic, abs=1e-12)
     assert _spearman(torch.arange(2.0), torch.tensor([1.0, math.inf])).isnan()
-
-
-def test_rank_correlation_takes_tensors_and_lists():
-    a = torch.randn(50, generator=torch.Generator().manual_seed(0))
-    assert metrics.spearman(a, a.tolist()) == pytest.approx(1)
-    assert metrics.spearman(a, -a.numpy()) == pytest.approx(-1)
-    assert math.isnan(metrics.spearman([1], [1]))
 
 
 @pytest.mark.parametrize(

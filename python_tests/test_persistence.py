@@ -56,7 +56,6 @@ def test_subsets_can_be_left_out(ranker, tmp_path):
         (lambda path: path.write_bytes(path.read_bytes()[:-1000]), "is not a whole safetensors file"),
         (lambda path: path.write_bytes(b"\x80\x04K\x01."), "is not a whole safetensors file"),
         (lambda path: save_file({"x": torch.zeros(2)}, path), "is not a model of sopr_fast"),
-        (lambda path: save_file({"x": torch.zeros(2)}, path, {"sopr_fast": "no JSON"}), "is not a model of sopr_fast"),
         (lambda path: save_file({"x": torch.zeros(2)}, path, {"sopr_fast": "[]"}), "is not a model of sopr_fast"),
     ],
 )
@@ -73,10 +72,6 @@ def rewrite(path, change):
     save_tensors(path, tensors, "model", description)
 
 
-def without(name):
-    return lambda d, t: t.pop(name)
-
-
 def fill(name, value):
     return lambda d, t: t[name].fill_(value)
 
@@ -87,31 +82,23 @@ def fill(name, value):
         (lambda d, t: d.pop("layout"), "is damaged: description has no field 'layout'"),
         (lambda d, t: d.pop("format"), "has format None"),
         (lambda d, t: d.update(format=99, sopr_fast="9.1"), r"has format 99, written by sopr_fast 9\.1"),
-        (lambda d, t: d.clear(), "has format None"),
         (lambda d, t: d.update(later=1), "is damaged: description has an unknown field 'later'"),
         (lambda d, t: d["config"].update(later=1), "is damaged: .*later"),
         (lambda d, t: d["config"].update(low_layers=10**30), "is damaged: config needs more weights than the .* file"),
-        (lambda d, t: d["config"].update(width=10**9), "is damaged: config needs more weights than the .* file"),
         (lambda d, t: d["config"].update(width="64"), "is damaged: width must be an integer"),
         (lambda d, t: d.update(config=[]), "is damaged: config must be an object"),
         (lambda d, t: d.update(state_dim=10**12), "is damaged: "),
         (lambda d, t: d.update(state_dim=3.0), "is damaged: state_dim must be an integer, 1 or more"),
         (lambda d, t: d.update(return_mean=""), "is damaged: return_mean must be a finite number, got ''"),
-        (lambda d, t: d.update(return_scale=None), "is damaged: return_scale must be a finite number, got None"),
         (lambda d, t: d.update(history=[]), "is damaged: history must be an object"),
         (lambda d, t: d["history"].update(loss=["x"]), r"is damaged: history 'loss'\[0\] must be a number"),
-        (
-            lambda d, t: d["layout"].update(kind="none"),
-            "is damaged: kind is 'none'; choose 'action' or",
-        ),
+        (lambda d, t: d["layout"].update(kind="none"), "is damaged: kind is 'none'; choose 'action' or"),
         (lambda d, t: d["layout"].update(width=1), "is damaged: layout has 1 columns for 2 actions"),
         (lambda d, t: d.update(training_policies=["one"]), "is damaged: tensor 'columns' must be torch.float32"),
-        (lambda d, t: d.update(training_policies=3), "is damaged: training_policies must be a list"),
         (lambda d, t: d.update(states_count=1), "is damaged: source must ascend from 0 to 0"),
         (lambda d, t: d.update(states_count=None), "is damaged: states_count is missing"),
         (lambda d, t: t.popitem(), "is damaged: "),
-        (without("training_policies.scores"), "is damaged: no tensor 'scores'"),
-        (without("subsets.rows"), "is damaged: no tensor 'rows'"),
+        (lambda d, t: t.pop("training_policies.scores"), "is damaged: no tensor 'scores'"),
         (fill("subsets.rows", 10**6), "is damaged: rows must be from 0 to"),
         (fill("subsets.rows", -1), "is damaged: rows must be from 0 to"),
         (fill("subsets.offsets", 1), "is damaged: offsets must ascend from 0 to"),
@@ -124,12 +111,3 @@ def test_an_incomplete_model_is_refused(path, change, message):
     rewrite(path, change)
     with pytest.raises(ValueError, match=rf"{path.name} {message}"):
         sopr_fast.load(path)
-
-
-def test_a_folder_is_no_model(ranker, tmp_path):
-    with pytest.raises(FileNotFoundError):
-        sopr_fast.load(tmp_path / "missing.safetensors")
-    with pytest.raises(IsADirectoryError, match="cannot read .*: it is a folder"):
-        sopr_fast.load(tmp_path)
-    with pytest.raises(IsADirectoryError, match="cannot write .*: it is a folder"):
-        ranker.save(tmp_path)
