@@ -16,7 +16,7 @@ SIZE, CLUSTERS = 16384, 256
 
 def actions_on(subsets: Subsets) -> torch.Tensor:
     """Return the actions of real policies, (30, U, 6)."""
-    policies = list(load(dict(list(halfcheetah.policies().items())[::-1][:30])).for_log(subsets.states_count).values())
+    policies = load(dict(list(halfcheetah.policies().items())[::-1][:30])).for_log(subsets.states_count)
     layout = probe(policies, subsets.states, subsets.source)
     return collect(policies, subsets.states, subsets.source, layout)
 

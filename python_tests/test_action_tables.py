@@ -85,7 +85,7 @@ def test_bad_tables_are_refused_with_the_file(columns, message, tmp_path):
     path = tmp_path / "table.parquet"
     pyarrow.parquet.write_table(pyarrow.table(columns), path)
     with pytest.raises((TypeError, ValueError), match=message):
-        load(path).for_log(2)["table"].act(np.zeros((2, 3)), torch.arange(2))
+        load(path).for_log(2)[0].act(np.zeros((2, 3)), torch.arange(2))
 
 
 def test_a_log_among_policies_is_told_as_such(tmp_path):

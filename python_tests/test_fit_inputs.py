@@ -168,9 +168,9 @@ def test_training_and_validation_policies_that_sample_warn():
     def sampler(gain):
         return broken(gain, lambda actions: actions + rng.standard_normal(actions.shape))
 
-    with pytest.warns(UserWarning, match="policies 'noisy' give different actions when asked twice"):
+    with pytest.warns(UserWarning, match="policies noisy give different actions when asked twice"):
         fit(policies=ladder(GAINS) | {"noisy": sampler(1)}, returns=[*GAINS, 1.0])
-    with pytest.warns(UserWarning, match="policies 'held out' give different actions when asked twice"):
+    with pytest.warns(UserWarning, match="policies held out give different actions when asked twice"):
         fit(validation=(ladder([0.3]) | {"held out": sampler(1)}, [1, 2]))
 
 

@@ -32,12 +32,12 @@ def source():
 
 
 def one(item, **options):
-    (policy,) = load([item], **options).for_log(100).values()
+    (policy,) = load([item], **options).for_log(100)
     return policy
 
 
 def several(**items):
-    return list(load(items).for_log(100).values())
+    return load(items).for_log(100)
 
 
 def columns(item, states, source, **options):
@@ -465,17 +465,17 @@ FIXED["nearly zero"] = lambda s: np.full((len(s), DA), 0 if len(s) > 9 else 1e-9
 DOUBTFUL = {
     "samples": (
         {"a": sampler(1), "b": sampler(2)},
-        "policies 'a', 'b' give different actions when asked twice for the same states: they sample, or depend on "
+        "policies a, b give different actions when asked twice for the same states: they sample, or depend on "
         "earlier calls. Return the mean action (for Stable-Baselines3, call predict with deterministic=True) or the "
         "distribution",
     ),
     "many": (
-        {str(i): sampler(i) for i in range(8)},
-        "policies '0', '1', '2', '3', '4' and 3 others give different actions when asked twice",
+        {str(i): sampler(i) for i in range(12)},
+        "policies 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more give different actions when asked twice",
     ),
     "batches": (
         {"standardised": lambda s: linear((s - s.mean(0)) / s.std(0)), "recurrent": Recurrent()},
-        "policies 'standardised', 'recurrent' give different actions for the same states in another batch: they use "
+        "policies standardised, recurrent give different actions for the same states in another batch: they use "
         "statistics of the batch, or read its rows as a sequence. Answer each state on its own",
     ),
 }
@@ -497,7 +497,7 @@ def test_whole_numbers_are_questioned(width, states, source):
     def act(states):
         return np.tile((states[:, :1] > 0) + 1.0, (1, width)).astype(np.float32)
 
-    with pytest.warns(UserWarning, match="policies 'a' return whole numbers, which are taken as continuous actions"):
+    with pytest.warns(UserWarning, match="policies a return whole numbers, which are taken as continuous actions"):
         probe(several(a=act), states, source)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -92,9 +92,7 @@ def test_onnx_acts_like_its_module(onnx, tmp_path, module, states, made, rows, f
         with pytest.warns(UserWarning, match=warning) if warning else contextlib.nullcontext():
             (policy,) = load(tmp_path / "net.onnx").values()
     acts_alike(policy, module, states)
-    with pytest.raises(
-        ValueError, match=r"have 4 columns, but these policies read another number: 5 columns: 'net'; if"
-    ):
+    with pytest.raises(ValueError, match=r"have 4 columns, but 1 of 1 policies read another number: net reads 5; if"):
         probe([policy], torch.zeros(20, 4), torch.arange(20))
 
 

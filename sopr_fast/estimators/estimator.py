@@ -144,7 +144,7 @@ class Estimator(Options, ABC):
             The policies in input order, and the log.
         """
         log = load_transitions(log)
-        return list(load_policies(policies).for_log(log.source_count).values()), log
+        return load_policies(policies).for_log(log.source_count), log
 
     def _check_processes(self, request: Request) -> None:
         """Check that all processes of the group were asked the same, and that networks which each trains will be equal.

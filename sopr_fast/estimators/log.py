@@ -256,7 +256,7 @@ def read(policies: Any, log: Any) -> tuple[list[Policy], Layout, Log]:
         OSError: A file cannot be read.
     """
     transitions = load_transitions(log)
-    adapted = list(load_policies(policies).for_log(transitions.source_count).values())
+    adapted = load_policies(policies).for_log(transitions.source_count)
     states, source = torch.from_numpy(transitions.states), torch.from_numpy(transitions.source)
     layout = probe(adapted, states, source)
     check_actions(adapted, layout, transitions.actions.shape[1])

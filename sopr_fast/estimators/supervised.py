@@ -94,7 +94,7 @@ def read(log: Any, *groups: Any, **others: Any) -> tuple[States, list[list[Polic
         ValueError: States or a policy are invalid, or differ between processes. The message names it.
     """
     states, source, count = _read_states(log)
-    adapted = [list(load(group).for_log(count).values()) for group in groups]
+    adapted = [load(group).for_log(count) for group in groups]
     if isinstance(log, Transitions):
         for actor in (policy for group in adapted for policy in group if isinstance(policy, Actor)):
             kind = "action" if actor.head == "action" else "discrete"
@@ -140,10 +140,7 @@ def as_arrays(policies: list[Policy], columns: Tensor, layout: Layout) -> list[P
     Returns:
         Arrays of actions, indexed like the U states, under the names of the policies.
     """
-    return [
-        ArrayPolicy(policy.name, _values(own, layout), states_count=len(own))
-        for policy, own in zip(policies, columns, strict=True)
-    ]
+    return [ArrayPolicy(policy.name, _values(own, layout)) for policy, own in zip(policies, columns, strict=True)]
 
 
 def _values(columns: Tensor, layout: Layout) -> Any:

@@ -86,7 +86,7 @@ class Compared:
         else:
             count, source = len(log), _spread(len(log))
             states = log.read(source)
-        adapted = list(load_policies(policies).for_log(count).values())
+        adapted = load_policies(policies).for_log(count)
         tensors = torch.from_numpy(states), torch.from_numpy(source)
         layout = probe(adapted, *tensors)
         if isinstance(log, Transitions) and needs_actions:

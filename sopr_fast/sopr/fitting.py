@@ -122,9 +122,7 @@ def fit(
 
     with timings.stage("policies"):
         width = states.actions.shape[1] if isinstance(states, Transitions) else None
-        layout, columns = _act(
-            [list(some.policies.for_log(drawn.states_count).values()) for some in known], drawn, width
-        )
+        layout, columns = _act([some.policies.for_log(drawn.states_count) for some in known], drawn, width)
         sample = _spread(len(drawn.states), _SAMPLED_STATES)
         sampled = [group.gather(some[:, sample].contiguous()) for some in columns]
         _warn_of_copies(known[-1].names, *sampled)

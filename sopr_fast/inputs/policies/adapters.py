@@ -38,19 +38,16 @@ class Policies(dict[str, Policy]):
         """Return the policies of these names."""
         return Policies((self[name] for name in names), in_memory=self.in_memory)
 
-    def for_log(self, states_count: int | None, action_count: int | None = None) -> Policies:
-        """Return the policies with the numbers of states and actions of the log.
-
-        Args:
-            states_count: Number of states in the log, for each of which an array of actions has a row; None if unknown.
-            action_count: Number of discrete actions, for policies that return indices and do not know it.
+    def for_log(self, states_count: int) -> list[Policy]:
+        """Return the policies, after a check that arrays of actions have a row for each state of the log.
 
         Raises:
-            ValueError: An array of actions has another number of rows.
+            ValueError: An array has another number of rows.
         """
-        return Policies(
-            (_for_log(each, states_count, action_count) for each in self.values()), in_memory=self.in_memory
-        )
+        for policy in self.values():
+            if isinstance(policy, ArrayPolicy):
+                policy.check_rows(states_count)
+        return list(self.values())
 
 
 def load(
@@ -130,7 +127,7 @@ def load(
     options.check()
     if isinstance(source, Policies):
         options.check_used()
-        return source.for_log(None, action_count)
+        return Policies((_counting(each, action_count) for each in source.values()), in_memory=source.in_memory)
     if isinstance(source, str | PathLike):
         source = [source]
     result: list[Policy] = []
@@ -201,7 +198,7 @@ def _adapt(
             return [_renamed(loaded[0], name)]
         return [_renamed(policy, f"{name}-{i:03d}") for i, policy in enumerate(loaded)]
     if isinstance(item, Policy):
-        item = _for_log(item, None, action_count)
+        item = _counting(item, action_count)
         return [item if name in (None, item.name) else _renamed(item, name)]
     if name is None:
         own = getattr(item, "name", None)
@@ -225,13 +222,9 @@ def _adapt(
     )
 
 
-def _for_log(policy: Policy, states_count: int | None, action_count: int | None) -> Policy:
-    if isinstance(policy, ArrayPolicy):
-        count = action_count if policy.action_count is None else policy.action_count
-        same = ArrayPolicy(policy.name, policy.values, states_count=states_count, action_count=count)
-        same.original = policy.original
-        return same
-    if isinstance(policy, Called) and policy.action_count is None and action_count is not None:
+def _counting(policy: Policy, action_count: int | None) -> Policy:
+    """Return the policy with a number of discrete actions, if it needs one and has none."""
+    if isinstance(policy, ArrayPolicy | Called) and policy.action_count is None and action_count is not None:
         policy = copy.copy(policy)
         policy.action_count = action_count
     return policy

@@ -24,18 +24,17 @@ class ArrayPolicy(Policy):
     Args:
         name: Name in rankings and errors.
         values: Actions (N_all, dim_a), indices (N_all,) of discrete actions, `Gaussian` or `Probabilities`.
-        states_count: Number of states in the data, against which the number of rows is checked.
         action_count: Number of discrete actions, for an array of indices.
 
     Raises:
-        ValueError: The array is of words, not dense, not of one or two dimensions, or has another number of rows.
+        ValueError: The array is of words, not dense, or not of one or two dimensions.
     """
 
-    def __init__(self, name: str, values: Any, *, states_count: int | None = None, action_count: int | None = None):
+    def __init__(self, name: str, values: Any, *, action_count: int | None = None):
         self.name, self.original = name, values
         self.values, self.action_count = values, action_count
-        parts = values if isinstance(values, tuple) else (values,)
-        for part in parts:
+        self._parts = values if isinstance(values, tuple) else (values,)
+        for part in self._parts:
             if isinstance(part, Tensor) and part.layout != torch.strided:
                 raise ValueError(f"policy {name!r} is a tensor of layout {part.layout}, expected torch.strided")
             if (kind := getattr(part.dtype, "kind", "f")) not in "fiu":
@@ -43,10 +42,17 @@ class ArrayPolicy(Policy):
                 raise ValueError(f"policy {name!r} holds {what}")
             if part.ndim not in (1, 2):
                 raise ValueError(f"policy {name!r} has shape {tuple(part.shape)}, expected (states, action width)")
-        self._rows = min(len(part) for part in parts)
-        if states_count is not None and any(len(part) != states_count for part in parts):
+        self._rows = min(map(len, self._parts))
+
+    def check_rows(self, states_count: int) -> None:
+        """Check that the arrays have a row for each state of the user's data.
+
+        Raises:
+            ValueError: One has another number of rows.
+        """
+        if any(len(part) != states_count for part in self._parts):
             raise ValueError(
-                f"policy {name!r} has actions for {self._rows} states, the data has {states_count} "
+                f"policy {self.name!r} has actions for {self._rows} states, the data has {states_count} "
                 "(arrays of actions are indexed like the states)"
             )
 

@@ -14,12 +14,12 @@ from torch import Tensor
 from ...runtime.native import threads, torch_on_one_thread
 from ...runtime.options import current
 from ...runtime.warn import warn
+from ..logs.keys import list_names
 from .actor import Actor
 from .callables import Called
 from .output import Output
 from .policy import Policy
 
-_NAMES_SHOWN = 5
 _OTHER_UNITS = 2  # a median this many times larger than the 99 % quantile of the other side
 _PROBE_ROWS = 13  # unlikely to be mistaken for an action width
 _BATCH_ROUNDING = 0.02  # of the largest action: half precision and TF32 round otherwise in batches of other sizes
@@ -131,31 +131,15 @@ def check_widths(policies: Sequence[Policy], width: int) -> None:
     """Check that every policy of known width reads states of the log's width.
 
     Raises:
-        ValueError: Some do not; the message says of which widths states and actions of which policies are.
+        ValueError: Some do not; the message names them and the widths that they read.
     """
-    by_layout: dict[tuple[int, int], list[str]] = {}
-    for policy in policies:
-        if policy.state_dim is not None:
-            by_layout.setdefault((policy.state_dim, policy.action_dim or 0), []).append(policy.name)
-    fits = [name for (reads, _), names in by_layout.items() if reads == width for name in names]
-    needed = "; ".join(
-        f"{reads} columns{f', and actions of {acts}' if acts else ''}: {_list_few(names)}"
-        for (reads, acts), names in sorted(by_layout.items())
-        if reads != width
-    )
-    if not needed:
-        return
-    fitting = f" (those that fit: {_list_few(fits)})" if fits else ""
-    raise ValueError(
-        f"the log's states have {width} columns, but these policies read another number{fitting}: {needed}; if the log "
-        "is of their environment, choose its columns by sopr_fast.load_log(…, columns={'states': […]}) (--columns "
-        "states=…); if not, leave these policies out"
-    )
-
-
-def _list_few(names: list[str]) -> str:
-    shown = ", ".join(map(repr, names[:_NAMES_SHOWN]))
-    return f"{shown} and {len(names) - _NAMES_SHOWN} others" if len(names) > _NAMES_SHOWN else shown
+    others = [f"{policy.name} reads {policy.state_dim}" for policy in policies if policy.state_dim not in (None, width)]
+    if others:
+        raise ValueError(
+            f"the log's states have {width} columns, but {len(others)} of {len(policies)} policies read another "
+            f"number: {list_names(others)}; if the log is of their environment, choose its columns by "
+            "sopr_fast.load_log(…, columns={'states': […]}) (--columns states=…); if not, leave these policies out"
+        )
 
 
 def warn_of_answers(
@@ -189,20 +173,20 @@ def warn_of_answers(
             mixing.append(policy.name)
     if sampling:
         warn(
-            f"policies {_list_few(sampling)} give different actions when asked twice for the same states: they sample, "
-            "or depend on earlier calls. Return the mean action (for Stable-Baselines3, call predict with "
+            f"policies {list_names(sampling)} give different actions when asked twice for the same states: they "
+            "sample, or depend on earlier calls. Return the mean action (for Stable-Baselines3, call predict with "
             "deterministic=True) or the distribution"
         )
     if mixing:
         warn(
-            f"policies {_list_few(mixing)} give different actions for the same states in another batch: they use "
+            f"policies {list_names(mixing)} give different actions for the same states in another batch: they use "
             "statistics of the batch, or read its rows as a sequence. Answer each state on its own"
         )
     if len(means) and layout.kind != "discrete" and (means == means.abs().round()).all():
         vary = (means != means[:, :1]).any()
         if vary and (layout.action_dim == 1 or means.max() > 1):  # not several of 0 and 1
             warn(
-                f"policies {_list_few([policy.name for policy in policies])} return whole numbers, which are taken as "
+                f"policies {list_names([policy.name for policy in policies])} return whole numbers, which are taken as "
                 "continuous actions: if they are indices, return integers and pass action_count (--action-count)"
             )
 
