@@ -1,6 +1,5 @@
 import dataclasses
 import json
-import os
 import re
 import sys
 import warnings
@@ -79,17 +78,13 @@ def test_rank_does_not_depend_on_tiling_or_threads(ranker, candidates, monkeypat
         assert np.array_equal(ranker.rank(candidates, log(), subsets=6).subset_scores, expected)
 
 
-def test_precisions_keep_the_order(ranker):
+def test_precisions_give_nearly_the_same_scores(ranker):
     candidates = ladder(np.linspace(0.15, 1.45, 12))
     exact, rough = (
         sopr_fast.options(precision=precision)(ranker.rank)(candidates, log(), subsets=8)
         for precision in ("fp32", "bf16")
     )
-    error = np.abs(exact.scores - rough.scores).max()
-    assert error <= 0.01 * exact.scores.std()
-    apart = np.abs(exact.scores[:, None] - exact.scores) > 2 * error
-    order = np.sign(exact.scores[:, None] - exact.scores)
-    assert (np.sign(rough.scores[:, None] - rough.scores) == order)[apart].all()
+    assert np.abs(exact.scores - rough.scores).max() <= 0.01 * exact.scores.std()
 
 
 def test_without_states_the_kept_subsets_are_used(ranker, candidates):
@@ -151,7 +146,7 @@ def test_equal_scores_of_candidates_that_act_differently_are_said():
 
 def test_foreign_candidates_are_named(ranker, candidates):
     with warnings.catch_warnings():
-        warnings.simplefilter("error", ForeignPolicyWarning)
+        warnings.simplefilter("error")
         ranker.rank(candidates, log())
     odd = {"odd": lambda states: -np.sign(states[:, :2])}
     with pytest.warns(ForeignPolicyWarning, match=r"'odd' \(.*extrapolations") as caught:
@@ -159,15 +154,11 @@ def test_foreign_candidates_are_named(ranker, candidates):
         sopr_fast.rank(candidates | odd, log(), model=ranker)
     assert "gain" not in str(caught[0].message)
     assert [warning.filename for warning in caught] == [__file__] * 2
-    limit, distance = ranking.distance_limit, ranking.distances[3]
-    assert distance > limit and "foreign" in ranking.table()
-    known = ranker.training_policies
-    actions = np.stack([policy(known.states.numpy()) for policy in ladder(training_gains()).values()])
-    own = ((actions[:, None] - actions[None]) ** 2).sum(-1).mean(-1)
-    np.fill_diagonal(own, np.inf)
-    assert limit == pytest.approx(2 * np.quantile(own.min(1), 0.75), rel=1e-5)
-    away = ((odd["odd"](known.states.numpy()) - actions) ** 2).sum(-1).mean(-1)
-    assert distance == pytest.approx(away.min(), rel=1e-5)
+    assert ranking.foreign == [False, False, False, True]
+    states = ranker.training_policies.states.numpy()
+    actions = np.stack([policy(states) for policy in ladder(training_gains()).values()])
+    away = ((odd["odd"](states) - actions) ** 2).sum(-1).mean(-1)
+    assert ranking.distances[3] == pytest.approx(away.min(), rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -192,9 +183,6 @@ def test_candidates_of_the_training_are_marked(ranker, candidates):
     assert ranking.in_training == ranking.to_dict()["in_training"] == [False] * 3 + [True] * 2
     marked = [line.split("  ")[2] for line in ranking.table().splitlines() if line.endswith("in training")]
     assert sorted(name.strip() for name in marked) == sorted(copies)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert ranker.rank(candidates, log()).in_training == [False] * 3
 
 
 def test_training_policies_are_recognised_up_to_rounding():
@@ -221,24 +209,25 @@ def test_arrays_on_the_training_log_have_a_distance(ranker, candidates, tmp_path
     grown = np.concatenate([log(), log(rows=50, seed=1)])
     np.save(tmp_path / "log.npy", grown)
     expected = ranker.rank(candidates)
-    for states in (log(), torch.from_numpy(log()).double(), grown, tmp_path / "log.npy"):
-        actions = grown if isinstance(states, str | os.PathLike) else np.asarray(states, np.float32)
-        arrays = {name: policy(actions) for name, policy in candidates.items()}
+    for states, given in [(None, log()), (log(), log()), (log().astype(float), log()), (tmp_path / "log.npy", grown)]:
+        arrays = {name: policy(given) for name, policy in candidates.items()}
         with warnings.catch_warnings():
             warnings.simplefilter("error", ForeignPolicyWarning)
             ranking = ranker.rank(arrays, states)
         np.testing.assert_allclose(ranking.distances, expected.distances, rtol=1e-5)
 
 
-@pytest.mark.parametrize("change", ["shorter", "other", "moved"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda states, row: states[:row],
+        lambda states, row: states + 1e-3 * (np.arange(len(states)) == row)[:, None],
+        lambda states, row: np.roll(states, 1, 0),
+    ],
+    ids=["shorter", "one row", "moved"],
+)
 def test_a_log_that_differs_in_a_sampled_row_is_another(ranker, candidates, change):
-    states, last = log(), ranker.training_policies.source[-1]
-    if change == "shorter":
-        states = states[:last]
-    elif change == "other":
-        states[last, 0] += 1e-3
-    else:
-        states = np.roll(states, 1, 0)
+    states = change(log(), ranker.training_policies.source[-1].item())
     arrays = {name: policy(states) for name, policy in candidates.items()}
     with pytest.warns(ForeignPolicyWarning) as caught:
         ranking = ranker.rank(arrays | {"called": candidates["gain-0.700"]}, states)
@@ -253,25 +242,19 @@ def test_equal_training_policies_are_warned_of():
     twins = dict.fromkeys("abcdefghijkl", LinearPolicy(0.2))
     with pytest.warns(UserWarning, match="all training policies act alike") as caught:
         ranker = sopr_fast.fit(twins, range(12), log(), config=TINY)
-    assert "act alike" in str(caught[0].message) and caught[0].filename == __file__
+    assert caught[0].filename == __file__
     with pytest.warns(ForeignPolicyWarning):
         assert ranker.rank(ladder([0.2, 1.0])).foreign == [False, True]
 
 
 def test_arrays_of_actions_on_the_subsets_of_another_log(ranker, candidates):
-    states = log(rows=200, seed=8)  # too few for the row numbers of the training's log
+    states = log(rows=260, seed=8)  # too few for the row numbers of the training's log
     arrays = {name: policy(states) for name, policy in candidates.items()}
     subsets = Subsets.draw(states, 3, size=TINY.subset_size, clusters=TINY.clusters)
     with pytest.warns(ForeignPolicyWarning, match="unknown distance"):
         by_array = ranker.rank(arrays, subsets)
-    by_call = ranker.rank(candidates, subsets)
-    np.testing.assert_allclose(by_array.subset_scores, by_call.subset_scores, rtol=1e-6)
+    np.testing.assert_allclose(by_array.subset_scores, ranker.rank(candidates, subsets).subset_scores, rtol=1e-6)
     assert np.isnan(by_array.distances).all()
-
-    logged = {name: policy(log()) for name, policy in candidates.items()}
-    expected = ranker.rank(candidates).distances
-    for kept in (None, 2):
-        np.testing.assert_allclose(ranker.rank(logged, subsets=kept).distances, expected, rtol=1e-5)
 
 
 def test_only_a_model_that_sorts_clusters_needs_as_many(ranker, candidates, monkeypatch):
@@ -325,10 +308,7 @@ def test_scores_that_differ_by_rounding_do_not_win():
     rng = np.random.default_rng(0)
     equal = 22.2 * (1 + np.finfo(float).eps * np.stack([np.arange(8) % 3, rng.integers(2, 5, 8)]))
     samples = np.vstack([equal, equal[0] - 1e-6])
-    for ranking in (
-        ranking_of("abc", samples.mean(1), replicates=samples),
-        Ranking.from_subsets(["a", "b", "c"], samples),
-    ):
+    for ranking in (ranking_of("abc", samples.mean(1), replicates=samples), Ranking.from_subsets(list("abc"), samples)):
         wins = ranking.win_probability
         assert (ranking.scores[1] > ranking.scores[0]) and wins[0, 1] == wins[1, 0] == 0.5
         assert wins[0, 2] == 1 and wins[2, 1] < 1e-12
@@ -336,9 +316,8 @@ def test_scores_that_differ_by_rounding_do_not_win():
 
 def test_a_foreign_candidate_has_no_win_probability():
     scores = np.random.default_rng(0).standard_normal((3, 9))
-    wins = Ranking.from_subsets(
-        ["a", "b", "c"], scores, distances=np.array([1.0, 9.0, np.nan]), distance_limit=8.0
-    ).win_probability
+    distances = np.array([1.0, 9.0, np.nan])
+    wins = Ranking.from_subsets(list("abc"), scores, distances=distances, distance_limit=8.0).win_probability
     assert np.isnan(wins[1]).all() and np.isnan(wins[:, 1]).all()
     assert np.isfinite(wins[np.ix_([0, 2], [0, 2])]).all()
 
@@ -351,25 +330,9 @@ def test_rank_correlations_and_regret_go_by_name(tmp_path):
     for source in (returns, path, [30, 20, 40, 10]):
         assert ranking.spearman(source) == pytest.approx(0.4)
         assert ranking.regret(source) == pytest.approx(1 / 3) and ranking.regret(source, 3) == 0
-    with pytest.raises(ValueError, match="returns hold nothing for policy 'b'"):
-        ranking.spearman({"a": 1.0})
-    with pytest.raises(ValueError, match="k must be an integer from 1 to the number of policies, 4"):
-        ranking.regret(returns, 5)
 
 
-def test_ranking_as_text_dict_and_frame(ranker, candidates):
-    ranking = ranker.rank(candidates, log())
-    lines = ranking.table().splitlines()
-    assert len(lines) == 4 and "gain-1.200" in lines[1]
-    assert str(ranking) == repr(ranking) == ranking.table()
-    plain = json.loads(json.dumps(ranking.to_dict()))
-    assert plain["order"] == ranking.order
-    frame = ranking.to_pandas()
-    assert frame["policy"].tolist() == ranking.order and frame.index.tolist() == [1, 2, 3]
-    assert list(frame) == ["policy", "score", "standard_error", "distance", "foreign", "in_training"]
-
-
-def test_a_table_shows_no_standard_error_of_a_foreign_candidate():
+def test_a_ranking_is_text_a_dict_and_a_frame():
     ranking = Ranking.from_subsets(
         ["a", "b", "c"],
         np.array([[3.0, 5.0], [2.0, 4.0], [0.0, 2.0]]),
@@ -383,7 +346,11 @@ def test_a_table_shows_no_standard_error_of_a_foreign_candidate():
         "   2  b          3.0000    foreign     9.0000",
         "   3  c          1.0000     1.0000     0.0000  in training",
     ]
-    np.testing.assert_allclose(ranking.standard_errors, 1)
+    assert str(ranking) == repr(ranking) == ranking.table()
+    assert json.loads(json.dumps(ranking.to_dict()))["order"] == ranking.order
+    frame = ranking.to_pandas()
+    assert frame["policy"].tolist() == ranking.order and frame.index.tolist() == [1, 2, 3]
+    assert list(frame) == ["policy", "score", "standard_error", "distance", "foreign", "in_training"]
     unknown = dataclasses.replace(ranking, distances=np.array([9.0, np.nan, 7.0]))
     assert unknown.foreign == unknown.to_dict()["foreign"] == [True, None, False]
     assert unknown.to_pandas()["foreign"].astype(object).tolist()[::2] == [True, False]
@@ -413,14 +380,7 @@ def test_hostile_names_are_escaped_and_cut():
     assert r"a\x1b[2J\n" in ranking._repr_html_()
 
 
-def test_plot_shows_every_policy_and_no_error_bar_of_a_foreign_one(ranker, candidates):
-    ranking = ranker.rank(candidates, log())
-    axes = ranking.plot()
-    assert [label.get_text() for label in axes.get_yticklabels()] == ranking.order[::-1]
-    bars = axes.containers[0].get_children()[-1].get_segments()
-    best = ranking.names.index(ranking.best)
-    score, error = ranking.scores[best], ranking.standard_errors[best]
-    np.testing.assert_allclose(bars[-1], [[score - error, 2], [score + error, 2]])
+def test_plot_shows_every_policy_and_no_error_bar_of_a_foreign_one():
     axes = ranking_of("ab", [2, 1], distances=np.array([9.0, 1.0]), distance_limit=8.0).plot()
     assert [label.get_text() for label in axes.get_yticklabels()] == ["b", "a (foreign)"]
     bars = axes.containers[0].get_children()[-1].get_segments()
@@ -428,19 +388,13 @@ def test_plot_shows_every_policy_and_no_error_bar_of_a_foreign_one(ranker, candi
 
 
 def test_plot_of_returns_names_the_candidate_farthest_from_its_place():
-    pandas = pytest.importorskip("pandas")
     ranking = ranking_of("abcd", [4, 3, 2, 1])
-    by_name = {"d": 1.0, "c": 2.0, "b": 3.0, "a": 0.0, "unused": 40.0}
-    for returns in ([0, 3, 2, 1], by_name, pandas.Series(by_name)):
+    for returns in ([0, 3, 2, 1], {"d": 1.0, "c": 2.0, "b": 3.0, "a": 0.0, "unused": 40.0}):
         axes = ranking.plot(returns)
         dots, misfit = (line for line in axes.lines if line.get_linestyle() == "None")
         assert dots.get_ydata().tolist() == [0, 3, 2, 1] and misfit.get_xydata().tolist() == [[4, 0]]
         assert [text.get_text() for text in axes.texts] == ["a\nrank 1, true rank 4"]
     assert not ranking.plot([4, 3, 2, 1]).texts
-    with pytest.raises(ValueError, match="there are 2 returns for 4 policies"):
-        ranking.plot([10, 20])
-    with pytest.raises(ValueError, match="returns hold nothing for policy 'b'"):
-        ranking.plot({"a": 1.0})
 
 
 def test_a_long_ranking_is_shortened_in_the_middle():
@@ -466,13 +420,6 @@ def test_plot_is_shown_where_ipython_runs(monkeypatch):
     ranking.plot()
     assert len(pyplot.get_fignums()) == 1
     pyplot.close("all")
-
-
-def test_a_ranker_describes_itself(ranker):
-    assert repr(ranker) == (
-        "Ranker(trained on 12 policies in 40 steps, states of width 4, action policies of action width 2, "
-        "5 subsets kept)"
-    )
 
 
 def test_rank_finds_its_model(ranker, candidates, tmp_path, monkeypatch):
