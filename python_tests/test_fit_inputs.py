@@ -64,27 +64,16 @@ def with_nan(actions):
             for scale, std in ((1e307, "(inf|nan)"), (1e-200, "0"))
         ),
         ({"returns": [1, 2, np.inf, 4, 5]}, "return of policy 'gain-.*' is 'inf', expected a finite number"),
-        *(
-            ({"returns": returns}, "returns: the return of policy 'gain-.*', expected a finite number")
-            for returns in (["a"] * 5, [1, 2, 3, 4, 10**400], [1, 2, 3, 4, 5j], torch.tensor([1, 2, 3, 4, 5j]))
-        ),
         ({"states": np.ma.masked_equal(log(), log()[3, 0])}, "states are not finite .* at row 3"),
         ({"policies": ladder(GAINS[:4]) | {"bad": broken(1, lambda a: a * 1e30)}}, "'bad' .* supported magnitude"),
-        ({"returns": {"gain-0.100": 1.0}}, "at least two training policies are needed, got 1"),
         ({"config": {}}, r"config must be a sopr_fast.Config, got dict; pass Config\(name=value"),
         ({"preferences": np.eye(5)}, "returns or preferences, not both"),
         ({"preferences": np.eye(5), "returns": None, **quick(loss="mse")}, "preferences need loss='pairwise'"),
-        (
-            {"preferences": np.eye(5), "returns": None, **quick(tie_margin=0.1)},
-            "tie_margin=0.1 is for returns: mark ties by 0.5 in preferences",
-        ),
+        ({"preferences": np.eye(5), "returns": None, **quick(tie_margin=0.1)}, "mark ties by 0.5 in preferences"),
         ({"policies": ladder(GAINS[:1]), "returns": GAINS[:1]}, "at least two training policies"),
         ({"policies": {}}, "polic"),
         ({"policies": [np.zeros((599, 2))] * 5}, "'policy-000' has actions for 599 states, the data has 600"),
-        (
-            {"states": log(100)},
-            r"there are 100 states: pass more \(--rows …\), or train with fewer by Config",
-        ),
+        ({"states": log(100)}, r"there are 100 states: pass more \(--rows …\), or train with fewer by Config"),
         ({"states": with_nan(log())}, "states are not finite .* at row 3"),
         ({"validation": ladder([0.3])}, "validation must be a pair"),
         ({"validation": (ladder([0.3]), [0.3])}, "at least two validation policies"),
@@ -93,16 +82,12 @@ def with_nan(actions):
             {"validation": (ladder([0.3, 0.4]), [1, 1.1]), **quick(tie_margin=0.2, validation_metric="loss")},
             "validation policies are equal within tie_margin=0.2",
         ),
-        *(
-            (
-                {"validation": (ladder([0.3, 0.4]), [1, 1e300]), **quick(loss=loss)},
-                f"{loss}' cannot standardise the returns of the validation policies",
-            )
-            for loss in ("mse", "listwise")
+        (
+            {"validation": (ladder([0.3, 0.4]), [1, 1e300]), **quick(loss="mse")},
+            "mse' cannot standardise the returns of the validation policies",
         ),
         ({"seed": -1}, "seed must be an integer, 0 or more, got -1"),
         ({"keep_subsets": -1}, "keep_subsets must be an integer, 0 or more, got -1"),
-        ({"keep_subsets": 1.5}, "keep_subsets must be an integer"),
         ({"checkpoint": "nowhere/run"}, "cannot write nowhere/run: the folder nowhere does not"),
         ({"checkpoint": "."}, "cannot write .: it is a folder"),
         *(
@@ -118,10 +103,7 @@ def with_nan(actions):
         ),
         ({"policies": {np.str_(name): lambda states: states[:, :0] for name in "abcde"}}, "^policy 'a'"),
         (
-            {
-                "policies": dict.fromkeys("abcde", np.ma.masked_array(np.ones(600), np.arange(600) == 3)),
-                **quick(subset_size=600),
-            },
+            {"policies": dict.fromkeys("abcde", np.ma.masked_equal(np.arange(600.0), 3)), **quick(subset_size=600)},
             "policy 'a' returned nan at state row 3",
         ),
         ({"validation": (ladder([0.3]) | {"wide": lambda s: s[:, :3]}, [1, 2])}, "'wide'"),
@@ -194,15 +176,10 @@ def test_clustered_subsets_take_the_place_of_states():
         ({"clusters": 129}, "clusters 129 is more than subset_size 128"),
         ({"width": 15}, "width 15 is not a multiple of low_heads 2"),
         ({"loss": "hinge"}, "loss is 'hinge'; choose 'pairwise' or 'listwise' or 'mse'"),
-        ({"steps": 0}, "steps must be an integer, 1 or more"),
         ({"dropout": 1.0}, "dropout must be a finite number, 0 or more, less than 1, got 1.0"),
-        ({"learning_rate": float("nan")}, "learning_rate must be a finite number"),
         ({"class_token": True, "score": "sort"}, "class_token needs"),
         ({"tie_margin": 0.1, "loss": "mse"}, "tie_margin needs loss='pairwise', got 'mse'"),
-        ({"tie_margin": 0.1, "loss": "listwise"}, "tie_margin needs loss='pairwise', got 'listwise'"),
-        ({"subsets": 2.0}, "subsets must be an integer"),
         ({"steps": True}, "steps must be an integer"),
-        ({"dropout": False}, "dropout must be a finite number"),
         ({"class_token": "no"}, "class_token must be True or False"),
     ],
 )
@@ -247,29 +224,20 @@ def test_rank_refuses_inputs_that_do_not_fit_the_model():
         ({"wide": lambda s: s[:, :3]}, {}, "'wide'"),
         ([], {}, "polic"),
         (ladder([0.3]), {"seed": -1}, "seed must be an integer, 0 or more, got -1"),  # though kept subsets need none
-        *(
-            (ladder([0.3]), {"subsets": count}, f"subsets must be an integer, 1 or more, got {count}")
-            for count in (0, 2.5)
-        ),
+        (ladder([0.3]), {"subsets": 0}, "subsets must be an integer, 1 or more, got 0"),
     ]:
         with pytest.raises(ValueError, match=message):
             ranker.rank(candidates, **arguments)
 
 
-def test_numpy_seeds_are_accepted(tmp_path):
-    expected, actual = fit(seed=3, keep_subsets=1), fit(seed=np.int64(3), keep_subsets=np.uint8(1))
-    for name, ranker in (("expected", expected), ("actual", actual)):
-        ranker.save(tmp_path / name)
-    assert (tmp_path / "expected").read_bytes() == (tmp_path / "actual").read_bytes()
-    ranking = actual.rank(ladder([0.3]), log(), seed=np.int64(3))
-    assert {"seed": 3}.items() <= json.loads(json.dumps(ranking.settings)).items()
-
-
-def test_columns_on_disk_train_the_same_model(monkeypatch):
-    expected = fit().model.state_dict()
+def test_numpy_seeds_are_accepted_and_columns_may_be_on_disk(tmp_path, monkeypatch):
+    fit(seed=3, keep_subsets=1).save(tmp_path / "expected")
     monkeypatch.setattr("sopr_fast.sopr.acting._MEMORY_TILES", 0)
-    actual = fit().model.state_dict()
-    assert all(torch.equal(expected[name], actual[name]) for name in expected)
+    ranker = fit(seed=np.int64(3), keep_subsets=np.uint8(1))
+    ranker.save(tmp_path / "actual")
+    assert (tmp_path / "expected").read_bytes() == (tmp_path / "actual").read_bytes()
+    ranking = ranker.rank(ladder([0.3]), log(), seed=np.int64(3))
+    assert {"seed": 3}.items() <= json.loads(json.dumps(ranking.settings)).items()
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="the platform cannot reserve space on a disk")
