@@ -214,11 +214,6 @@ KINDS = {
         ),
         read_names,
     ),
-    "returns csv": (
-        ".csv",
-        lambda path: path.write_text("name,return\n" + "".join(f"p{i},{i}.5\n" for i in range(20))),
-        lambda path: load_returns(path, [f"p{i}" for i in range(20)]),
-    ),
 }
 
 

@@ -1,7 +1,6 @@
 """Every kind of policy gives the columns of the numbers it was made from, and acts and samples by them."""
 
 import math
-import statistics
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -428,17 +427,6 @@ def test_samples_are_clipped_as_the_mean_is(squash, states):
     np.testing.assert_array_equal(sampled, expected)
     # The density stays that before clipping, also of actions outside.
     assert torch.equal(clipped.log_prob(states, 0.9 * free), plain.log_prob(states, 0.9 * free))
-
-
-def test_a_share_of_clipped_samples_lies_on_each_bound():
-    zero = [(torch.zeros(1, DS), torch.full((1,), 0.25))]
-    bounds = Bounds(torch.tensor([-0.5]), torch.tensor([1.0]))
-    policy = Actor("x", zero, squash=False, log_std=torch.zeros(1), stochastic=True, clip=bounds)
-    torch.manual_seed(0)
-    actions, _ = policy.predict(np.zeros((40_000, DS)), deterministic=False)
-    normal = statistics.NormalDist(0.25, 1)
-    assert (actions == -0.5).mean() == pytest.approx(normal.cdf(-0.5), abs=0.01)
-    assert (actions == 1.0).mean() == pytest.approx(1 - normal.cdf(1.0), abs=0.01)
 
 
 def sampler(seed):

@@ -198,7 +198,7 @@ MODELS = {  # … of Stable-Baselines3: algorithm, its options, given options, m
         sb3.PPO,
         {"env": "CartPole-v1"},
         {"action_count": 4},
-        "it has 2 discrete actions, but action_count=4: leave it out",
+        "it has 2 discrete actions, but action_count=4: pass 2",
     ),
 }
 

@@ -287,21 +287,6 @@ def test_a_log_of_another_width_names_the_policies_and_their_widths():
         probe(list(load(wide | fitting).values()), states, torch.arange(20))
 
 
-def test_fit_and_rank_take_policies_of_files(tmp_path):
-    import sopr_fast
-
-    states = np.random.default_rng(0).normal(size=(64, DS)).astype(np.float32)
-    for seed in range(4):
-        np.savez(tmp_path / f"p{seed}.npz", **make_layers(seed=seed))
-    sizes = {"width": 8, "low_layers": 1, "high_layers": 1, "low_heads": 2, "high_heads": 2}
-    config = sopr_fast.Config(**sizes, steps=2, subsets=2, subset_size=32, clusters=4)
-    policies, returns = load(tmp_path, stochastic=True), {f"p{i}": i for i in range(4)}
-    ranker = sopr_fast.fit(policies, returns, states, config=config)
-    assert ranker.layout.kind == "gaussian"
-    subsets = sopr_fast.Subsets.draw(states, 2, size=32, clusters=4)
-    assert set(ranker.rank(policies, subsets).order) == set(policies)
-
-
 @pytest.mark.parametrize("factor, warns", [(1, False), (0.5, False), (10, True), (0.1, True)])
 def test_logged_actions_in_other_units_are_questioned(factor, warns):
     from sopr_fast import load_log

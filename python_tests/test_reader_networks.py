@@ -354,25 +354,6 @@ def test_log_std_of_cleanrl_is_mapped_by_tanh(tmp_path, states):
     torch.testing.assert_close(policy.output(states).std, log_std.exp().detach(), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("is_normalised", [False, True])
-@pytest.mark.parametrize("std_type", ["scalar", "log"])
-def test_rsl_rl_writes_what_is_read(tmp_path, states, is_normalised, std_type):
-    models = pytest.importorskip("rsl_rl.models")
-    tensordict = pytest.importorskip("tensordict")
-    observations = tensordict.TensorDict({"policy": states}, batch_size=[len(states)])
-    spread = {"class_name": "rsl_rl.modules.distribution:GaussianDistribution", "std_type": std_type}
-    actor = models.MLPModel(observations, {"actor": ["policy"]}, "actor", DA, (8, 6), "elu", is_normalised, spread)
-    if is_normalised:
-        actor.update_normalization(observations)
-    actor.eval()
-    # As OnPolicyRunner.save and PPO.save.
-    torch.save({"actor_state_dict": actor.state_dict(), "critic_state_dict": {}, "iter": 3}, tmp_path / "model.pt")
-    policy = load(tmp_path / "model.pt", activation="elu", stochastic=True)["model"]
-    torch.testing.assert_close(policy.act(states), actor(observations).detach(), rtol=1e-5, atol=1e-5)
-    actor(observations, stochastic_output=True)
-    torch.testing.assert_close(policy.output(states).std, actor.output_std.detach().expand(len(states), DA))
-
-
 WARNED = {
     "observations of CleanRL": (
         "model.cleanrl_model",
@@ -437,7 +418,7 @@ REFUSED = {  # … the message, and the options that it advises, which `test_pol
     "another count": (
         changed(),
         {**RELU, "head": "logits", "action_count": 4},
-        "3 outputs, but action_count=4",
+        "it has 3 discrete actions, but action_count=4: pass 3",
         {**RELU, "head": "logits", "action_count": 3},
     ),
     "unused": (
@@ -557,7 +538,7 @@ REFUSED = {  # … the message, and the options that it advises, which `test_pol
     "nan": (changed(**{"4.bias": torch.full((3,), math.nan)}), PLAIN, "4.bias must be finite floats", None),
     "sparse": (changed(**{"4.weight": torch.eye(3, 6).to_sparse()}), PLAIN, "names torch._utils._rebuild_sparse", None),
     "no layers": ({"weight": torch.zeros(2, 2)}, PLAIN, "expected linear layers such as '0.weight'", None),
-    "a state's value": ({"value_net.": mlp(DS, 8, 1)}, RELU, "1 outputs, expected one per action", None),
+    "a state's value": ({"value_net.": mlp(DS, 8, 1)}, RELU, "one output, expected one for each action", None),
 }
 
 

@@ -28,8 +28,6 @@ class Policies(dict[str, Policy]):
         in_memory: Whether the user chose their order. Returns and groups of policies from files need names.
     """
 
-    in_memory: bool = True
-
     def __init__(self, policies: Iterable[Policy], *, in_memory: bool = True) -> None:
         super().__init__((policy.name, policy) for policy in policies)
         self.in_memory = in_memory

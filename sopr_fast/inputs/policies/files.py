@@ -132,7 +132,10 @@ def _read(file: Path, options: Options) -> list[Policy]:
         if count is not None and any(actor.head == "action" for actor in actors):
             raise ValueError(f"its actions are continuous, but action_count={count}: leave it out")
         if count is not None and (other := next((a.action_dim for a in actors if a.action_dim != count), None)):
-            raise ValueError(f"it has {other} discrete actions, but action_count={count}: leave it out")
+            raise ValueError(
+                f"it has {other} discrete actions, but action_count={count}: pass {other}, or, if it chooses several "
+                "actions at once, a callable of states"
+            )
         return policies
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{printable(file)}: {one_line(error)}") from error

@@ -25,12 +25,7 @@ def floats(arrays: Arrays, key: str) -> Tensor:
     values = arrays[key]
     if not isinstance(values, Tensor):
         array = np.asarray(values)
-        plain = array.dtype.kind == "f"
-        values = torch.from_numpy(np.array(array, dtype=np.float32)) if plain else array
-    elif values.layout != torch.strided or values.is_meta or values.is_quantized:
-        raise ValueError(f"{key} must be a dense tensor with values")
-    elif values.numel() * values.element_size() > values.untyped_storage().nbytes():
-        raise ValueError(f"{key} is a tensor of repeated values; save its .contiguous() copy")
+        values = torch.from_numpy(array.astype(np.float32)) if array.dtype.kind == "f" else array
     if not isinstance(values, Tensor) or not values.is_floating_point() or not values.isfinite().all():
         raise ValueError(f"{key} must be finite floats, got dtype {values.dtype}")
     return values.detach().float().contiguous()

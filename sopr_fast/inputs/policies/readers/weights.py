@@ -109,11 +109,8 @@ def _discrete(
     atoms = next((floats(side, key) for key in side if key.split(".")[-1] == "atoms"), None)
     kind = "values" if head == "values" else "logits"
     actor = Actor(options.name, layers, squash=False, head=kind, atoms=atoms, stochastic=options.stochastic, **shared)
-    if actor.action_dim == 1 or options.action_count not in (None, actor.action_dim):
-        count = ", expected one per action"
-        if options.action_count:
-            count = f", but action_count={options.action_count}; if it chooses several actions at once, pass a callable"
-        raise ValueError(f"its last layer {network.layers[-1]!r} has {actor.action_dim} outputs{count}")
+    if actor.action_dim == 1:
+        raise ValueError(f"its last layer {network.layers[-1]!r} has one output, expected one for each action")
     return actor
 
 
