@@ -17,6 +17,7 @@ import torch
 from sopr_fast import Config, load
 from sopr_fast.cli.main import main
 from sopr_fast.runtime import native
+from sopr_fast.runtime.fields import descriptions
 from sopr_fast.sopr import training
 
 TINY = (
@@ -224,9 +225,11 @@ def test_help_shows_choices_and_defaults_of_every_option(capsys):
     with pytest.raises(SystemExit):
         main(["fit", "--help"])
     text = " ".join(capsys.readouterr().out.split())
-    assert "--loss {pairwise,listwise,mse} training loss (default: pairwise)" in text
+    assert "--steps int updates; each scores training policies on one subset (default: 120)" in text
+    assert '--loss {pairwise,listwise,mse} "pairwise" (paper section 3.2), "listwise" (ListNet) or "mse"' in text
+    described = descriptions(Config)
     for field in dataclasses.fields(Config):
-        assert f"--{field.name.replace('_', '-')} " in text and field.metadata["help"] in text
+        assert f"--{field.name.replace('_', '-')} " in text and described[field.name] in text
 
 
 @pytest.mark.parametrize(

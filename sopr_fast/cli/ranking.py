@@ -8,7 +8,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from ..runtime.fields import flag
+from ..runtime.fields import descriptions, flag
 from ..runtime.process import is_first
 from ..runtime.text import printable, suggest, to_cell
 from ..sopr.config import Config
@@ -88,10 +88,11 @@ def add_commands(commands: Any) -> None:
 
 
 def _add_config(group: argparse._ArgumentGroup) -> None:
+    texts = descriptions(Config)
     for field in dataclasses.fields(Config):
-        name, check = "--" + field.name.replace("_", "-"), field.metadata["check"]
+        name, check, text = "--" + field.name.replace("_", "-"), field.metadata["check"], texts.get(field.name, "")
         if check is flag:
-            group.add_argument(name, action="store_true", default=argparse.SUPPRESS, help=field.metadata["help"])
+            group.add_argument(name, action="store_true", default=argparse.SUPPRESS, help=text)
             continue
         group.add_argument(
             name,
@@ -99,7 +100,7 @@ def _add_config(group: argparse._ArgumentGroup) -> None:
             choices=check.choices or None,
             default=argparse.SUPPRESS,  # those set on the command line go before `--paper`
             metavar=None if check.choices else check.parse.__name__,
-            help=f"{field.metadata['help']} (default: {field.default})",
+            help=f"{text} (default: {field.default})",
         )
 
 

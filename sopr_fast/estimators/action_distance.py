@@ -31,7 +31,7 @@ class ActionDistanceEstimator(SupervisedEstimator):
 
     leaves_one_out: ClassVar[bool] = True
 
-    rows: int = option(4096, integer(1), "logged states on which policies are compared")
+    rows: int = option(4096, integer(1))
 
     def prepare(self, policies: Any, log: Any, *, seed: int = 0) -> tuple[list[Policy], Any]:
         """Collect the actions of all policies in the states on which they are compared; see `Estimator.prepare`."""

@@ -49,15 +49,13 @@ class BehaviourQ(RewardEstimator):
         UncertainEstimateWarning: See `FQE`.
     """
 
-    updates: int = option(10000, integer(1), "gradient steps")
-    batch_size: int = option(256, integer(1), "transitions per step")
-    hidden: tuple[int, ...] = option((256, 256), widths, "widths of the hidden layers")
-    learning_rate: float = option(3e-4, number(above=0), "learning rate of Adam")
-    target_rate: float | None = option(
-        None, optional(number(above=0, most=1)), "weight of the critic in each update of its target network"
-    )
-    ensemble: int = option(1, integer(1), "critics; two or more give standard errors")
-    draws: int = option(4, integer(1), "actions sampled in every state of a stochastic policy")
+    updates: int = option(10000, integer(1))
+    batch_size: int = option(256, integer(1))
+    hidden: tuple[int, ...] = option((256, 256), widths)
+    learning_rate: float = option(3e-4, number(above=0))
+    target_rate: float | None = option(None, optional(number(above=0, most=1)))
+    ensemble: int = option(1, integer(1))
+    draws: int = option(4, integer(1))
 
     def _evaluate(self, problem: Problem) -> tuple[np.ndarray, np.ndarray | None, dict[str, Any]]:
         log, request, timings = problem.log, problem.request, problem.request.timings

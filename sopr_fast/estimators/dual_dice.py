@@ -65,15 +65,15 @@ class DualDICE(RewardEstimator):
 
     trains_each_policy: ClassVar[bool] = True
 
-    updates: int = option(20000, integer(1), "gradient steps")
-    batch_size: int = option(256, integer(1), "transitions per step")
-    hidden: tuple[int, ...] = option((256, 256), widths, "widths of the hidden layers")
-    nu_rate: float = option(1e-4, number(above=0), "learning rate of Adam for nu")
-    zeta_rate: float = option(1e-3, number(above=0), "learning rate of Adam for zeta")
-    exponent: float = option(2.0, number(above=1), "exponent p of the objective")
-    average: float = option(0.25, number(most=1), "share of the updates over which zeta is averaged")
-    draws: int = option(4, integer(1), "actions sampled in every state of a stochastic policy")
-    memory: float = option(1 << 30, number(), "largest size of the table of actions, in bytes")
+    updates: int = option(20000, integer(1))
+    batch_size: int = option(256, integer(1))
+    hidden: tuple[int, ...] = option((256, 256), widths)
+    nu_rate: float = option(1e-4, number(above=0))
+    zeta_rate: float = option(1e-3, number(above=0))
+    exponent: float = option(2.0, number(above=1))
+    average: float = option(0.25, number(most=1))
+    draws: int = option(4, integer(1))
+    memory: float = option(1 << 30, number())
 
     def _evaluate(self, problem: Problem) -> tuple[np.ndarray, np.ndarray | None, dict[str, Any]]:
         log, request, timings = problem.log, problem.request, problem.request.timings

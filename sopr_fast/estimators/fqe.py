@@ -52,16 +52,14 @@ class FQE(RewardEstimator):
 
     trains_each_policy: ClassVar[bool] = True
 
-    updates: int = option(20000, integer(1), "gradient steps")
-    batch_size: int = option(256, integer(1), "transitions per step")
-    hidden: tuple[int, ...] = option((256, 256), widths, "widths of the hidden layers")
-    learning_rate: float = option(3e-4, number(above=0), "learning rate of Adam")
-    target_rate: float | None = option(
-        None, optional(number(above=0, most=1)), "weight of the critic in each update of its target network"
-    )
-    ensemble: int = option(1, integer(1), "networks per policy; two or more give standard errors")
-    draws: int = option(4, integer(1), "actions sampled in every state of a stochastic policy")
-    memory: float = option(1 << 30, number(), "largest size of the table of actions, in bytes")
+    updates: int = option(20000, integer(1))
+    batch_size: int = option(256, integer(1))
+    hidden: tuple[int, ...] = option((256, 256), widths)
+    learning_rate: float = option(3e-4, number(above=0))
+    target_rate: float | None = option(None, optional(number(above=0, most=1)))
+    ensemble: int = option(1, integer(1))
+    draws: int = option(4, integer(1))
+    memory: float = option(1 << 30, number())
 
     def _evaluate(self, problem: Problem) -> tuple[np.ndarray, np.ndarray | None, dict[str, Any]]:
         log, request, timings = problem.log, problem.request, problem.request.timings

@@ -63,15 +63,15 @@ class ImportanceWeighting(RewardEstimator):
         UncertainEstimateWarning: A policy has an `effective_sample_size` below 5; its standard error is NaN.
     """
 
-    clip: tuple[float, float] | None = option(None, optional(interval), "bounds of the log-ratio of every step")
-    noise: float = option(0.1, number(above=0), "standard deviation of the noise of deterministic policies")
-    bootstraps: int = option(100, integer(0), "bootstrap samples of the episodes, for standard errors")
-    fitted: bool = option(False, flag, "fit the behaviour even if the log has its log-probabilities")
-    updates: int = option(5000, integer(1), "gradient steps of the behaviour's fit")
-    batch_size: int = option(256, integer(1), "rows per step of the fit")
-    hidden: tuple[int, ...] = option((256, 256), widths, "widths of the hidden layers of the fit")
-    components: int = option(5, integer(1), "normals in the mixture that is fitted")
-    learning_rate: float = option(1e-3, number(above=0), "learning rate of Adam")
+    clip: tuple[float, float] | None = option(None, optional(interval))
+    noise: float = option(0.1, number(above=0))
+    bootstraps: int = option(100, integer(0))
+    fitted: bool = option(False, flag)
+    updates: int = option(5000, integer(1))
+    batch_size: int = option(256, integer(1))
+    hidden: tuple[int, ...] = option((256, 256), widths)
+    components: int = option(5, integer(1))
+    learning_rate: float = option(1e-3, number(above=0))
 
     def _evaluate(self, problem: Problem) -> tuple[np.ndarray, np.ndarray | None, dict[str, Any]]:
         log, request, policies = problem.log, problem.request, problem.policies

@@ -72,7 +72,7 @@ class RewardEstimator(Estimator):
         UncertainEstimateWarning: A value lies outside `allowed`.
     """
 
-    discount: float = option(0.99, number(most=1), "discount factor")
+    discount: float = option(0.99, number(most=1))
 
     def _estimate(self, request: Request) -> Estimates:
         check_checkpoint(request.checkpoint, CHECKPOINT)

@@ -79,11 +79,11 @@ class Simulator(Estimator):
 
     uses_known: ClassVar[bool] = True
 
-    updates: int = option(8000, integer(1), "gradient steps of each network")
-    hidden: tuple[int, ...] = option((256, 256, 256), widths, "widths of the networks' hidden layers")
-    members: int = option(4, integer(1), "networks")
-    rollouts: int | None = option(None, optional(integer(1)), "rollouts of each policy")
-    horizon: int | None = option(None, optional(integer(1)), "steps of a rollout")
+    updates: int = option(8000, integer(1))
+    hidden: tuple[int, ...] = option((256, 256, 256), widths)
+    members: int = option(4, integer(1))
+    rollouts: int | None = option(None, optional(integer(1)))
+    horizon: int | None = option(None, optional(integer(1)))
 
     def _estimate(self, request: Request) -> Estimates:
         check_checkpoint(request.checkpoint, CHECKPOINT)

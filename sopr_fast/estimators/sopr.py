@@ -57,7 +57,7 @@ class SOPR(SupervisedEstimator):
 
     reuses_subsets: ClassVar[bool] = True
 
-    config: Config = option(_CONFIG, _config, "options of the model and its training, as JSON")  # noqa: RUF009
+    config: Config = option(_CONFIG, _config)  # noqa: RUF009
 
     @property
     def name(self) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 import numbers
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,15 +32,16 @@ class Check:
         return self.convert(name, value)
 
 
-def option(default: Any, check: Check, help: str) -> Any:
-    """Return a dataclass field whose value `Options` checks and the command line offers.
+def option(default: Any, check: Check) -> Any:
+    """Return a dataclass field with a default, whose value `Options` checks and the command line parses."""
+    return dataclasses.field(default=default, metadata={"check": check})
 
-    Args:
-        default: Value where none is set.
-        check: Check of the value.
-        help: One phrase for `--help` and the documentation.
-    """
-    return dataclasses.field(default=default, metadata={"check": check, "help": help})
+
+def descriptions(kind: type) -> dict[str, str]:
+    """Return the descriptions of attributes in the docstring of a class, for `--help`; none if Python runs with -OO."""
+    section = (inspect.getdoc(kind) or "").partition("Attributes:\n")[2].partition("\n\n")[0]
+    found = re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
+    return {name: text[:1].lower() + " ".join(text[1:].split()).rstrip(".") for name, text in found}
 
 
 class Options:
