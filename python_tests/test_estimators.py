@@ -141,7 +141,7 @@ def test_each_phase_has_a_bar_that_fills(name, phases, shown, log, monkeypatch):
         def update(self, done=1):
             self.done += done
 
-        def set_postfix(self, **values): ...
+        def set_postfix(self, values=None, refresh=True, **more): ...
 
     monkeypatch.setattr(progress, "_Bar", Bar)
     terminal = SimpleNamespace(isatty=lambda: True)

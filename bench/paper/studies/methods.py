@@ -185,7 +185,9 @@ def _run_sopr(cell: Cell, task: Task) -> dict[str, Any]:
         return {"gap": "training collapsed"}
     counts = [count for count in COUNTS if count <= cell.subsets] if cell.repeats > 1 else [cell.subsets]
     return {
-        "scores": [(count, i, r.names, r.take(count).scores) for i, r in enumerate(rankings) for count in counts],
+        "scores": [
+            (count, i, r.names, r.subset_scores[:, :count].mean(1)) for i, r in enumerate(rankings) for count in counts
+        ],
         "distances": dict(zip(rankings[0].names, rankings[0].distances.tolist(), strict=True)),
         "fit": fit_seconds,
         "rank": rank_seconds,
