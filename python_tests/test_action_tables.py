@@ -105,13 +105,6 @@ def test_a_log_among_policies_is_told_as_such(tmp_path):
         load(tmp_path)
 
 
-def test_a_damaged_table_is_refused(tmp_path):
-    path = tmp_path / "table.parquet"
-    path.write_bytes(b"PAR1 and nothing else")
-    with pytest.raises(ValueError, match="table.parquet: damaged, cut short, or not a parquet file"):
-        load(path)
-
-
 @pytest.mark.filterwarnings("ignore")
 def test_workers_compute_actions_in_the_drawn_states_alone(ranker, tmp_path, monkeypatch, capsys):
     blocks = dict(re.findall(r'^```python title="(\w+\.py)"\n(.*?)^```$', PAGE, re.DOTALL | re.MULTILINE))

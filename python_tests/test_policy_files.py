@@ -98,9 +98,6 @@ def test_a_folder_holds_the_policies_whose_suffix_is_known(tmp_path):
     assert list(load(tmp_path)) == ["a", "b"]
     (tmp_path / "b.npz").rename(tmp_path / "b.NPZ")
     assert list(load(tmp_path)) == ["a", "b"]
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=r"no policies \(\.npz, \.npy, .*\) in this folder"):
-        load(tmp_path / "empty")
 
 
 @pytest.fixture
@@ -246,13 +243,15 @@ def test_a_folder_with_nothing_readable_says_what_was_seen(tmp_path):
         load(folder)
     for name in ("notes.txt", "more.txt", "a/video.mp4", "a/Makefile", ".hidden", "vecnormalize.pkl"):
         (folder / name).touch()
-    with pytest.raises(ValueError, match=r"runs: no policies .*passed over: 2 \.txt, 1 .*1 \.mp4"):
+    with pytest.raises(
+        ValueError, match=r"runs: no policies \(\.npz, \.npy, .*\) in this folder .*passed over: 2 \.txt, 1 .*1 \.mp4"
+    ):
         load(folder)
     (folder / "a" / "cut.npz").write_bytes(b"PK")
     (folder / "cut.pt").write_bytes(b"PK\x03\x04")
     with pytest.warns(UserWarning, match="skipped"), pytest.raises(ValueError) as caught:
         load(folder, skip=True)
-    for part in ("runs: none of the files could be read: ", "cut.npz: damaged", "cut.pt: "):
+    for part in ("runs: none of the 2 files could be read, such as ", "cut.pt: "):
         assert part in str(caught.value)
 
 

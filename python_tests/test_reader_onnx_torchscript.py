@@ -96,21 +96,6 @@ def test_onnx_acts_like_its_module(onnx, tmp_path, module, states, made, rows, f
         probe([policy], torch.zeros(20, 4), torch.arange(20))
 
 
-def test_onnx_of_several_inputs_that_have_defaults(onnx, tmp_path, module, states):
-    export_onnx(module, tmp_path / "net.onnx")
-    model = onnx.load(str(tmp_path / "net.onnx"))
-    # An input that also is an initialiser has it as its default; a factor of the states here.
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32([2.0]), "factor"))
-    model.graph.input.append(onnx.helper.make_tensor_value_info("factor", onnx.TensorProto.FLOAT, [1]))
-    first = model.graph.input[0].name
-    for node in model.graph.node:
-        node.input[:] = ["scaled" if name == first else name for name in node.input]
-    model.graph.node.insert(0, onnx.helper.make_node("Mul", [first, "factor"], ["scaled"]))
-    onnx.save(model, str(tmp_path / "net.onnx"))
-    (policy,) = load(tmp_path / "net.onnx").values()
-    acts_alike(policy, lambda states: module(2 * states), states)
-
-
 def test_onnx_of_discrete_actions(onnx, tmp_path, module, states):
     greedy = Then(module, lambda states, actions: actions.argmax(1))
     export_onnx(greedy, tmp_path / "net.onnx")

@@ -18,7 +18,6 @@ from .readers.options import READING, Options
 
 _ERRORS = (ValueError, OSError, ImportError, MemoryError)
 _KINDS_SHOWN = 8
-_REASONS_SHOWN = 3
 
 
 def load_files(
@@ -44,7 +43,7 @@ def load_files(
         UserWarning: A file was skipped, or normalisation statistics seem to be missing.
     """
     policies: dict[str, Policy] = {}
-    reasons: list[str] = []
+    reason = ""
     files = [file for path in places for file in _files(path)]
     for file, name in _names(files, relative_to or common_folder(places)).items():
         try:
@@ -54,7 +53,7 @@ def load_files(
                 raise
             warn(f"skipped {error}")
             options.used.update(READING)  # it might have needed any
-            reasons.append(str(error))
+            reason = str(error)
             continue
         for policy in loaded:
             if policy.name in policies:
@@ -63,9 +62,8 @@ def load_files(
                 )
             policies[policy.name] = policy
     if not policies:
-        where, first = ", ".join(map(printable, places)), "; ".join(reasons[:_REASONS_SHOWN])
-        more = f"; and {len(reasons) - _REASONS_SHOWN} more" if len(reasons) > _REASONS_SHOWN else ""
-        raise ValueError(f"{where}: none of the files could be read: {first}{more}")
+        where = ", ".join(map(printable, places))
+        raise ValueError(f"{where}: none of the {len(files)} files could be read, such as {reason}")
     return policies
 
 

@@ -145,14 +145,7 @@ def check_widths(policies: Sequence[Policy], width: int) -> None:
 def warn_of_answers(
     policies: Sequence[Policy], columns: Tensor, states: Tensor, source: Tensor, layout: Layout
 ) -> None:
-    """Ask policies again in a few states, and warn of answers that differ from the first ones or are whole numbers.
-
-    Args:
-        policies: P policies.
-        columns: (P, N, layout.width) their columns.
-        states: (N, dim_s) float32 on the CPU.
-        source: (N,) int64, the states' rows in the user's data.
-        layout: Layout of the columns.
+    """Ask policies again in a few states, and warn of answers that differ from their columns or are whole numbers.
 
     Warns:
         UserWarning: Policies give different actions when asked again for the same states, in the same or another batch;

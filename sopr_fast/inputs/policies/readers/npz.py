@@ -34,10 +34,6 @@ def read(path: Path, options: Options) -> list[Actor]:
     if not is_layers:
         check_is_policy(set(names) - {*KEYS["actions"]})
     arrays |= {key: None for key in names if key not in arrays}
-    arrays = {
-        key: str(value) if getattr(value, "dtype", None) and value.dtype.kind in "US" else value
-        for key, value in arrays.items()
-    }
     options = replace(options, activation=options.activation or "relu", squash=options.squash or "tanh")
     stacked = {key for key in arrays if key.endswith((".weight", ".bias")) and arrays[key].ndim > 1 + (key[-1] == "t")}
     if not stacked:
