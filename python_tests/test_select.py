@@ -101,7 +101,7 @@ def test_a_known_policy_that_may_beat_the_incumbent_is_measured_again():
     assert selection.verdict.reason.startswith("left-01 beats right-00 with a probability of ")
 
 
-def test_measured_policies_alone_get_a_verdict_with_ties():
+def test_only_measured_policies_get_a_verdict_with_ties():
     rollouts = {name: [0.0 - i // 3, 1.0 - i // 3, 2.0 - i // 3] for i, name in enumerate(KNOWN)}
     selection = select(KNOWN, log(), returns=rollouts, simulator=simulator())
     assert selection.verdict.kind == "deploy"
@@ -109,6 +109,12 @@ def test_measured_policies_alone_get_a_verdict_with_ties():
     assert selection.candidates == []
     kept = select(KNOWN, log(), returns=rollouts, simulator=simulator(), incumbent=selection.verdict.policies[0])
     assert kept.verdict.kind == "keep"
+
+
+def test_only_measured_policies_need_no_simulator(monkeypatch):
+    monkeypatch.setattr("sopr_fast.selection.selecting.Simulator", None)
+    selection = select(KNOWN, log(), returns=RETURNS)
+    assert selection.verdict.policies == (BEST,) and selection.values is None
 
 
 def test_without_known_returns_only_the_simulator_ranks():

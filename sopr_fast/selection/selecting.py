@@ -137,6 +137,8 @@ def _mean(
     """Return values (P,) or None, their method, the share (P,) of simulated steps outside the log, and notes."""
     known = np.flatnonzero(np.isfinite(returns))
     everyone = np.arange(len(returns))
+    if len(known) == len(returns) and simulator is None:
+        return None, "", None, []  # nothing is left to predict
     if simulator is None and compared.has_rewards and not compared.can_roll_out and compared.log.longest == 1:
         simulator = BehaviourQ(updates=3000)  # of one step, which needs no action in another state
     if simulator is None and not (compared.has_rewards and compared.can_roll_out):

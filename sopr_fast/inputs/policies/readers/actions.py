@@ -49,7 +49,10 @@ def _name_of_actions(arrays: Mapping[str, list[str]]) -> str:
     """Return the name of the actions among those of arrays, each of one column or of numbered ones."""
     named = [name for name in arrays if name in KEYS["actions"]]
     if len(named) != 1:
-        raise ValueError(f"expected one of the columns {', '.join(KEYS['actions'])}; found {list_names([*arrays])}")
+        raise ValueError(
+            f"expected one of the columns {', '.join(KEYS['actions'])}; found {list_names([*arrays])}; write one table "
+            "for each policy, with a row for each state and columns actions_0, actions_1, …"
+        )
     numbers = {int(match[2]) for name in arrays if (match := NUMBERED.fullmatch(name)) and match[1] == named[0]}
     if numbers and (arrays[named[0]] == named or numbers != {*range(min(numbers), min(numbers) + len(numbers))}):
         raise ValueError(
