@@ -223,7 +223,7 @@ def test_columns_half_precision_and_one_dimensional_actions():
             "'rewards' is not finite (as float32) at row 5",
         ),
         ({"observations": np.full((14, 3), 1e300)}, ValueError, "'observations' is not finite (as float32) at row 0"),
-        ({"actions": np.array([None] * 14)}, TypeError, "dataset: 'actions' must be numbers, got dtype object"),
+        ({"actions": np.array([None] * 14)}, ValueError, "dataset: 'actions' is not finite (as float32) at row 0"),
         ({"observations": np.zeros((0, 3))}, ValueError, "dataset: 'observations' is empty: shape (0, 3)"),
         ({"observations": np.zeros((14, 3, 2))}, ValueError, "must have shape (rows, columns), got (14, 3, 2)"),
         ({"observations": np.zeros((14, 0))}, ValueError, "must have shape (rows, columns), got (14, 0)"),

@@ -49,14 +49,19 @@ def test_a_buffer_of_one_environment_counts_as_a_table(tmp_path, arrays):
         np.testing.assert_array_equal(states.read(np.array([0, 3, 13])), arrays["observations"][[0, 3, 13]])
 
 
-def test_a_buffer_of_several_environments_is_refused(arrays):
-    observations = np.zeros((7, 2, 3), np.float32)
-    with pytest.raises(ValueError, match=r"\(rows, dim_s\), got \(7, 2, 3\); pass the rows of one environment at a"):
-        load_states(observations)
-    with pytest.raises(
-        ValueError, match=r"'observations' must have shape .*; pass the rows of one environment at a time"
+def test_arrays_of_three_axes_are_refused_by_advice_that_works(arrays):
+    """They may be of episodes, or of environments in turn."""
+    log = {key: np.stack([x, x[::-1]], 1) for key, x in arrays.items()}
+    advice = r"pass \[{name: x\[i\] for name, x in log.items\(\)} for i in range\(14\)\], a dictionary .* range\(2\)"
+    with pytest.raises(ValueError, match=rf"'observations' must have shape .* got \(14, 2, 3\); {advice}"):
+        sopr_fast.load_log(log)
+    for given in (
+        [{name: x[i] for name, x in log.items()} for i in range(14)],
+        [{name: x[:, i] for name, x in log.items()} for i in range(2)],
     ):
-        sopr_fast.load_log(arrays | {"observations": observations.repeat(2, 0)})
+        assert sopr_fast.load_log(given).source_count == 28
+    with pytest.raises(ValueError, match=r"\(rows, dim_s\), got \(14, 2, 3\); pass values\.reshape\(-1, 3\)"):
+        load_states(log["observations"])
 
 
 def test_mapped_dones_may_include_timeouts_too(arrays):

@@ -3,6 +3,7 @@
 import re
 import warnings
 from dataclasses import replace
+from itertools import pairwise
 
 import h5py
 import numpy as np
@@ -377,6 +378,24 @@ def test_clinical_tables_are_sorted_by_patient_and_step(ids, shuffled, tmp_path)
     assert np.flatnonzero(load(table, quiet=False, columns=columns, max_episode_steps=6).timeouts).size == 1
 
 
+@pytest.mark.parametrize("form", ["text", "zones", "objects"])
+@pytest.mark.parametrize("name", ["timestamp", "date", "step"])
+def test_times_order_the_rows_of_episodes(name, form, tmp_path):
+    times = pandas.Timestamp("2020-01-31 22:00") + pandas.to_timedelta(
+        np.concatenate([np.arange(n) for n in LENGTHS]), "h"
+    )
+    texts = {"text": times.astype(str), "zones": times.strftime("%Y-%m-%dT%H:%M:%SZ"), "objects": [*times]}
+    arrays = walk(next_states=False)
+    frame = pandas.DataFrame(arrays["observations"], columns=["obs_0", "obs_1"])
+    frame = frame.assign(action=0, reward=1.0, terminal=LAST, episode=IDS, **{name: texts[form]})
+    frame.sample(frac=1, random_state=0).to_csv(tmp_path / "log.csv", index=False)
+    for source in (frame.sample(frac=1, random_state=0).sort_values("episode"), tmp_path / "log.csv"):
+        log = load(source)
+        states = [log.states[i:j] for i, j in pairwise(log.episodes)]
+        expected = np.split(arrays["observations"].astype(np.float32), np.cumsum(LENGTHS)[:-1])
+        assert {x.tobytes() for x in states} == {x.tobytes() for x in expected}
+
+
 def test_tables_that_cannot_be_sorted_are_refused_or_questioned():
     log = walk() | {"episode": np.repeat([0, 1, 0, 1], LENGTHS), "terminals": FELL}
     with pytest.warns(UserWarning, match=r"rows of an episode \('episode'\) do not lie together"):
@@ -457,7 +476,7 @@ def test_undiscounted_values_need_episodes_that_end():
             "'context' holds arrays of other lengths each; pass a list",
         ),
         ({"step": np.array(["NaT"] + ["2020-01-01"] * 399, "M8[D]")}, r"'step' is not finite \(as float32\) at row 0"),
-        ({"step": np.array(["2020-01-01 00:00"] * 400)}, "'step' must be numbers.* as pandas.to_datetime does"),
+        ({"time": np.array(["noon"] * 400)}, r"'time' holds words that are no ISO dates: .*pandas.to_datetime\(table"),
         ({"context/age": np.ones(400)}, "'context' may be the states, and so may named .*'states': 'context'} or"),
         (
             {"action": np.array(["left", "right"] * 200)},
@@ -476,15 +495,25 @@ def test_probabilities_under_the_name_of_logarithms_are_mapped():
     np.testing.assert_allclose(log.log_probs, np.log(0.3), rtol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["episodes", "steps", "frame", "parquet"])
+@pytest.mark.parametrize(
+    "kind", ["episodes", "tuple", "numbered", "objects", "last states", "steps", "frame", "parquet"]
+)
 def test_lists_of_dictionaries_and_indexed_frames(kind, tmp_path):
     arrays = walk(next_states=False) | {"terminals": LAST}
-    if kind == "episodes":
-        stops = np.cumsum(LENGTHS)
-        given = [{key: x[stop - n : stop] for key, x in arrays.items()} for stop, n in zip(stops, LENGTHS, strict=True)]
+    stops = np.cumsum(LENGTHS)
+    given = [{key: x[stop - n : stop] for key, x in arrays.items()} for stop, n in zip(stops, LENGTHS, strict=True)]
+    if kind == "tuple":
+        given = tuple(given)
+    elif kind == "numbered":
+        given = {f"episode {i}": episode for i, episode in enumerate(given)}
+    elif kind == "objects":
+        given = {key: [episode[key] for episode in given] for key in arrays}
+        given["rewards"] = np.array([*given["rewards"], None], object)[:-1]
+    elif kind == "last states":
+        given = arrays | {"observations": np.concatenate([arrays["observations"], [[9, 9]]])}
     elif kind == "steps":
         given = [{key: x[row] for key, x in arrays.items()} for row in range(COUNT)]
-    else:
+    elif kind in ("frame", "parquet"):
         times = pandas.Timestamp("2020-01-01") + pandas.to_timedelta(np.arange(COUNT), unit="h")
         index = pandas.MultiIndex.from_arrays([np.repeat(range(4), LENGTHS), times], names=["episode", "step"])
         rest = {key: arrays[key].reshape(-1) for key in ("actions", "rewards", "terminals")}
@@ -493,7 +522,9 @@ def test_lists_of_dictionaries_and_indexed_frames(kind, tmp_path):
         if kind == "parquet":
             given.to_parquet(tmp_path / "log.parquet")
             given = tmp_path / "log.parquet"
-    log = load(given, quiet=kind != "steps")  # nothing says that the last row of no episode was cut
+    log = load(
+        given, quiet=kind not in ("steps", "last states")
+    )  # nothing says that the last row of no episode was cut
     np.testing.assert_array_equal(log.states, arrays["observations"].astype(np.float32))
     assert np.diff(log.episodes).tolist() == list(LENGTHS)
 

@@ -99,6 +99,14 @@ WRITERS = {
     "lists.parquet": lambda path, arrays: frame_of(arrays, "lists").to_parquet(path, row_group_size=5),
     "fixed.parquet": write_fixed,
     "log.json": lambda path, arrays: path.write_text(json.dumps({key: x.tolist() for key, x in arrays.items()})),
+    "steps.json": lambda path, arrays: frame_of(arrays, "{}_{}").to_json(path, orient="records", double_precision=15),
+    "steps.jsonl": lambda path, arrays: frame_of(arrays, "lists").to_json(
+        path, orient="records", lines=True, double_precision=15
+    ),
+    "columns.json": lambda path, arrays: frame_of(arrays, "{}_{}").to_json(path, double_precision=15),
+    "episodes.json": lambda path, arrays: path.write_text(
+        json.dumps([{key: x.tolist() for key, x in one.items()} for one in episodes_of(arrays)])
+    ),
     "rllib.jsonl": write_lines,
     "main_data.hdf5": write_groups,
     "robomimic.h5": lambda path, arrays: write_groups(path, arrays, "data/demo_{}"),
@@ -305,7 +313,7 @@ WRONG = [
     (
         "log.npz",
         {"observations": np.ones((3, 1)), "actions": np.ones(3), "rewards": np.array([None] * 3)},
-        "not a plain",
+        "'rewards' holds Python objects, stored as a pickle: if you trust the file, pass dict",
     ),
     ("log.pkl", pickle.dumps(3), "expected a replay buffer or a dict of arrays, found a int"),
     ("log.pkl", pickle.dumps(UNEQUAL), "episode 0 has 3 'observations' for 4 'rewards', expected as many or 5"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -83,7 +84,7 @@ def table_shape(shape: Sequence[int], what: str) -> tuple[int, int]:
     if len(shape) == 3 and shape[1] == 1:
         return int(shape[0]), int(shape[2])
     if len(shape) != 2:
-        hint = "; pass the rows of one environment at a time" if len(shape) == 3 else ""
+        hint = f"; pass values.reshape(-1, {shape[-1]})" if len(shape) == 3 else ""
         raise ValueError(f"{what}, got {tuple(shape)}{hint}")
     return int(shape[0]), int(shape[1])
 
@@ -176,6 +177,12 @@ class Checks:
         if values.ndim == 1:
             values = values[:, None]
         what = f"{self.where}: {self.name(part)} must have shape (rows, columns)"
+        if values.ndim == 3 and values.shape[1] > 1:
+            raise ValueError(
+                f"{what}, got {values.shape}; pass [{{name: x[i] for name, x in log.items()}} for i in "
+                f"range({len(values)})], a dictionary for each episode, or x[:, i] for i in range({values.shape[1]}) "
+                "if axis 1 is of environments"
+            )
         shape = table_shape(values.shape, what)
         if 0 in shape:
             raise ValueError(f"{what}, got {values.shape}")
@@ -198,6 +205,7 @@ class Checks:
         if values is None:
             return None
         if part == "steps":
+            values = self._times(values)
             if getattr(values, "dtype", np.dtype(float)).kind in "mM":
                 times = np.asarray(values)
                 values = np.where(np.isnat(times), np.nan, times.astype(np.int64))
@@ -208,6 +216,22 @@ class Checks:
         if np.any(empty := empty | (labels != labels)):
             raise ValueError(f"{self.where}: {self.name(part)} has no value at row {int(np.argmax(empty))}")
         return self._one_column(part, labels.astype(str) if labels.dtype == object else labels)
+
+    def _times(self, values: Any) -> Any:
+        """Return times of text or of objects as datetime64; other values as they are."""
+        import pandas
+
+        read = as_numbers(values)
+        if read.dtype.kind not in "OU" or not len(read) or not isinstance(read.flat[0], str | datetime.date):
+            return values
+        name = self.name("steps")
+        try:
+            return pandas.to_datetime(read.reshape(-1), format="ISO8601", utc=True).tz_localize(None).to_numpy()
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"{self.where}: {name} holds words that are no ISO dates: pass the table with table[{name}] = "
+                f"pandas.to_datetime(table[{name}], format=…), or without this column"
+            ) from error
 
     def log_probs(self, arrays: Mapping[str, Any], actions: np.ndarray, count: int) -> np.ndarray | None:
         """Return (rows,) log-probabilities, from probabilities too; None if the log has neither.
@@ -241,8 +265,10 @@ class Checks:
 
     def _check_count(self, part: str, values: np.ndarray, count: int | None) -> None:
         if count is not None and len(values) != count:
+            hint = "; pass a list of dictionaries, one for each episode, if states hold the last ones of episodes too"
             raise ValueError(
                 f"{self.where}: {self.name(part)} has {len(values)} rows, {self.name('states')} has {count}"
+                f"{hint if len(values) < count else ''}"
             )
 
     def _numbers(self, part: str, values: Any, count: int | None) -> np.ndarray:
@@ -254,13 +280,14 @@ class Checks:
             if str(error).startswith(self.where):
                 raise
             raise ValueError(f"{self.where}: {self.name(part)} is no array: {error}") from error
+        if values.dtype == object and not any(isinstance(value, str) for value in values.flat):
+            with contextlib.suppress(OverflowError, TypeError, ValueError):  # numbers, or arrays of equal length
+                values = np.array(values.tolist(), np.float64)
         if values.dtype.kind not in "fiub":
             word = next((value for value in values.flat if isinstance(value, str)), None)
             remedy = ""
             if word is None and values.size and np.ndim(values.flat[0]):
                 remedy = ": it holds arrays; pass a list of dictionaries, one for each episode"
-            elif word is not None and part == "steps":
-                remedy = ": it holds words; make them numbers, as pandas.to_datetime does of times, and pass the table"
             elif word is not None:
                 index = " as the policies do" if part == "actions" else ""
                 shown, column = repr(printable(word, NAME_WIDTH)), f"table[{self.name(part)}]"

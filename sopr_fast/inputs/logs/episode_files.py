@@ -8,8 +8,41 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import Lazy, shape_of
+from .arrays import Lazy, flatten, shape_of
 from .keys import ENDS, missing, part_of
+from .tables import join_numbered
+
+
+def is_list_of_dicts(content: Any) -> bool:
+    """Return whether an object is a list or tuple of mappings, one for each episode or step."""
+    return isinstance(content, list | tuple) and bool(content) and all(isinstance(item, Mapping) for item in content)
+
+
+def join_dicts(items: Sequence[Mapping[Any, Any]], where: str) -> dict[str, Any]:
+    """Return the arrays of dicts, one for each episode, or for each step if they hold single rewards."""
+    parts = [flatten(item) for item in items]
+    if any(part_of(key) == "rewards" and np.ndim(value) == 0 for key, value in parts[0].items()):
+        if differs := [i for i, part in enumerate(parts) if part.keys() != parts[0].keys()]:
+            raise ValueError(f"{where}: step {differs[0]} has other names than step 0")
+        return join_numbered({key: np.asarray([part[key] for part in parts]) for key in parts[0]}, where)
+    arrays = [{key: np.asarray(values) for key, values in part.items()} for part in parts]
+    return join_episodes([(f"episode {i}", each) for i, each in enumerate(arrays)], where)
+
+
+def join_apart(arrays: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """Return arrays of rows: joined, if they hold an array for each episode, or one episode and its last state."""
+    names = {part_of(key.split("/")[0]): key for key in arrays}
+    if not {"states", "rewards"} <= names.keys() or {"episodes", "next_states"} & names.keys():
+        return arrays
+    rewards, shape = arrays[names["rewards"]], shape_of(arrays[names["rewards"]])
+    if shape and shape_of(arrays[names["states"]])[:1] == (shape[0] + 1,):
+        return join_episodes([("the log", arrays)], where)
+    is_apart = isinstance(rewards, list | np.ndarray) and len(shape) == isinstance(rewards, np.ndarray)
+    if not is_apart or not len(rewards) or not all(np.ndim(each) for each in rewards):
+        return arrays
+    columns = {key: values for key, values in arrays.items() if shape_of(values) or isinstance(values, list)}
+    columns = {key: values for key, values in columns.items() if len(values) == len(rewards)}
+    return join_dicts([{key: values[i] for key, values in columns.items()} for i in range(len(rewards))], where)
 
 
 def join_episodes(episodes: Sequence[tuple[str, Mapping[str, Any]]], where: str) -> dict[str, Any]:

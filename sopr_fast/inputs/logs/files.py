@@ -1,8 +1,7 @@
-"""Arrays of `.npy`, `.npz` and JSON files, and the errors that all readers of logs raise."""
+"""Arrays of `.npy` and `.npz` files, and the errors that all readers of logs raise."""
 
 from __future__ import annotations
 
-import json
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,9 +14,7 @@ import numpy as np
 from ...runtime.files import open_regular
 from ...runtime.limits import free_memory
 from ...runtime.rows import FileRows
-from .arrays import Lazy, flatten, opened_later
-
-_JSON_COPIES = 10  # bytes of objects for a byte of text
+from .arrays import Lazy, opened_later
 
 
 @contextmanager
@@ -81,6 +78,12 @@ def _open_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) ->
         with reading(where, "a plain array"), zipfile.ZipFile(path) as archive, archive.open(info) as member:
             return np.lib.format.read_array(member, allow_pickle=False)
 
+    def refuse() -> np.ndarray:
+        raise ValueError(
+            f"{where} holds Python objects, stored as a pickle: if you trust the file, pass "
+            f"dict(numpy.load({str(path)!r}, allow_pickle=True))"
+        )
+
     try:
         with archive.open(info) as member:
             version = np.lib.format.read_magic(member)
@@ -88,28 +91,4 @@ def _open_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) ->
             shape, _, dtype = header(member)
     except Exception:  # raised where the array is needed
         return Lazy((), object, read)
-    return Lazy(shape, dtype, read)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the arrays of a JSON file: of one object, or of an object in each line, as RLlib writes batches."""
-    check_memory(path, _JSON_COPIES * path.stat().st_size)
-    with reading(path, "JSON, or JSON in lines"):
-        with path.open(encoding="utf-8-sig") as file:
-            lines = [flatten(json.loads(line)) for line in file if line.strip()] if _is_lines(path) else []
-            lines = lines or [flatten(json.load(file))]
-        arrays = {}
-        for key in lines[0]:
-            parts = [np.asarray(line[key]) for line in lines]
-            arrays[key] = np.stack(parts) if not parts[0].ndim else np.concatenate(parts)
-    return arrays
-
-
-def _is_lines(path: Path) -> bool:
-    """Return whether the first line of a file is an object of its own."""
-    with path.open(encoding="utf-8-sig") as file:
-        line = file.readline()
-    try:
-        return isinstance(json.loads(line), dict)
-    except ValueError:
-        return False
+    return Lazy(shape, dtype, refuse if dtype.hasobject else read)

@@ -38,7 +38,7 @@ KEYS = {
     ),
     "steps": (
         *("step", "steps", "step_id", "timestep", "timesteps", "time_step", "frame_index", "t"),
-        *("timestamp", "timestamps", "time", "datetime"),
+        *("timestamp", "timestamps", "time", "datetime", "date"),
     ),
     "valid": ("valid", "is_valid", "valid_mask", "attention_mask"),  # 0 in rows that only pad episodes
     "log_probs": (
@@ -50,7 +50,7 @@ KEYS = {
         *("action_prob", "action_probs", "action_probability", "behavior_prob", "behaviour_prob"),
     ),
 }
-TIMES = ("timestamp", "timestamps", "time", "datetime")  # these order the rows of an episode, and tell no ends
+TIMES = ("timestamp", "timestamps", "time", "datetime", "date")  # these order the rows of an episode, and tell no ends
 ENDS = ("terminals", "timeouts", "dones", "last", "first")
 NEEDED = ("states", "actions", "rewards")
 OPTIONAL = ("actions", "rewards", "next_states", "terminals", "timeouts", "log_probs")

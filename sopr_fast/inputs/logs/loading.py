@@ -26,8 +26,9 @@ def load_log(
     Columns of tables may be numbered: `obs_0`, `obs_1`, … (also `obs.0`, `obs[0]`), or hold lists. Arrays of shape
     (rows, 1, columns), as replay buffers of one environment have them, count as (rows, columns).
 
-    Episodes end where flags, numbers of episodes and steps, and next states say so. Rows are sorted by
-    episode and step if both are given. `Transitions.verdict` says what was decided, and by which arrays.
+    Episodes end where flags, numbers of episodes and steps, and next states say so. Rows are sorted by episode and
+    step, or time as numbers or ISO dates, if both are given. `Transitions.verdict` says what was decided, and by which
+    arrays.
 
     Without next states, the next state of a step is the state of the next row, and that of a terminal step its own
     state. The last step of an episode that was cut is then dropped, since its next state is unknown, as in D4RL's
@@ -41,8 +42,8 @@ def load_log(
             - path of a pickle (.pkl) of a replay buffer of Stable-Baselines3 or sb3-contrib, of a dict of arrays, or of
               a list of such dicts, one for each episode; nothing in it is executed;
             - id, folder or object of a local Minari dataset;
-            - dictionary of arrays or tensors, such as d4rl's `qlearning_dataset(env)` returns, or a list of such
-              dictionaries, one for each episode or step;
+            - dictionary of arrays or tensors, such as d4rl's `qlearning_dataset(env)` returns, or of lists with an
+              array for each episode; or a list or tuple of such dictionaries, one for each episode or step;
             - data frame;
             - only states, as `sopr_fast.fit` takes them;
             - `Transitions`, returned unchanged.

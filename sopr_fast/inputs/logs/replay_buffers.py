@@ -13,9 +13,8 @@ from ...runtime.pickles import SB3_RECORDS, SPACE_RECORDS, Record, RefusedError,
 from ...runtime.text import printable
 from ...runtime.warn import warn
 from .arrays import Lazy, flatten, shape_of
-from .episode_files import join_episodes
+from .episode_files import is_list_of_dicts, join_dicts
 from .files import check_memory, check_regular
-from .keys import part_of
 
 _log = logging.getLogger("sopr_fast")
 _RECORDS = (*SB3_RECORDS, *SPACE_RECORDS, "torch.device")
@@ -60,25 +59,12 @@ def read_pickled(path: Path) -> dict[str, Any]:
             return {name: np.asarray(values) for name, values in flatten(content).items()}
         if is_list_of_dicts(content):
             return join_dicts(content, str(path))
-    except (AttributeError, RefusedError, TypeError, ValueError, IndexError) as error:
+    except RefusedError as error:
+        reason = str(error).removeprefix(f"{path}: ")
+        raise ValueError(f"{path}: {reason}; load it yourself if you trust it, and pass the object") from error
+    except (AttributeError, TypeError, ValueError, IndexError) as error:
         raise ValueError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from error
     raise ValueError(f"{path}: expected a replay buffer or a dict of arrays, found a {type(content).__name__}")
-
-
-def is_list_of_dicts(content: Any) -> bool:
-    """Return whether an object is a list of mappings, one for each episode or step."""
-    return isinstance(content, list) and bool(content) and all(isinstance(item, Mapping) for item in content)
-
-
-def join_dicts(items: list[Mapping[Any, Any]], where: str) -> dict[str, Any]:
-    """Return the arrays of dicts, one for each episode, or for each step if they hold single rewards."""
-    parts = [flatten(item) for item in items]
-    if any(part_of(key) == "rewards" and np.ndim(value) == 0 for key, value in parts[0].items()):
-        if differs := [i for i, part in enumerate(parts) if part.keys() != parts[0].keys()]:
-            raise ValueError(f"{where}: step {differs[0]} has other names than step 0")
-        return {key: np.asarray([part[key] for part in parts]) for key in parts[0]}
-    arrays = [{key: np.asarray(values) for key, values in part.items()} for part in parts]
-    return join_episodes([(f"episode {i}", each) for i, each in enumerate(arrays)], where)
 
 
 def _of_buffer(buffer: Record, path: Path) -> dict[str, Any]:

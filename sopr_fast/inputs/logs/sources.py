@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -12,11 +13,46 @@ import numpy as np
 
 from ...runtime.text import escaped_errors
 from .arrays import flatten
-from .episode_files import join_episodes
-from .files import check_regular, read_folder, read_json, read_npz, reading
+from .episode_files import is_list_of_dicts, join_apart, join_dicts, join_episodes
+from .files import check_memory, check_regular, read_folder, read_npz, reading
 from .hdf5 import read_hdf5
-from .replay_buffers import is_list_of_dicts, join_dicts, read_pickled
+from .keys import part_of
+from .replay_buffers import read_pickled
 from .tables import is_frame, read_csv, read_frame, read_parquet
+
+_JSON_COPIES = 10  # bytes of objects for a byte of text
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the arrays of a JSON file: of one object, or of one for each step, episode or batch.
+
+    Objects lie in a list, or in a line each, as RLlib writes batches. pandas writes columns as objects of rows.
+    """
+    import pandas
+
+    check_memory(path, _JSON_COPIES * path.stat().st_size)
+    with reading(path, "JSON, or JSON in lines"):
+        text = path.read_text(encoding="utf-8-sig")
+        lines = [line for line in text.splitlines() if line.strip()]
+        is_lines = len(lines) > 1 and _is_object(lines[0])
+        content: Any = [json.loads(line) for line in lines] if is_lines else json.loads(text)
+        if is_lines and any(part_of(key) == "rewards" and isinstance(value, list) for key, value in content[0].items()):
+            batches = [flatten(batch) for batch in content]
+            return {key: np.concatenate([np.atleast_1d(batch[key]) for batch in batches]) for key in batches[0]}
+        if is_list_of_dicts(content):
+            return join_dicts(content, str(path))
+        if all(isinstance(value, Mapping) and "0" in value for value in content.values()):
+            return read_frame(pandas.DataFrame(content), str(path))
+        return {key: np.asarray(values) for key, values in flatten(content).items()}
+
+
+def _is_object(text: str) -> bool:
+    """Return whether a text is a JSON object."""
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
+
 
 READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
     ".npz": read_npz,
@@ -57,8 +93,16 @@ def read_arrays(source: Any) -> tuple[Mapping[str, Any], str]:
 
     Arrays of files may be read when they are needed. Nested names are joined, such as `observations/position`.
     """
+    arrays, where = _read(source)
+    return join_apart(arrays, where), where
+
+
+def _read(source: Any) -> tuple[Mapping[str, Any], str]:
     if isinstance(source, Mapping):
-        return flatten(source), "dataset"
+        is_of_episodes = bool(source) and all(
+            isinstance(x, Mapping) and str(key)[-1:].isdigit() for key, x in source.items()
+        )
+        return (join_dicts([*source.values()], "dataset") if is_of_episodes else flatten(source)), "dataset"
     if is_list_of_dicts(source):
         return join_dicts(source, "dataset"), "dataset"
     if is_frame(source):

@@ -88,5 +88,8 @@ def _numbers(states: Any) -> np.ndarray:
         if values.dtype.kind not in "fiub":  # objects, such as the integers of pandas that may be missing
             values = np.asarray(states, np.float64)
     except (OverflowError, TypeError, ValueError) as error:
-        raise TypeError(f"states must be numbers: {error}") from error
+        raise TypeError(
+            f"states must be numbers: {error}; pass transitions as a list of dictionaries of observation, action and "
+            "reward"
+        ) from error
     return values

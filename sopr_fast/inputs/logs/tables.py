@@ -69,9 +69,14 @@ def read_frame(frame: Any, where: str) -> dict[str, Any]:
             read = functools.partial(_cells, values, f"{where}: {str(key)!r}")
             values = Lazy((len(values), *np.shape(_cell(values[0]))), object, read)
         arrays[str(key)] = values
+    return join_numbered(arrays, where)
+
+
+def join_numbered(arrays: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return arrays, and those of one number each, such as `obs_0`, together as `obs`."""
     for group, names in group_numbered(list(arrays), where).items():
         read = functools.partial(lambda names: np.stack([np.asarray(arrays[name]) for name in names], 1), names)
-        arrays[group] = Lazy((len(frame), len(names)), np.float64, read)
+        arrays[group] = Lazy((len(arrays[names[0]]), len(names)), np.float64, read)
     return arrays
 
 

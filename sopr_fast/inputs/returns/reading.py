@@ -18,9 +18,9 @@ from ...runtime.arrays import as_numbers
 from ...runtime.text import NAME_WIDTH, escaped_errors, printable
 from ...runtime.warn import warn
 from ..accepted import ReturnsLike
+from ..logs.episode_files import is_list_of_dicts
 from ..logs.files import check_regular
 from ..logs.keys import list_names
-from ..logs.replay_buffers import is_list_of_dicts
 from .evaluations import read_evaluations
 
 if TYPE_CHECKING:
