@@ -145,17 +145,7 @@ def load_states(path):
 
 SEQUENTIAL = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
 WEIGHTS = SEQUENTIAL.state_dict()
-
-
-def prefixed(prefix, **others):
-    return {**{f"{prefix}{key}": value for key, value in WEIGHTS.items()}, **others}
-
-
-LIBRARIES = {
-    "CleanRL": (".cleanrl_model", prefixed("actor_mean.", actor_logstd=torch.zeros(1, 2))),
-    "CleanRL C51": (".cleanrl_model", {"model_weights": prefixed("network.", atoms=torch.arange(2.0)), "args": {}}),
-    "rsl_rl": (".pt", {"model_state_dict": prefixed("actor.", std=torch.ones(2)), "iter": 1, "infos": None}),
-}
+CHECKPOINT = {"model_state_dict": {f"actor.{key}": value for key, value in WEIGHTS.items()}, "iter": 1, "infos": None}
 GUARDED = {  # by a content hash; what such files call their kind
     "model": "model",
     "subsets": "set of clustered subsets",
@@ -181,10 +171,7 @@ KINDS = {
         load_policy,
     ),
     "safetensors": (".safetensors", lambda path: save_file(SEQUENTIAL.state_dict(), path), load_policy),
-    **{
-        kind: (suffix, lambda path, content=content: torch.save(content, path), load_policy)
-        for kind, (suffix, content) in LIBRARIES.items()
-    },
+    "checkpoint": (".pt", lambda path: torch.save(CHECKPOINT, path), load_policy),
     "D4RL": (".pkl", write_pickle, load_policy),
     "Stable-Baselines3": (".zip", write_sb3, load_policy),
     "d3rlpy": (".d3", write_d3, load_policy),

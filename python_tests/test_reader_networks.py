@@ -165,11 +165,6 @@ CONTINUOUS = {  # file → its content, its actions, the options that it needs
         lambda x: ELU_NET((x - STATS["_mean"]) / STATS["_std"]),
         {"activation": "elu", "squash": "none", "head": "action"},
     ),
-    "blocks": (
-        {"net.0.0.": NET[0], "net.1.0.": NET[2], "net.2.": NET[4]},
-        squashed,
-        {**SQUASHED, "layers": "net.0.0,net.1.0,net.2"},
-    ),
     "numbered blocks": (
         {k: v for i in range(3) for k, v in named(f"_layers.{i}.linear.", NET[2 * i]).items()},
         squashed,
@@ -395,7 +390,6 @@ def moved(*places):
 HEADS = "heads are action, mean, mean_log_std, values, logits, probabilities"
 REFUSED = {  # … the message, and the options that it advises, which `test_policies_advice` applies
     "nothing given": (changed(), {}, "does not say its activation and head and squash: pass activation=…", PLAIN),
-    "no squash": (changed(), {**RELU, "head": "action"}, "does not say its squash: pass squash=… (--squash …)", PLAIN),
     "no head": (changed(), {**RELU, "squash": "none"}, HEADS, {**RELU, "head": "values"}),
     "continuous and a count": (
         changed(),
@@ -409,29 +403,11 @@ REFUSED = {  # … the message, and the options that it advises, which `test_pol
         "does not say its action_count: pass action_count=… (--action-count …); of a network that chooses several",
         {**RELU, "head": "logits", "action_count": 3},
     ),
-    "deviations of rl_games": (
-        {"model": GAMES},
-        {"activation": "elu", "squash": "none", "stochastic": True},
-        "'sigma' may be a logarithm or not): load it without stochastic",
-        {"activation": "elu", "squash": "none"},
-    ),
     "another count": (
         changed(),
         {**RELU, "head": "logits", "action_count": 4},
         "it has 3 discrete actions, but action_count=4: pass 3",
         {**RELU, "head": "logits", "action_count": 3},
-    ),
-    "unused": (
-        CONTINUOUS["CleanRL TD3"][0],
-        {**RELU, "squash": "none"},
-        "no file needs activation='relu': leave it out",
-        {},
-    ),
-    "two actors": (
-        {"a": changed(), "b": changed()},
-        PLAIN,
-        "not clear among a., b.: name the actor's key with actor=…",
-        {**PLAIN, "actor": "b"},
     ),
     "an actor and its average": (  # as wide as the states, so that one could follow the other
         {"actor": {"": mlp(DS, 8, DS)}, "actor_ema": {"": mlp(DS, 8, DS)}},
@@ -487,6 +463,12 @@ REFUSED = {  # … the message, and the options that it advises, which `test_pol
         PLAIN,
         "not clear among l, alpha_head, beta_head",
         None,
+    ),
+    "deviations of rl_games": (
+        {"model": GAMES},
+        {"activation": "elu", "squash": "none", "stochastic": True},
+        "'sigma' may be a logarithm or not): load it without stochastic",
+        {"activation": "elu", "squash": "none"},
     ),
     "deviations of unknown kind": (
         {"net.": BODY, "mu.": MU, "sigma.": MU},

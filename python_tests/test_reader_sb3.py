@@ -266,10 +266,6 @@ def test_unknown_layers_are_refused(tmp_path):
     rewrite(tmp_path / "model.zip", "policy.pth", renamed(r"actor\.log_std", "actor.gate"))
     with pytest.raises(ValueError, match=r"no actor that this package reads among .*actor"):
         load(tmp_path / "model.zip")
-    make(sb3.TD3).save(tmp_path / "model.zip")
-    rewrite(tmp_path / "model.zip", "policy.pth", renamed(r"critic\.qf0\.0", "actor.gate"))
-    with pytest.raises(ValueError, match=r"no actor that this package reads"):
-        load(tmp_path / "model.zip")
 
 
 @pytest.mark.parametrize("key", ["policy_class", "action_space", "observation_space"])
