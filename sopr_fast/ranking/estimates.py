@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from ..runtime.text import join_some
 from ..runtime.warn import warn
-from .ranking import Ranking
-from .tables import SHORTENED
-
-_LISTED = 5
+from .ranking import Ranking, errors_of
+from .tables import SHORTENED, plain
 
 
 class UncertainEstimateWarning(UserWarning):
@@ -26,9 +25,8 @@ def warn_about(reasons: dict[str, str], text: str) -> None:
         text: Message, with {} in place of the names and reasons.
     """
     if reasons:
-        listed = ", ".join(f"{name!r} ({reason})" for name, reason in list(reasons.items())[:_LISTED])
-        others = f" and {len(reasons) - _LISTED} more" if len(reasons) > _LISTED else ""
-        warn(text.format(listed + others), UncertainEstimateWarning)
+        listed = join_some([f"{name!r} ({reason})" for name, reason in reasons.items()])
+        warn(text.format(listed), UncertainEstimateWarning)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,10 +54,7 @@ class Estimates:
 
     def __post_init__(self) -> None:
         if self.standard_errors is None:
-            errors = np.full(len(self), np.nan)
-            if self.replicates is not None and self.replicates.shape[1] > 1:
-                errors = self.replicates.std(1, ddof=1)
-            object.__setattr__(self, "standard_errors", errors)
+            object.__setattr__(self, "standard_errors", errors_of(self.replicates, len(self)))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -95,19 +90,5 @@ class Estimates:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists and numbers, ready for JSON; critics and other callables are left out."""
-        return {
-            "method": self.method,
-            "names": list(self.names),
-            "values": self.values.tolist(),
-            "standard_errors": self.standard_errors.tolist(),
-            "diagnostics": _plain(self.diagnostics),
-            "timings": dict(self.timings),
-        }
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items() if not callable(item)}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+        shown = ("method", "names", "values", "standard_errors", "diagnostics", "timings")
+        return plain({name: getattr(self, name) for name in shown})

@@ -12,7 +12,7 @@ from ..runtime.plotting import new_axes
 from ..runtime.text import tick_label
 from ..runtime.warn import warn
 from . import metrics
-from .tables import MISSING, SHORTENED, to_html, to_text
+from .tables import MISSING, SHORTENED, plain, to_html, to_text
 from .warnings import ForeignPolicyWarning
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Ranking:
         """
         mean = subset_scores.mean(1)
         replicates = mean[:, None] + (subset_scores - mean[:, None]) / np.sqrt(subset_scores.shape[1])
-        errors = replicates.std(1, ddof=1) if replicates.shape[1] > 1 else np.full(len(names), np.nan)
+        errors = errors_of(replicates, len(names))
         return cls(names, mean, errors, subset_scores=subset_scores, replicates=replicates, **fields)
 
     def __len__(self) -> int:
@@ -116,9 +116,7 @@ class Ranking:
     @property
     def ranks(self) -> np.ndarray:
         """(P,) int64 ranks, 1 for the best."""
-        ranks = np.empty(len(self), np.int64)
-        ranks[self._order()] = np.arange(1, len(self) + 1)
-        return ranks
+        return _ranks(self.scores)
 
     @property
     def win_probability(self) -> np.ndarray:
@@ -220,19 +218,8 @@ class Ranking:
 
     def to_dict(self) -> dict[str, Any]:
         """Return lists and numbers ready for JSON; candidates in the order of `names`, NaN if a value is undefined."""
-        return {
-            "order": self.order,
-            "names": list(self.names),
-            "ranks": self.ranks.tolist(),
-            "scores": self.scores.tolist(),
-            "standard_errors": self.standard_errors.tolist(),
-            "subset_scores": _to_list(self.subset_scores),
-            "distances": _to_list(self.distances),
-            "distance_limit": self.distance_limit,
-            "foreign": self.foreign,
-            "in_training": self.in_training,
-            "timings": dict(self.timings),
-        }
+        shown = ("order", "names", "ranks", "scores", "standard_errors", "subset_scores", "distances", "distance_limit")
+        return plain({name: getattr(self, name) for name in (*shown, "foreign", "in_training", "timings")})
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return a data frame, best first, indexed by rank.
@@ -283,8 +270,7 @@ class Ranking:
         """Plot true returns over scores, the candidate that is farthest from its place in a second colour."""
         if ax is None:
             ax = new_axes(6.4, 4.2)
-        by_return = np.empty(len(self), np.int64)
-        by_return[np.argsort(-returns, kind="stable")] = np.arange(1, len(self) + 1)
+        by_return = _ranks(returns)
         gaps = np.abs(by_return - self.ranks)
         misfit = int(np.lexsort((by_return, gaps))[-1])  # of equal gaps, that of a policy that is scored too high
         ax.errorbar(self.scores, returns, xerr=np.nan_to_num(self.standard_errors), fmt="none", ecolor="C0", alpha=0.4)
@@ -307,6 +293,20 @@ class Ranking:
         return np.array([bool(foreign) for foreign in self.foreign or [False] * len(self)], bool)
 
 
+def errors_of(replicates: np.ndarray | None, count: int) -> np.ndarray:
+    """Return the standard deviations (count,) of replicates (count, R); NaN if there are fewer than two."""
+    if replicates is None or replicates.shape[1] < 2:
+        return np.full(count, np.nan)
+    return replicates.std(1, ddof=1)
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """Return int64 ranks, 1 for the largest value; ties in input order."""
+    ranks = np.empty(len(values), np.int64)
+    ranks[np.argsort(-values, kind="stable")] = np.arange(1, len(values) + 1)
+    return ranks
+
+
 def _cell(value: float) -> str:
     if np.isnan(value):
         return MISSING
@@ -314,7 +314,3 @@ def _cell(value: float) -> str:
         return f"{value:.6e}"
     text = f"{value:.4f}"
     return f"{value:.1e}" if value and not float(text) else text
-
-
-def _to_list(values: np.ndarray | None) -> list | None:
-    return None if values is None else values.tolist()

@@ -7,6 +7,8 @@ import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..runtime.text import printable
 
 if TYPE_CHECKING:
@@ -47,6 +49,15 @@ def to_text(cells: Mapping[str, Sequence[str]], *, left: Collection[str], rows: 
 def wrapped(text: str) -> str:
     """Return a sentence, which may hold untrusted names, in lines of at most 80 characters if its words allow."""
     return textwrap.fill(printable(text), WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+
+def plain(value: Any) -> Any:
+    """Return a value, which may be nested, in the types of JSON; callables in dictionaries are left out."""
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items() if not callable(item)}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
 def to_html(heading: str, frame: pandas.DataFrame, rows: int = 20) -> str:

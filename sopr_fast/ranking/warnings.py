@@ -6,14 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ..runtime.text import join_some
 from ..runtime.warn import warn
 
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-COMPARABLE = "the distance of an array of actions is known only on the training log and on the subsets of the model"
-_LISTED = 5
 _OUTSIDE = 0.05  # share of rows farther than a range from the range of training
 _FLAT = 0.1  # range of a column, relative to that of training
 _EQUAL = 1e-3  # spread of scores, relative to that of the training policies
@@ -51,8 +50,8 @@ def warn_of_candidates(
             )
         if unknown := [repr(name) for name, distance in rows if math.isnan(distance)]:
             warn(
-                f"unknown distance to the training policies: {join_some(unknown)}; {COMPARABLE}. Their scores may be "
-                "extrapolations",
+                f"unknown distance to the training policies: {join_some(unknown)}; their scores may be extrapolations. "
+                "Rank arrays of actions on the training log or on the subsets of the model to know their distance",
                 ForeignPolicyWarning,
             )
     if known := [repr(name) for name, is_known in zip(names, in_training or (), strict=False) if is_known]:
@@ -115,9 +114,3 @@ def warn_of_scores(names: Sequence[str], scores: np.ndarray, distances: np.ndarr
         )
     elif equal := [", ".join(map(repr, group.values())) for group in acting.values() if len(group) > 1]:
         warn(f"equal scores of candidates that act differently: {join_some(equal)}. The model does not order them")
-
-
-def join_some(texts: list[str]) -> str:
-    """Return the first few texts, and how many more there are."""
-    more = len(texts) - _LISTED
-    return ", ".join(texts[:_LISTED]) + (f" and {more} more" if more > 0 else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 _MESSAGE_WIDTH = 1000
@@ -25,6 +25,12 @@ def printable(text: object, width: int | None = None) -> str:
         head = (width - 1) // 2
         return f"{escaped[:head]}…{escaped[head + 1 - width :]}"
     return escaped
+
+
+def join_some(texts: Sequence[str], most: int = 5) -> str:
+    """Return the first few texts, and how many more there are."""
+    more = len(texts) - most
+    return ", ".join(texts[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def to_cell(name: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..ranking.metrics import regret_at_k, spearman
-from ..ranking.tables import MISSING, to_html, to_text, wrapped
+from ..ranking.tables import MISSING, plain, to_html, to_text, wrapped
 from ..runtime.plotting import new_axes
 from ..runtime.text import tick_label
 from .folds import Fold
@@ -158,31 +158,26 @@ class Evaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists and numbers, ready for JSON (NaN where a measure is undefined)."""
-        return {
-            "names": list(self.names),
-            "returns": self.returns.tolist(),
-            "return_errors": self.return_errors.tolist(),
-            "groups": list(self.groups),
-            "measures": {
-                kind: {
-                    method: {name: {"mean": mean, "low": low, "high": high} for name, (mean, low, high) in each.items()}
-                    for method, each in self.measures(kind).items()
+        measures = {
+            kind: {
+                method: {
+                    name: dict(zip(("mean", "low", "high"), interval, strict=True)) for name, interval in each.items()
                 }
-                for kind in self.kinds
-            },
-            "folds": [
-                {
-                    "kind": fold.kind,
-                    "name": fold.name,
-                    "policies": [self.names[i] for i in fold.test],
-                    "values": {method: values[k].tolist() for method, values in self.values.items()},
-                }
-                for k, fold in enumerate(self.folds)
-            ],
-            "dropped": dict(self.dropped),
-            "seconds": dict(self.seconds),
-            "notes": list(self.notes),
+                for method, each in self.measures(kind).items()
+            }
+            for kind in self.kinds
         }
+        folds = [
+            {
+                "kind": fold.kind,
+                "name": fold.name,
+                "policies": [self.names[i] for i in fold.test],
+                "values": {method: values[k] for method, values in self.values.items()},
+            }
+            for k, fold in enumerate(self.folds)
+        ]
+        shown = ("names", "returns", "return_errors", "groups", "dropped", "seconds", "notes")
+        return plain({name: getattr(self, name) for name in shown} | {"measures": measures, "folds": folds})
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return a data frame with one row for each kind of folds, method and measure."""

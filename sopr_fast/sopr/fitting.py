@@ -13,13 +13,14 @@ from torch import Tensor
 from ..inputs.accepted import ArrayLike, PoliciesLike, ReturnsLike, StatesLike
 from ..inputs.logs import Transitions
 from ..inputs.policies import Layout, Policy, check_actions, probe
-from ..ranking.warnings import TrainingPolicyWarning, join_some
+from ..ranking.warnings import TrainingPolicyWarning
 from ..runtime import distributed
 from ..runtime.checkpoints import Checkpoint
 from ..runtime.checks import check_integer
 from ..runtime.distributed import Blocks
 from ..runtime.options import current_device
 from ..runtime.tensor_files import fingerprint
+from ..runtime.text import join_some
 from ..runtime.timing import Timings
 from ..runtime.warn import warn
 from .acting import collect_all

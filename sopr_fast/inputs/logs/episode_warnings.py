@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from ...runtime.text import join_some
 from ...runtime.warn import warn
 from .keys import ENDS, Parts, is_inverted, likely_part, named_like_ends
 
@@ -88,7 +89,7 @@ def warn_of_unread(parts: Parts) -> None:
         named = [name for name in named if likely_part(name) != "episodes"]
     if named:
         part = likely_part(named[0])
-        listed = ", ".join(map(repr, named[:5])) + (f" and {len(named) - 5} more" if len(named) > 5 else "")
+        listed = join_some([repr(name) for name in named])
         looks, is_read, it_is = ("looks", "is", "it is") if len(named) == 1 else ("look", "are", "they are")
         zero = "; 0 marks ends there" if is_inverted(named[0]) else ""
         zero += f" (columns={{'valid': {named[0]!r}}} if 0 marks padding)" if "mask" in named[0] else ""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...runtime.arrays import as_numbers, is_tensor
-from ...runtime.text import NAME_WIDTH, printable
+from ...runtime.text import NAME_WIDTH, join_some, printable
 from ...runtime.warn import warn
 from .arrays import Lazy, shape_of
 
@@ -181,8 +181,7 @@ def check_is_policy(names: Iterable[str], parts: Iterable[str] = (*NEEDED, "next
 
 def list_names(names: list[str]) -> str:
     """Return the first ten names, escaped, and how many follow, for messages."""
-    first = ", ".join(printable(name, NAME_WIDTH) for name in names[:10])
-    return first + (f" and {len(names) - 10} more" if len(names) > 10 else "") or "none"
+    return join_some([printable(name, NAME_WIDTH) for name in names], 10) or "none"
 
 
 def _find(name: str, part: str, arrays: Mapping[str, Any], where: str) -> str:
