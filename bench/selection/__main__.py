@@ -19,17 +19,18 @@ from .tasks import LOGS, SETS, TASKS
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stage", choices=["make", "study", "table"])
-    parser.add_argument("--tasks", nargs="+", metavar="NAME", default=[task.environment for task in TASKS])
+    tasks = {task.environment: task for task in TASKS}
+    parser.add_argument("--tasks", nargs="+", choices=tasks, default=list(tasks))
     parser.add_argument("--logs", nargs="+", choices=LOGS, default=LOGS)
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     parser.add_argument("--out", type=Path, default=Path("out/selection"), help="folder of runs (default: %(default)s)")
     options = parser.parse_args()
-    tasks = [task for task in TASKS if task.environment in options.tasks]
+    chosen = [tasks[name] for name in options.tasks]
     if options.stage == "make":
-        for task in tasks:
+        for task in chosen:
             make(task, options.out / task.name)
     elif options.stage == "study":
-        made = [task for task in tasks if (SETS / task.name).exists()]
+        made = [task for task in chosen if (SETS / task.name).exists()]
         run(made, options.logs, options.seeds, options.out)
     else:
         for words, chooses in (("Choosing", True), ("Judging", False)):
