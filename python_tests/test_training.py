@@ -229,13 +229,6 @@ def test_fit_does_not_depend_on_the_number_of_threads():
     assert torch.equal(actual[0], actual[1]) and torch.equal(actual[0], actual[2])
 
 
-def test_history_has_one_value_a_step():
-    history = fit(validation=(ladder([0.3, 0.8, 0.6]), [0.3, 0.8, 0.6])).history
-    for name in ("loss", "validation_loss", "validation_rank_correlation"):
-        assert len(history[name]) == TINY.steps
-    assert np.mean(history["loss"][-5:]) < 0.7 * np.mean(history["loss"][:5])
-
-
 @pytest.mark.parametrize("metric", ["rank_correlation", "loss"])
 def test_validation_keeps_the_latest_best_weights(metric):
     config = dataclasses.replace(TINY, validation_metric=metric)

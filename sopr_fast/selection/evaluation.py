@@ -160,9 +160,7 @@ class Evaluation:
         """Return plain lists and numbers, ready for JSON (NaN where a measure is undefined)."""
         measures = {
             kind: {
-                method: {
-                    name: dict(zip(("mean", "low", "high"), interval, strict=True)) for name, interval in each.items()
-                }
+                method: {name: {"mean": mean, "low": low, "high": high} for name, (mean, low, high) in each.items()}
                 for method, each in self.measures(kind).items()
             }
             for kind in self.kinds
