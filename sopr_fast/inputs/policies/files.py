@@ -16,7 +16,7 @@ from .policy import Policy
 from .readers import BY_SUFFIX, is_companion, reader_of
 from .readers.options import READING, Options
 
-_ERRORS = (ValueError, OSError, ImportError, MemoryError)
+_ERRORS = (FileNotFoundError, ValueError, OSError, ImportError, MemoryError)
 _KINDS_SHOWN = 8
 
 
@@ -135,8 +135,6 @@ def _read(file: Path, options: Options) -> list[Policy]:
                 "actions at once, a callable of states"
             )
         return policies
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"{printable(file)}: {one_line(error)}") from error
     except _ERRORS as error:
         kind = next(kind for kind in _ERRORS if isinstance(error, kind))
         raise kind(f"{printable(file)}: {one_line(error) or kind.__name__}") from error

@@ -34,12 +34,9 @@ _OTHER_LAYERS = ("use_batch_norm", "use_layer_norm", "exclude_last_activation", 
 
 def read(path: Path, options: Options) -> Sequence[Policy]:
     """Read the policy in a `.d3` file."""
-    try:
-        saved = read_pickle(path)
-        config, weights = parse_settings(saved["config"]), read_weights(saved["torch"])
-        kind, params = config["config"]["type"], config["config"]["params"]
-    except (KeyError, TypeError) as error:
-        raise ValueError("damaged, or not a policy of d3rlpy: expected a dict of config and torch") from error
+    saved = read_pickle(path)
+    config, weights = parse_settings(saved["config"]), read_weights(saved["torch"])
+    kind, params = config["config"]["type"], config["config"]["params"]
     if kind in _SEQUENCES:
         raise ValueError(SEQUENCE)
     try:
@@ -58,10 +55,7 @@ def _actor(kind: str, params: dict[str, Any], weights: dict[str, Any], options: 
     module, head = _PARTS[kind]
     if head == "values" and (params.get("n_critics") != 1 or _typed(params, "q_func_factory")[0] != "mean"):
         raise RefusedError(f"{kind} with several or distributional critics")
-    try:
-        arrays = flatten(weights[module])
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"no module {module!r} in its weights") from error
+    arrays = flatten(weights[module])
     shared: dict[str, Any] = {"activation": _activation(params), "standardisation": _standardisation(params)}
     network = find_network(arrays)
     layers = perceptron(arrays, network.layers)

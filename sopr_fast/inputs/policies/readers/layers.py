@@ -18,10 +18,8 @@ def floats(arrays: Arrays, key: str) -> Tensor:
     """Return array `key` in float32.
 
     Raises:
-        ValueError: There is no such array, or it is not of finite floats.
+        ValueError: It is not of finite floats.
     """
-    if key not in arrays:
-        raise ValueError(f"no array {key!r}, found {sorted(arrays)}")
     values = arrays[key]
     if not isinstance(values, Tensor):
         array = np.asarray(values)
@@ -35,7 +33,7 @@ def layer(arrays: Arrays, name: str) -> Layer:
     """Return weight (out, in) and bias (out,) of a layer, zeros if there is none.
 
     Raises:
-        ValueError: An array is missing, not of finite floats, or of a wrong shape.
+        ValueError: An array is not of finite floats, or of a wrong shape.
     """
     weight_key, bias_key = f"{name}.weight", f"{name}.bias"
     weight = floats(arrays, weight_key)

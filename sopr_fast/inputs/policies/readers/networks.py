@@ -11,7 +11,6 @@ from ....runtime.pickles import Record
 from ...logs.keys import list_names
 from . import patterns
 
-_DEPTH = 12
 _ASK = "name the actor's key with actor=… (--actor …), or its layers in order with layers=… (--layers …)"
 
 
@@ -43,12 +42,12 @@ def flatten(content: Any) -> dict[str, Any]:
     """
     result: dict[str, Any] = {}
 
-    def add(prefix: str, value: Any, depth: int) -> None:
+    def add(prefix: str, value: Any) -> None:
         value = vars(value) if isinstance(value, Record) else value
-        if isinstance(value, Mapping) and depth < _DEPTH:
+        if isinstance(value, Mapping):
             if "param_groups" not in value:
                 for key, item in value.items():
-                    add(f"{prefix}{key}.".replace("/", "."), item, depth + 1)
+                    add(f"{prefix}{key}.".replace("/", "."), item)
         elif prefix:
             result[prefix[:-1]] = value
 
@@ -56,9 +55,9 @@ def flatten(content: Any) -> dict[str, Any]:
         for item in content[1:]:
             fields = vars(item) if isinstance(item, Record) else item
             if isinstance(fields, Mapping) and "mean" in fields:
-                add("obs_rms.", fields, 1)
+                add("obs_rms.", fields)
         content = content[0]
-    add("", content, 0)
+    add("", content)
     return result
 
 

@@ -50,12 +50,9 @@ def read(path: Path, options: Options) -> Sequence[Policy]:
         RefusedError: The model needs `trust`.
         ValueError: The file is damaged, or the model is recurrent.
     """
-    try:
-        with open_archive(path) as archive:
-            members = read_members(archive, ["data", "policy.pth"])
-        settings = parse_settings(members["data"])
-    except (KeyError, ValueError) as error:
-        raise ValueError(f"damaged, or not a model of Stable-Baselines3 ({error})") from error
+    with open_archive(path) as archive:
+        members = read_members(archive, ["data", "policy.pth"])
+    settings = parse_settings(members["data"])
     statistics = find_statistics(path, settings)
     policy: Policy
     try:
@@ -118,8 +115,6 @@ def _actor(
         )
     if not space_kind.endswith("box.Box"):
         raise RefusedError(f"its action_space is {space_kind}")
-    if not {"low", "high"} <= vars(space).keys() or not shape_of(space):
-        raise ValueError(f"its {space_kind} has no shape or bounds, only {sorted(vars(space))}")
     bounds = Bounds(*(torch.from_numpy(np.array(side, np.float32).reshape(-1)) for side in (space.low, space.high)))
     is_off_policy = network.layers[-1].startswith("actor.")
     is_policy_of_ars = network.layers[-1].startswith("action_net.") and not source.endswith("LinearPolicy")
@@ -157,11 +152,7 @@ def _activation(keywords: dict[str, Any], default: str) -> str:
 
 
 def _unpickled(settings: dict[str, Any], key: str, records: tuple[str, ...]) -> Any:
-    try:
-        data = base64.b64decode(settings[key][":serialized:"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"no {key} in its settings") from error
-    return read_pickle(data, records=records)
+    return read_pickle(base64.b64decode(settings[key][":serialized:"]), records=records)
 
 
 def _opened(path: Path, statistics: Path | None, options: Options) -> Called:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load
 
 from ....runtime.files import read_regular
@@ -39,17 +38,13 @@ def read(path: Path, options: Options) -> Sequence[Policy]:
 
 def read_safetensors(path: Path, options: Options) -> Sequence[Policy]:
     """Read the actor in a safetensors file. The file is not mapped, since overwriting it would end the process."""
-    try:
-        data = read_regular(path)
-        if is_own(data):
-            raise ValueError(
-                "a model, subsets or a checkpoint of sopr_fast, not a policy: move it out of the folder of policies, "
-                "or name the files"
-            )
-        arrays = load(data)
-    except SafetensorError as error:
-        raise ValueError(f"damaged, or not a safetensors file ({error})") from error
-    return from_weights(path, arrays, options, is_ordered=False)
+    data = read_regular(path)
+    if is_own(data):
+        raise ValueError(
+            "a model, subsets or a checkpoint of sopr_fast, not a policy: move it out of the folder of policies, "
+            "or name the files"
+        )
+    return from_weights(path, load(data), options, is_ordered=False)
 
 
 def read_pickled(path: Path, options: Options) -> Sequence[Policy]:

@@ -41,8 +41,6 @@ def from_weights(path: Path, content: Any, options: Options, *, is_ordered: bool
         UserWarning: What scales its states or actions may be missing.
     """
     arrays = flatten(content)
-    if not arrays:
-        raise ValueError(f"expected a state dict or other arrays by name, found {type(content).__name__}")
     if any(patterns.is_part_of(key, patterns.RECURRENT) for key in arrays if not _is_elsewhere(key)):
         raise ValueError(RECURRENT)
     form = patterns.form_of([*arrays], path.suffix)
@@ -196,8 +194,6 @@ def _bounds(side: Mapping[str, Any], options: Options, width: int) -> Bounds | N
     last = {key.rpartition(".")[2]: key for key in side}
     if {"action_scale", "action_bias"} <= last.keys():
         half, middle = (floats(side, last[key]).reshape(-1) for key in ("action_scale", "action_bias"))
-        if half.shape != middle.shape:
-            raise ValueError("action_scale and action_bias differ in width")
         return Bounds(middle - half, middle + half)
     most = side[last["max_action"]] if "max_action" in last else options.take("max_action")
     if most is None:
