@@ -48,7 +48,7 @@ def add_commands(commands: Any) -> None:
         "evaluate",
         "measure how well each method ranks policies with known returns",
         "--policies PATH … --log FILE --returns FILE …",
-        f"{_INPUT} {_RETURNS} --cv 2",
+        f"{_INPUT} {_RETURNS} --methods nearest-policy gaussian-process --cv 2",
         _evaluate,
     )
     run = _add_inputs(evaluate, "policies without one are left out", required=True)

@@ -29,7 +29,6 @@ _REFUSAL = "only arrays, numbers, text and containers of them are read"
 _MAX_DEPTH = 64
 _MAX_GROWTH = 16  # bytes of values for each byte of the file
 _ALLOWANCE = 1_000_000  # bytes of values besides
-_MAX_KEY = 1 << 20  # larger integers could be chosen to collide in a dict
 _MAGIC = (0x1950A86A20F9469CFC6C).to_bytes(10, "little")  # of torch.save before 1.6
 _STORAGES = {
     f"torch.{kind}Storage": dtype
@@ -167,7 +166,7 @@ class _Torch:
     """A file of `torch.save`: a zip archive of a pickle and the storages of its tensors."""
 
     def __init__(self, content: bytes):
-        self._archive, self._left = zipfile.ZipFile(io.BytesIO(content)), len(content)
+        self._archive = zipfile.ZipFile(io.BytesIO(content))
         names = self._archive.namelist()
         if any("/code/" in name or name.endswith("constants.pkl") for name in names):
             raise RefusedError("a TorchScript program, which is code")
@@ -179,11 +178,7 @@ class _Torch:
             raise ValueError("written on a machine of another byte order; save it again on this one")
 
     def read(self, name: str) -> bytes:
-        member = self._archive.getinfo(self._root + name)
-        self._left -= member.file_size
-        if member.compress_type != zipfile.ZIP_STORED or self._left < 0:
-            raise ValueError("its members are compressed or overlap, which torch does not write")
-        return self._archive.read(member)
+        return self._archive.read(self._root + name)
 
 
 class _OldTorch:
@@ -229,9 +224,9 @@ class _Encoder:
         if kind in (list, tuple):
             return [kind.__name__, *(self.encode(item, below) for item in value)]
         if kind in (dict, Dict):
-            return ["dict", *(part for key in value for part in (self._key(key), self.encode(value[key], below)))]
+            return ["dict", *(part for key in value for part in (self.encode(key), self.encode(value[key], below)))]
         if kind is Array:
-            shape = None if value.shape is None else _sizes(value.shape)
+            shape = None if value.shape is None else [*value.shape]
             return ["array", value.dtype, shape, value.order, *self._add(value.data)]
         if kind is DType:
             return ["dtype", str(value)]
@@ -243,19 +238,14 @@ class _Encoder:
             return ["class", value.source]
         raise RefusedError(f"its pickle holds {kind.__name__}; {_REFUSAL}")
 
-    def _key(self, key: Any) -> Any:
-        if not isinstance(key, str | bytes | None) and not (isinstance(key, int) and abs(key) < _MAX_KEY):
-            raise RefusedError(f"its pickle has a key of type {type(key).__name__}; only text and integers are read")
-        return self.encode(key)
-
     def _tensor(self, storage: Storage, offset: int, shape: tuple, strides: tuple) -> list[Any]:
         if not isinstance(storage, Storage):
             raise RefusedError(f"its pickle has a tensor of another kind; {_REFUSAL}")
-        self._count(math.prod(_sizes(shape)) * storage.itemsize)
+        self._count(math.prod(shape) * storage.itemsize)
         if storage.member not in self._storages and self._archive is not None:
             self._storages[storage.member] = self._add(self._archive.read(f"data/{storage.member}"))
         place = self._storages[storage.member]
-        return ["tensor", storage.dtype, _sizes(shape), _sizes(strides), *_sizes([offset]), *place]
+        return ["tensor", storage.dtype, [*shape], [*strides], offset, *place]
 
     def _add(self, data: bytes | memoryview) -> tuple[int, int]:
         """Return place and length of the data among the bytes; places are multiples of 64."""
@@ -269,13 +259,6 @@ class _Encoder:
         self._left -= size
         if self._left < 0:
             raise RefusedError("it repeats values until they are far larger than the file")
-
-
-def _sizes(sizes: Any) -> list[int]:
-    sizes = list(sizes)
-    if not all(type(size) is int and 0 <= size < 1 << 62 for size in sizes):
-        raise ValueError("an array of a negative shape")
-    return sizes
 
 
 def parse(kind: str, content: bytes, records: Iterable[str]) -> tuple[Any, _Encoder]:
