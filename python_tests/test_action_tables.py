@@ -29,8 +29,7 @@ PAGE = (Path(__file__).parents[1] / "docs" / "scaling.md").read_text()
 
 @pytest.fixture(scope="module")
 def ranker():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         known = ladder(GAINS)
         return sopr_fast.fit(known, GAINS, log(ROWS), config=TINY)
 

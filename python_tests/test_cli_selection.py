@@ -182,8 +182,7 @@ def test_estimate_compares_the_simulator_with_known_returns(folder, capsys, tmp_
     (tmp_path / "returns.csv").write_text("name,return\nactor-0,1\nactor-1,2\nactor-2,4\n")
     files = ("--policies", *map(str, sorted(tmp_path.glob("*.npz"))), "--log", str(folder / "log.npz"))
     options = ("--method", "simulator", "--set", "updates=5", "hidden=8", "members=1", "horizon=3", "--json")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         assert main(["estimate", *files, "--returns", str(tmp_path / "returns.csv"), *options]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert len(printed["names"]) == 4 and -1 <= printed["diagnostics"]["known_order"] <= 1

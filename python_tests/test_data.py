@@ -88,8 +88,7 @@ def test_the_time_limit_ends_episodes_without_next_states_and_timeouts():
         assert len(sopr_fast.load_log(arrays).episodes) == 4
     assert caught[0].filename == __file__
     for limited in (arrays, arrays | {"timeouts": np.zeros(21)}):
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
+        with warnings.catch_warnings(action="error"):
             log = sopr_fast.load_log(limited, max_episode_steps=4)
         for part in ("states", "next_states", "timeouts", "episodes"):
             np.testing.assert_array_equal(getattr(log, part), getattr(expected, part))
@@ -136,8 +135,7 @@ def test_the_time_limit_ends_episodes_whose_next_states_are_reset_states():
 
 def test_constant_states_are_no_reset_states():
     ends = np.tile([0, 0, 1], 4)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         log = transitions(np.zeros((12, 2)), np.zeros(12), np.zeros(12), np.zeros((12, 2)), None, ends)
     np.testing.assert_array_equal(log.timeouts, ends)
 
@@ -153,8 +151,7 @@ def test_rows_that_do_not_follow_each_other_warn(order, parts):
     ) as caught:
         sopr_fast.load_log(log)
     assert caught[0].filename == __file__ and len(caught) == 1
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         sopr_fast.load_log({key: values for key, values in arrays.items() if key not in parts})
         sopr_fast.load_log(d4rl_arrays([(1, "terminal"), (1, "timeout"), (1, "terminal"), (1, "timeout")]))
 
@@ -175,8 +172,7 @@ def test_the_time_limit_of_a_log_that_shows_it_changes_nothing():
     arrays = d4rl_arrays()
     expected = sopr_fast.load_log(arrays)
     for log in (arrays, {key: values for key, values in arrays.items() if key != "timeouts"}):
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
+        with warnings.catch_warnings(action="error"):
             limited = sopr_fast.load_log(log, max_episode_steps=4)
         np.testing.assert_array_equal(limited.episodes, expected.episodes)
         np.testing.assert_array_equal(limited.source, np.arange(14))

@@ -68,13 +68,11 @@ def test_a_replay_buffer_that_does_not_tell_time_limits_warns(tmp_path):
         buffer = make_buffer(handle_timeout_termination=handle)
         fill(buffer, 6, np.random.default_rng(0), cut={cut})
         save_buffer(buffer, path)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+        with warnings.catch_warnings(record=True, action="always") as caught:
             log = sopr_fast.load_log(path)
         assert [str(w.message).startswith(f"{path}: 'dones' are taken as terminals") for w in caught] == [True] * count
         assert np.flatnonzero(log.terminals).tolist() == [3] * count
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
+        with warnings.catch_warnings(action="error"):
             load_states(path)
 
 
@@ -116,8 +114,7 @@ def test_actions_of_a_space_without_bounds_or_beyond_1_are_taken_as_they_are(tmp
     assert caught[0].filename == __file__
     actions[3] = 1.5
     np.testing.assert_array_equal(log.actions, actions[:, 0])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         load_states(path)
 
 

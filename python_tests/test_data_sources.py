@@ -68,8 +68,7 @@ def test_mapped_dones_may_include_timeouts_too(arrays):
     arrays["over"] = arrays.pop("timeouts")
     arrays["done"] = arrays.pop("terminals") | arrays["over"]
     columns = {"terminals": "done", "timeouts": "over"}
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         log = sopr_fast.load_log(arrays, columns=columns)
     np.testing.assert_array_equal(log.terminals, arrays["done"] & ~arrays["over"])
     np.testing.assert_array_equal(log.timeouts[:-1], arrays["over"][:-1])
@@ -96,8 +95,7 @@ def test_mostly_equal_states_warn(filled, share):
 
 
 def test_a_mostly_filled_buffer_does_not_warn():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         Subsets.draw(unfilled(260), 1, size=500, clusters=2)
         Subsets.draw(unfilled(10), 1, size=20, clusters=1)
 

@@ -77,8 +77,7 @@ def test_columns_that_float32_rounds_away_are_told(kind, offset, dtype, warns, t
     """With an offset of 1e14, the second column is one float32 number."""
     third = np.full(64, 0.1)  # constant, though the mean of its float64 numbers is another one
     states = np.stack([np.arange(64) % 2, 100 * np.arange(64) + offset, third], 1).astype(dtype)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         if kind != "transitions":
             np.save(tmp_path / "log.npy", states)
             forms = {"list": states.tolist(), "frame": pandas.DataFrame(states), "npy": tmp_path / "log.npy"}

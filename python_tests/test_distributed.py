@@ -39,8 +39,7 @@ def errors(processes):
 def one(tmp_path_factory):
     """Folder and hashes of the results of one process."""
     folder = tmp_path_factory.mktemp("one")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         return folder, [*cases.results(folder), *cases.estimates()]
 
 
@@ -108,8 +107,7 @@ def files(tmp_path_factory):
     (folder / "returns.json").write_text(json.dumps(cases.RETURNS))
     returns = selection_problems.true_values(values)
     (folder / "all.json").write_text(json.dumps(returns))
-    with contextlib.chdir(folder), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with contextlib.chdir(folder), warnings.catch_warnings(action="ignore"):
         assert command([*FIT, "--out", "one.safetensors"]) == 0
     return folder
 

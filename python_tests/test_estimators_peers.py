@@ -14,8 +14,7 @@ pytestmark = pytest.mark.slow
 
 
 def scope_rl(module: str):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         return pytest.importorskip(
             f"scope_rl.ope.{module}", reason="no SCOPE-RL: pip install '.[test-peers]'", exc_type=ImportError
         )

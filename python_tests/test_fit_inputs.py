@@ -139,8 +139,7 @@ def test_few_training_policies_warn():
     with pytest.warns(UserWarning, match="only 11 training policies: about a dozen or more") as caught:
         fit(policies=ladder(gains[:11]), returns=gains[:11])
     assert caught[0].filename == __file__
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         fit(policies=ladder(gains), returns=gains)
 
 
@@ -279,8 +278,7 @@ def test_validation_policies_that_train_are_warned_of():
     with pytest.warns(sopr_fast.TrainingPolicyWarning, match="exactly like them: 'copy', 'again'. The") as caught:
         fit(**inputs, validation=(held_out, [1, 2, 3]))
     assert caught[0].filename == __file__
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         fit(**inputs, validation=(ladder([0.42, 0.88]), [1, 2]))
 
 

@@ -94,8 +94,8 @@ ERRORS = {
 
 @pytest.mark.parametrize("name", ERRORS)
 def test_errors_hold_no_control_characters(name, folder):
-    with pytest.raises((OSError, TypeError, ValueError, RuntimeError)) as error, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    refused = OSError, TypeError, ValueError, RuntimeError
+    with pytest.raises(refused) as error, warnings.catch_warnings(action="ignore"):
         ERRORS[name](folder)
     assert str(error.value).isprintable() and r"\x1b[31m" in str(error.value)
 
@@ -104,8 +104,7 @@ def test_warnings_and_logs_hold_no_control_characters(folder, caplog):
     with pytest.warns(UserWarning) as caught:
         warn(HOSTILE)
     assert str(caught[0].message).isprintable()
-    with caplog.at_level(logging.DEBUG, "sopr_fast"), warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with caplog.at_level(logging.DEBUG, "sopr_fast"), warnings.catch_warnings(record=True, action="always") as caught:
         gains = training_gains()
         policies = {f"{HOSTILE}{gain}": LinearPolicy(gain) for gain in gains}
         ranker = sopr_fast.fit(policies, gains, log(), config=TINY, checkpoint=folder / "run")

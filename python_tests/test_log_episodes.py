@@ -434,8 +434,7 @@ def test_every_row_of_a_bandit_is_an_episode(extra):
     if "terminals" in extra:
         assert len(load(BANDIT | extra)) == 400  # no warning of time limits
     prefers = {"first": lambda states: Probabilities(np.tile(np.float32([1, 0, 0]), (len(states), 1)))}
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         value = ImportanceWeighting(discount=1, bootstraps=2).estimate(prefers, log).values[0]
         FQE(discount=1, updates=20, hidden=(4,)).estimate(prefers, log)
     assert value == pytest.approx(BANDIT["reward"][BANDIT["action"] == 0].mean(), rel=1e-5)
@@ -446,8 +445,7 @@ def test_undiscounted_values_need_episodes_that_end():
         {"still": lambda states: np.zeros((len(states), 1), np.float32)},
         walk() | {"terminals": LAST, "actions": np.zeros((COUNT, 1))},
     )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         method = FQE(updates=2000, hidden=(16,), learning_rate=3e-3, target_rate=0.1)
         value = replace(method, discount=1).estimate(policy, log).values[0]
         assert value == pytest.approx(np.mean(LENGTHS), rel=0.1)  # the reward of every step is 1

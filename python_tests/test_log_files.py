@@ -118,8 +118,7 @@ def test_every_file_loads_like_its_arrays(name, tmp_path, arrays):
     if name.endswith("parquet"):
         pytest.importorskip("pyarrow")
     WRITERS[name](tmp_path / name, arrays)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         assert_same(sopr_fast.load_log(tmp_path / name), sopr_fast.load_log(arrays))
     states = np.asarray(load_states(tmp_path / name), np.float32)
     np.testing.assert_array_equal(states, arrays["observations"])

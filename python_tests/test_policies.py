@@ -487,6 +487,5 @@ def test_whole_numbers_are_questioned(width, states, source):
 
     with pytest.warns(UserWarning, match="policies a return whole numbers, which are taken as continuous actions"):
         probe(several(a=act), states, source)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         probe(several(a=act, b=lambda s: act(s) / 2), states, source)

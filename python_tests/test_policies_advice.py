@@ -140,8 +140,7 @@ def test_state_dicts(tmp_path, content, given, message, advised):
         check(path, given, re.escape(message), advised)
 
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
+with warnings.catch_warnings(action="ignore"):
     sb3 = pytest.importorskip("stable_baselines3", reason="needs the extra [sb3]")
     contrib = pytest.importorskip("sb3_contrib", reason="needs the extra [sb3]")
     d3rlpy = pytest.importorskip("d3rlpy", reason="needs the extra [d3rlpy]")

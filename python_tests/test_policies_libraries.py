@@ -9,8 +9,7 @@ import torch
 
 from sopr_fast.inputs.policies import load
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
+with warnings.catch_warnings(action="ignore"):
     d3rlpy = pytest.importorskip("d3rlpy", reason="needs the extra [d3rlpy]")
     stable_baselines3 = pytest.importorskip("stable_baselines3", reason="needs the extra [sb3]")
     sb3_contrib = pytest.importorskip("sb3_contrib", reason="needs the extra [sb3]")

@@ -297,7 +297,6 @@ def test_logged_actions_in_other_units_are_questioned(factor, warns):
     actions = factor * np.tanh(observations @ weights[0])
     rows = {"observations": observations, "actions": actions, "next_observations": observations + 1}
     log = load_log({**rows, "rewards": np.ones(400), "terminals": np.arange(400) % 20 == 19})
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         Compared.build(list(load(policies).values()), log, needs_actions=True)
     assert any("if the units differ, scale the logged actions" in str(each.message) for each in caught) == warns

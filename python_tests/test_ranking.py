@@ -124,8 +124,7 @@ def test_states_in_another_unit_are_warned_of(ranker, candidates, unit):
 
 def test_columns_of_states_in_another_order_and_constants_are_compared():
     training = torch.stack([torch.linspace(0, 1, 500), torch.full((500,), 3.0), (torch.arange(500) < 5).float()], 1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         warn_of_states(training.flip(0).repeat(3, 1), training)
         warn_of_states(training[5:], training)  # a rare event that did not happen
     with pytest.warns(UserWarning, match=r"in 2 of 3 columns: 0 \(.*\), 1 \(0 to 1, in training 3 to 3\)"):
@@ -139,14 +138,12 @@ def test_equal_scores_of_candidates_that_act_differently_are_said():
         warn_of_scores(["a", "b", "c", "d"], scores, distances, 1.0)
     with pytest.warns(UserWarning, match="nearly equal, though they act differently: scores differ by 0.0002"):
         warn_of_scores(["a", "b", "c", "d"], 1 + 1e-4 * scores, distances, 1.0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         warn_of_scores(["a", "c"], scores[[0, 2]], distances[[0, 2]], 1.0)
 
 
 def test_foreign_candidates_are_named(ranker, candidates):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         ranker.rank(candidates, log())
     odd = {"odd": lambda states: -np.sign(states[:, :2])}
     with pytest.warns(ForeignPolicyWarning, match=r"'odd' \(.*extrapolations") as caught:
@@ -211,8 +208,7 @@ def test_arrays_on_the_training_log_have_a_distance(ranker, candidates, tmp_path
     expected = ranker.rank(candidates)
     for states, given in [(None, log()), (log(), log()), (log().astype(float), log()), (tmp_path / "log.npy", grown)]:
         arrays = {name: policy(given) for name, policy in candidates.items()}
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", ForeignPolicyWarning)
+        with warnings.catch_warnings(action="error", category=ForeignPolicyWarning):
             ranking = ranker.rank(arrays, states)
         np.testing.assert_allclose(ranking.distances, expected.distances, rtol=1e-5)
 
@@ -363,8 +359,7 @@ def test_a_foreign_best_candidate_warns():
     with pytest.warns(ForeignPolicyWarning, match="best candidate 'a' is foreign") as caught:
         assert ranking.best == "a"
     assert caught[0].filename == __file__
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         for limit in (9.0, None):
             assert dataclasses.replace(ranking, distance_limit=limit).best == "a"
 

@@ -12,8 +12,7 @@ import torch
 
 from sopr_fast.inputs.policies import Actor, load
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
+with warnings.catch_warnings(action="ignore"):
     d3rlpy = pytest.importorskip("d3rlpy", reason="needs the extra [d3rlpy]")
 
 from d3rlpy.models import VectorEncoderFactory

@@ -50,8 +50,7 @@ def acts_alike(policy, module, states):
 
 def export_onnx(module, path, rows=7, free=True, **options):
     axes = {"states": {0: "rows"}} if free else None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         torch.onnx.export(
             module.eval(),
             (torch.zeros(rows, DS),),
@@ -87,10 +86,9 @@ GRAPHS = {  # what is exported, rows and whether they are free, names of outputs
 @pytest.mark.parametrize("made, rows, free, names, warning", GRAPHS.values(), ids=GRAPHS)
 def test_onnx_acts_like_its_module(onnx, tmp_path, module, states, made, rows, free, names, warning):
     export_onnx(made(module), tmp_path / "net.onnx", rows, free, **({"output_names": names} if names else {}))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.warns(UserWarning, match=warning) if warning else contextlib.nullcontext():
-            (policy,) = load(tmp_path / "net.onnx").values()
+    warns = pytest.warns(UserWarning, match=warning) if warning else contextlib.nullcontext()
+    with warnings.catch_warnings(action="error"), warns:
+        (policy,) = load(tmp_path / "net.onnx").values()
     acts_alike(policy, module, states)
     with pytest.raises(ValueError, match=r"have 4 columns, but 1 of 1 policies read another number: net reads 5; if"):
         probe([policy], torch.zeros(20, 4), torch.arange(20))

@@ -162,8 +162,7 @@ def test_which_statistics_standardise_a_model(tmp_path, states, normalised, file
         with pytest.raises(ValueError, match=rf"model\.zip: {outcome}"):
             load(tmp_path / "model.zip")
         return
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         (policy,) = load(tmp_path / "model.zip").values()
     said = [str(warning.message) for warning in caught]
     assert len(said) == isinstance(outcome, str) and all(re.search(rf"model\.zip: .*{outcome}", text) for text in said)

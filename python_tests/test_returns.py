@@ -219,8 +219,7 @@ def test_deviations_that_cannot_be_read_are_warned_of(tmp_path, text, message, e
 
 def test_pairs_that_look_like_means_and_deviations_are_questioned():
     rollouts = np.random.default_rng(0).normal([[-900], [-400], [-100]], 90, (3, 2))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         for source in (rollouts, [[1, 0], [0, 1], [1, 1]], [[3, 1], [8, 3]]):
             load_returns(source, NAMES[: len(source)])
         with pytest.raises(
@@ -275,8 +274,7 @@ def test_the_evaluation_of_a_best_model_and_its_checkpoint_counts_once(tmp_path)
     assert load_returns(table).attrs == table.attrs == {"copies": {"best_model": "rl_model_2000_steps"}}
     policies = {name: partial(np.multiply, i) for i, name in enumerate(names)}
     for returns in (tmp_path, table):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             selection = sopr_fast.select(policies, STATES, returns=returns, incumbent="best_model")
         assert sorted(selection.names) == sorted(names[1:]) and selection.incumbent == "rl_model_2000_steps"
 
@@ -381,8 +379,7 @@ def test_fit_and_metrics_take_frames_and_folders(tmp_path):
     frame = pandas.DataFrame({"name": [*policies], "return": gains})[::-1]
     for i, gain in enumerate(gains):
         save_evaluations(tmp_path / f"run_{i}", np.array([[gain, gain], [gain - 1, gain - 1]]))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         rankers = [sopr_fast.fit(policies, source, log(), config=TINY) for source in (frame, tmp_path)]
     states = [ranker.model.state_dict() for ranker in rankers]
     assert all(np.array_equal(states[0][key], states[1][key]) for key in states[0])

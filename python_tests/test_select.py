@@ -355,8 +355,7 @@ def test_a_log_without_rewards_and_policies_without_returns_tell_nothing():
 
 
 def test_sopr_takes_the_place_of_the_simulator_where_rewards_are_missing():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
         selection = select(CANDIDATES, {"observations": log(60, 20).states}, KNOWN, RETURNS)
     assert selection.method == "SOPR-T" and selection.values is not None
     assert any("SOPR-T takes the place of the simulator" in note for note in selection.notes)

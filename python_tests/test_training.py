@@ -387,8 +387,7 @@ def test_a_run_that_collapsed_late_is_judged_by_the_weights_it_kept(monkeypatch)
 
     monkeypatch.setattr(training, "_RESTARTS", 0)
     monkeypatch.setattr(training._Trainer, "step", loses_all_at_the_end)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", CollapsedTrainingWarning)
+    with warnings.catch_warnings(action="error", category=CollapsedTrainingWarning):
         ranker = fit(validation=(ladder([0.33, 0.88]), [0.33, 0.88]))
     assert ranker.history["loss"][-1] == pytest.approx(math.log(2)) and not ranker.history["collapsed"]
     assert ranker.rank(ladder([0.3, 1.2]), log()).best == "gain-1.200"
@@ -444,8 +443,7 @@ def test_a_short_run_that_collapsed_warns():
     ids=str,
 )
 def test_a_good_run_warns_of_no_collapse(options):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", CollapsedTrainingWarning)
+    with warnings.catch_warnings(action="error", category=CollapsedTrainingWarning):
         assert not fit(dataclasses.replace(TINY, **options)).history["collapsed"]
 
 

@@ -28,8 +28,7 @@ SMALL = {"updates": 300, "hidden": (32, 32), "learning_rate": 3e-3}
 
 def on_files(files: Any, config: Any) -> Any:
     """Add the figures to the files of the site."""
-    with warnings.catch_warnings(), matplotlib.rc_context({"svg.hashsalt": "sopr_fast", "font.size": 9}):
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"), matplotlib.rc_context({"svg.hashsalt": "sopr_fast", "font.size": 9}):
         for name, result in {**of_the_example(), **of_a_selection()}.items():
             if isinstance(result, str):
                 files.append(File.generated(config, f"reports/{name}.html", content=result))

@@ -155,8 +155,7 @@ def _mean(
             values[fold.test] = own
         return values, "SOPR-T", None, [f"{lack}, so SOPR-T takes the place of the simulator"]
     chosen = simulator or Simulator()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UncertainEstimateWarning)  # intervals and notes say so
+    with warnings.catch_warnings(action="ignore", category=UncertainEstimateWarning):  # intervals and notes say so
         estimates = chosen.estimate(
             compared.policies,
             compared.log,
