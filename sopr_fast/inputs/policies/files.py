@@ -138,6 +138,6 @@ def _read(file: Path, options: Options) -> list[Policy]:
     except _ERRORS as error:
         kind = next(kind for kind in _ERRORS if isinstance(error, kind))
         raise kind(f"{printable(file)}: {one_line(error) or kind.__name__}") from error
-    except Exception as error:  # a damaged file may raise nearly any type
-        message = f"damaged, or of an unknown form ({type(error).__name__}: {error})"
+    except Exception as error:  # a damaged file, or code in it, may raise nearly any type
+        message = f"damaged, or of a form that cannot be opened ({type(error).__name__}: {error})"
         raise ValueError(f"{printable(file)}: {one_line(message)}") from error

@@ -40,10 +40,7 @@ def read_onnx(path: Path, options: Options) -> list[Called]:
         )
     settings = runtime.SessionOptions()
     settings.log_severity_level, settings.intra_op_num_threads = 4, threads()  # its log shows names as they are
-    try:
-        session = runtime.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime raises its own types
-        raise ValueError(f"onnxruntime cannot open it: {error}") from error
+    session = runtime.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
     inputs = session.get_inputs()
     if len(inputs) != 1 or len(inputs[0].shape) != 2 or inputs[0].type not in ("tensor(float)", "tensor(double)"):
         shown = ", ".join(f"{i.name} {i.type} {i.shape}" for i in inputs)
@@ -106,10 +103,7 @@ def read_exported(path: Path, options: Options) -> list[Called]:
 def _opened(load: Callable, path: Path, what: str, options: Options) -> Any:
     if not options.trust:
         raise ValueError(f"{what} is code: read only with trust=True (--trust), if you trust its maker")
-    try:
-        return load(str(path))
-    except Exception as error:  # torch raises many types
-        raise ValueError(f"torch cannot open it: {error}") from error
+    return load(str(path))
 
 
 def with_head(item: Any, options: Options, head: str | None = None, *, is_program: bool = True) -> Called:

@@ -57,10 +57,7 @@ def read_pickled(path: Path, options: Options) -> Sequence[Policy]:
 
 def _trusted(path: Path, options: Options) -> Sequence[Policy]:
     """Read what torch unpickles: of several modules the actor, with the statistics of states next to it."""
-    try:
-        item: Any = torch.load(path, map_location="cpu", weights_only=False)
-    except Exception as error:  # the code in the file may raise any type
-        raise ValueError(f"torch cannot open it: {type(error).__name__}: {error}") from error
+    item: Any = torch.load(path, map_location="cpu", weights_only=False)
     parts = item if isinstance(item, dict) else dict(enumerate(item)) if isinstance(item, list | tuple) else {}
     modules = {str(key): value for key, value in parts.items() if isinstance(value, torch.nn.Module)}
     if not modules:
