@@ -172,6 +172,12 @@ def test_a_selection_shows_its_numbers(pages):
     assert "sopr-fast select --policies '<b>'" in page.text("code")[0]
 
 
+def test_a_selection_of_measured_policies_predicts_nothing(tmp_path):
+    measured = dict.fromkeys(selection().candidates, -900.0)
+    text = read(selection().update(measured), tmp_path / "s.html").text("html")[0]
+    assert "Measured returns" in text and "Distance is" not in text and "Blue: predicted" not in text
+
+
 def test_few_policies_and_estimates_have_a_report(tmp_path):
     for count, verdict in ((1, "is the only candidate"), (2, "has the highest score of 2 candidates")):
         ranked = replace(ranking(count=count, known=2), distance_limit=1e9)

@@ -32,7 +32,9 @@ def selection_page(selection: Selection) -> Page:
         title="All policies",
         tables=[_table(selection, order, kinds)],
         legend="Distance is the mean squared distance of actions to the nearest known policy, over the median distance "
-        "between two known policies.",
+        "between two known policies."
+        if known.any() and not known.all()
+        else "",
         evidence=_evidence(selection),
         pictures=[*_left_out(selection), *_map(selection, order, kinds)],
         settings=selection.settings,
@@ -53,7 +55,9 @@ def _unrankable(selection: Selection) -> list[str]:
 
 def _main(selection: Selection, order: np.ndarray, kinds: np.ndarray) -> figures.Picture:
     shown = order[: figures.MOST_ROWS]
-    caption = "Returns with 80 % intervals. Grey: measured. Blue: predicted."
+    caption = "Returns with 80 % intervals."
+    if selection.known.any() and selection.candidates:
+        caption += " Grey: measured. Blue: predicted."
     if (kinds[shown] == "foreign").any():
         caption += " Hollow: candidates that this log cannot rank."
     if len(shown) < len(order):
@@ -88,15 +92,17 @@ def _table(selection: Selection, order: np.ndarray, kinds: np.ndarray) -> Table:
     columns.append(column("distance", np.where(kinds == "known", np.nan, selection.distance_ratio)[order]))
     names = [selection.names[i] for i in order]
     return Table(
-        "Returns: measured for known policies, predicted for candidates",
+        "Returns: measured for known policies, predicted for candidates"
+        if selection.candidates
+        else "Measured returns",
         "policy",
         [Name(name) for name in names],
         [
             f"{kind} chosen" if name in selection.verdict.policies else kind
             for name, kind in zip(names, kinds[order], strict=True)
         ],
-        columns,
-        [selection.flags[i] for i in order],
+        [each for each in columns if {*each.texts} - {"", number(np.nan)}],
+        [selection.flags[i] for i in order] if any(selection.flags) else [],
     )
 
 

@@ -27,7 +27,7 @@ class LogDescription:
 
     Attributes:
         rows: Number of steps.
-        episodes: Number of episodes; None for states alone.
+        episodes: Number of episodes; None for only states.
         text: Columns, episodes and their returns, what was not read, and what methods miss.
     """
 
