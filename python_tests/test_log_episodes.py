@@ -186,7 +186,7 @@ def test_terminals_at_the_same_greatest_length_may_be_time_limits():
     random, ends = np.random.default_rng(0), np.arange(1580) % 79 == 78
     states = np.cumsum(random.normal(size=(20, 79, 3)), 1).reshape(-1, 3) + 100 * (np.arange(1580) // 79 % 2)[:, None]
     given = {"observations": states, "actions": states[:, :1], "rewards": states[:, 0], "terminals": ends}
-    with pytest.warns(UserWarning, match="'terminals' are taken as terminals; if a time limit cut"):
+    with pytest.warns(UserWarning, match="'terminals' are taken as terminals, several .*; if a time limit cut"):
         sopr_fast.load_log(given)
     assert not load(given, max_episode_steps=79).terminals.any()
 
@@ -266,7 +266,7 @@ def test_flags_of_first_rows_are_refused_by_advice_that_works(extra, following):
         ),
         (False, {"done": FIRST}, "'done' marks the first row and not the last: if .*'first': 'done'}"),
         (False, {"done": 0 * LAST}, "neither next states nor timeouts show where a time limit cut"),
-        (False, {"terminals": FELL, "truncated": 0 * LAST}, "neither next states nor timeouts show"),
+        (False, {"terminals": 0 * FELL, "truncated": 0 * LAST}, "neither next states nor timeouts show"),
         (True, {"terminals": FELL, "rewards": REWARDS}, "'rewards' are 0 in the first row of each episode and seldom"),
     ],
 )
@@ -351,6 +351,44 @@ def test_ends_of_environments_that_reset_themselves_are_ends():
         "timeouts": 0 * ends,
     }
     assert len(load(table).episodes) == 51
+
+
+@pytest.mark.parametrize("following", [True, False])
+@pytest.mark.parametrize("end", ["terminals", "timeouts", "dones"])
+def test_steps_of_vector_environments_that_only_reset_them_are_left_out(following, end):
+    """As with gymnasium's AutoresetMode.NEXT_STEP: the last state leads to the next first one, with reward 0."""
+    random = np.random.default_rng(0)
+    episodes = [np.cumsum(random.uniform(0.5, 1, (n + 1, 2)), 0) for n in (12, 9, 15, 12)]
+    states = np.concatenate(episodes)
+    last = np.isin(np.arange(len(states)), np.cumsum([len(x) for x in episodes]) - 1)
+    log = {"observations": states, "actions": random.normal(size=len(states)), "rewards": 1.0 - last}
+    log |= {"terminals": np.zeros(len(states)), "timeouts": np.zeros(len(states))} if end != "dones" else {}
+    log[end] = np.append(last[1:], False)
+    log |= {"next_observations": np.roll(states, -1, 0)} if following else {}
+    log = {key: values[:-1] for key, values in log.items()}
+    with pytest.warns(UserWarning, match="dataset: 3 rows after ends, such as row 12, lead with reward 0"):
+        loaded = sopr_fast.load_log(log)
+    kept = [x[: -1 if following or end != "timeouts" else -2] for x in episodes]
+    assert [len(x) for x in kept] == np.diff(loaded.episodes).tolist()
+    np.testing.assert_array_equal(loaded.states, np.concatenate(kept).astype(np.float32))
+    assert not np.isin(loaded.source, np.flatnonzero(last)).any()
+
+
+@pytest.mark.parametrize(
+    "flags", [{"terminals": np.arange(1, 401) % 10 == 0}, {"done": np.ones(400)}, {"episode": np.arange(400)}]
+)
+def test_finite_horizons_and_one_step_episodes_are_no_time_limits(flags):
+    random = np.random.default_rng(0)
+    log = {"observations": random.normal(size=(400, 2)), "actions": random.normal(size=400), "rewards": np.ones(400)}
+    assert load(log | flags).terminals.sum() in (40, 400)
+
+
+def test_short_episodes_in_discrete_states_do_not_go_on():
+    """As in a game of cards, most of whose rows are terminal."""
+    random = np.random.default_rng(0)
+    ended = random.random(2000) < 0.7
+    log = {"observations": random.integers(0, 20, 2000), "actions": np.zeros(2000), "rewards": np.ones(2000)}
+    assert len(load(log | {"terminals": ended, "timeouts": np.zeros(2000)}).episodes) - 1 == ended[:-1].sum() + 1
 
 
 @pytest.mark.parametrize("shuffled", [False, True])

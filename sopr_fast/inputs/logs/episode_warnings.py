@@ -81,6 +81,41 @@ def warn_of_shifted_rewards(rewards: np.ndarray, episodes: np.ndarray, what: str
         )
 
 
+def find_resets(
+    where: str, states: np.ndarray, following: np.ndarray | None, ends: np.ndarray, rewards: np.ndarray
+) -> np.ndarray:
+    """Return (N,) bool: rows after ends (N,) that only lead from an episode's last state to the next first one; warn.
+
+    Vector environments of gymnasium reset themselves in the step after an end, whose reward is 0.
+    """
+    found = np.zeros(len(states), bool)
+    after = np.flatnonzero(ends[:-2]) + 1
+    if following is not None:
+        after = after[(following[after - 1] == states[after]).all(1)]
+    if len(after) < max(_FEWEST_EPISODES, NEARLY_ALL * ends[:-2].sum()) or rewards[after].any() or ends[after].any():
+        return found
+    usual = np.flatnonzero(~ends[:-1])
+    usual = usual[:: 1 + len(usual) // _COUNTED]
+    scale = states[usual].std(0, dtype=np.float64)
+    scale[scale == 0] = 1
+
+    def distance(rows: np.ndarray) -> np.ndarray:
+        return np.sqrt(
+            (((states[rows + 1] if following is None else following[rows]) - states[rows]) / scale) ** 2
+        ).mean(1)
+
+    jumps = distance(after)
+    if (jumps > 2 * np.median(distance(usual))).mean() < 0.7 or np.median(jumps) < 1.2 * np.median(distance(after - 1)):
+        return found
+    warn(
+        f"{where}: {len(after):,} rows after ends, such as row {after[0]}, lead with reward 0 from the last state of "
+        "an episode to the first of the next, as vector environments that reset themselves write them: they are left "
+        "out"
+    )
+    found[after] = True
+    return found
+
+
 def warn_of_unread(parts: Parts) -> None:
     """Warn of arrays that look like ends and are not read: by their names, or where nothing else marks ends."""
     is_marked = not {*ENDS, "episodes"}.isdisjoint(parts.arrays)

@@ -10,7 +10,6 @@ import numpy as np
 
 from ...runtime.warn import warn
 from .episode_warnings import (
-    NEARLY_ALL,
     counts_up,
     number_rows,
     question_flags,
@@ -136,13 +135,14 @@ def decide(
             "numbers of episodes: name these by sopr_fast.load_log(…, columns={'episodes': …}) (--columns "
             "episodes=…)"
         )
-    if limit is None and ends.mixed and (terminals & ~inside).any():
+    if limit is None and ends.mixed and (terminals & ~inside).any() and not terminals[:-1].all():
         mixed = next(part for part in _MIXED if part in ends.deciders)
         is_flag = mixed in ("terminals", "dones") or names[mixed] != names.get("next_states")
         what = repr(names[mixed]) if is_flag and mixed in ENDS and mixed != "first" else f"ends by {names[mixed]!r}"
+        at = ", several of them at the greatest length" if mixed == "terminals" else ""
         warn(
-            f"{where}: {what} are taken as terminals; if a time limit cut episodes, name the steps it cut 'timeouts', "
-            "or pass sopr_fast.load_log(…, max_episode_steps=…) (--max-episode-steps …)"
+            f"{where}: {what} are taken as terminals{at}; if a time limit cut episodes, name the steps it cut "
+            "'timeouts', or pass sopr_fast.load_log(…, max_episode_steps=…) (--max-episode-steps …)"
         )
     elif limit is None and _lacks_cuts(ends) and (following is None or _are_shifted(linked, terminals, inside)):
         warn(
@@ -177,11 +177,12 @@ def _are_shifted(linked: np.ndarray | None, terminals: np.ndarray, inside: np.nd
 
 
 def _lacks_cuts(ends: Ends) -> bool:
-    """Return whether flags show no cut, though there may be some: they have none, or the last row is not marked."""
+    """Return whether flags show no cut, though there may be some: there are no flags of cuts, or no ends at all."""
     decided = {*ends.deciders}
     if decided <= {"terminals"}:
-        return not ends.terminals[:-1].all()
-    return decided <= {"terminals", "timeouts", "dones"} and not ends.closes.any() and not ends.terminals[-1]
+        lengths = np.diff(np.flatnonzero(np.append(ends.terminals[:-1], True)), prepend=-1)
+        return not (lengths == lengths[0]).all() or (len(lengths) == 1 and not ends.terminals[-1])
+    return decided <= {"terminals", "timeouts", "dones"} and not (ends.closes | ends.terminals).any()
 
 
 def _find_ends(
@@ -272,11 +273,13 @@ def _goes_on(states: np.ndarray, next_states: np.ndarray | None, terminals: np.n
     apart = np.median(distance(plain, random.permutation(plain)))
     if usual[0] < apart / 2:
         rows = rows[distance(rows, rows + 1) <= min(2 * usual[1], apart / 2)]
+        few = states[plain[:_COUNTED]]
+        is_discrete = len(np.unique(few, axis=0)) <= len(few) / 2
+        share = 0.5 if is_discrete else 0.1 if next_states is None else 0
     else:
         rows = rows[terminals[rows + 1] | terminals[rows - 1]]
-    few = states[plain[:_COUNTED]]
-    is_discrete = len(np.unique(few, axis=0)) <= len(few) / 2
-    if len(rows) <= (0.5 if is_discrete else 0.1 if next_states is None else 0) * candidates.sum():
+        share = 1 - 0.5 * (1 - terminals.mean()) ** 2  # well beyond the share by chance, as among short episodes
+    if len(rows) <= share * candidates.sum():
         return none  # by chance, an episode may begin where the one before ended
     none[rows] = True
     return none
@@ -354,7 +357,7 @@ def follow(
         return dropped, states[np.where(terminals & ~inside, rows, np.minimum(rows + 1, len(states) - 1))]
     dropped, cut, after = np.zeros(len(states), bool), timeouts[:-1], following[:-1]
     resets = cut & (after == states[1:]).all(1) & (after != states[:-1]).any(1)
-    if resets.sum() > NEARLY_ALL * cut.sum():
+    if resets.sum() > cut.sum() / 2:
         warn(
             f"{where}: at {resets.sum():,} of {cut.sum():,} time limits, the next state is the first state of the next "
             "episode, as environments that reset themselves return it; these steps are dropped: replace it by the "

@@ -12,7 +12,7 @@ from ...runtime.checks import check_integer
 from ...runtime.rows import FileRows
 from ...runtime.warn import warn
 from .arrays import Checks, Lazy, shape_of, warn_of_equal_rows, warn_of_padding
-from .episode_warnings import warn_of_shifted_rewards
+from .episode_warnings import find_resets, warn_of_shifted_rewards
 from .episodes import decide, follow, order_rows, take, verdict
 from .files import check_memory
 from .hdf5 import Hdf5Array
@@ -121,6 +121,23 @@ class Transitions:
         flags, ids, steps = {part: take(x, order) for part, x in flags.items()}, take(ids, order), take(steps, order)
         rows = order if rows is None else take(rows, order)
         states, following, unknown = take(states, rows), take(following, rows), take(unknown, rows)
+        rewards = checks.column("rewards", parts.arrays["rewards"], total)
+        ends = np.any(
+            [x for part, x in flags.items() if part in ("terminals", "timeouts", "dones")] or [unknown], axis=0
+        )
+        resets = (
+            np.zeros(len(states), bool)
+            if limit == 1
+            else find_resets(where, states, following, ends, take(rewards, rows))
+        )
+        if resets.any():
+            flags, ids, steps = (
+                {part: x[~resets] for part, x in flags.items()},
+                take(ids, ~resets),
+                take(steps, ~resets),
+            )
+            states, following, unknown = states[~resets], take(following, ~resets), unknown[~resets]
+            rows = np.flatnonzero(~resets) if rows is None else rows[~resets]
         equal = warn_of_equal_rows(states, f"{where}: ")
         terminals, timeouts, inside, deciders = decide(parts, states, following, flags, ids, steps, limit)
         dropped, following = follow(states, following, terminals, timeouts, inside, where)
@@ -136,13 +153,9 @@ class Transitions:
         source = kept if rows is None else rows[kept]
         states = _keep(states, kept, parts.arrays["states"])
         following = _keep(following, kept, parts.arrays.get("next_states"))
-        actions, rewards = (
-            _keep(values, source, parts.arrays[part])
-            for part, values in (
-                ("actions", checks.table("actions", parts.arrays["actions"], total)),
-                ("rewards", checks.column("rewards", parts.arrays["rewards"], total)),
-            )
-        )
+        rewards = _keep(rewards, source, parts.arrays["rewards"])
+        actions = checks.table("actions", parts.arrays["actions"], total)
+        actions = _keep(actions, source, parts.arrays["actions"])
         if not equal:
             warn_of_padding(states, actions, rewards, f"{where}: ")
         warn_of_shifted_rewards(rewards, episodes, f"{where}: {checks.name('rewards')}")
