@@ -9,6 +9,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from test_reader_weights import Runs
 
 from sopr_fast.inputs.policies import Actor, load
 
@@ -93,14 +94,11 @@ def test_damaged_files(tmp_path):
 
 
 def test_hostile_file_is_refused_and_not_run(tmp_path):
-    class Runs:
-        def __reduce__(self):
-            return os.system, (f"touch {tmp_path / 'ran'}",)
-
+    runs = Runs(os.system, f"touch {tmp_path / 'ran'}")
     weights = io.BytesIO()
-    torch.save({"policy": {"_mu.weight": Runs()}}, weights)
+    torch.save({"policy": {"_mu.weight": runs}}, weights)
     config = json.dumps({"config": {"type": "sac", "params": {}}})
-    for poisoned in (Runs(), weights.getvalue()):
+    for poisoned in (runs, weights.getvalue()):
         saved = {"config": config, "torch": poisoned}
         (tmp_path / "policy.d3").write_bytes(pickle.dumps(saved))
         with pytest.raises(ValueError, match=r"policy\.d3: its pickle names posix\.system; only arrays"):

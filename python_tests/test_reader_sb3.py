@@ -12,6 +12,7 @@ import zipfile
 import numpy as np
 import pytest
 import torch
+from test_reader_weights import Runs
 from torch import distributions as dist
 from torch import nn
 
@@ -270,13 +271,11 @@ def test_unknown_layers_are_refused(tmp_path):
 
 @pytest.mark.parametrize("key", ["policy_class", "action_space", "observation_space"])
 def test_hostile_settings_are_refused_and_not_run(tmp_path, key):
-    class Runs:
-        def __reduce__(self):
-            return os.system, (f"touch {tmp_path / 'ran'}",)
+    runs = Runs(os.system, f"touch {tmp_path / 'ran'}")
 
     def poison(content):
         settings = json.loads(content)
-        settings[key][":serialized:"] = base64.b64encode(pickle.dumps(Runs())).decode()
+        settings[key][":serialized:"] = base64.b64encode(pickle.dumps(runs)).decode()
         return json.dumps(settings).encode()
 
     make(sb3.PPO).save(tmp_path / "model.zip")

@@ -32,15 +32,10 @@ def load_files(
 
     Args:
         places: Files and folders, at least one.
-        options: Options of the readers.
-        skip: Skip files that cannot be read, with a warning for each, instead of raising.
+        options, skip: See `sopr_fast.load_policies`.
         relative_to: Folder to which names are relative, instead of the one that contains everything given.
 
-    Raises:
-        FileNotFoundError, ImportError, OSError, MemoryError, ValueError: See `sopr_fast.load_policies`.
-
-    Warns:
-        UserWarning: A file was skipped, or normalisation statistics seem to be missing.
+    Raises and warns as `sopr_fast.load_policies` does.
     """
     policies: dict[str, Policy] = {}
     reason = ""
