@@ -1,6 +1,7 @@
 import math
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from scipy.optimize import minimize_scalar
@@ -110,7 +111,6 @@ def test_bad_preferences(y, message):
 
 
 def test_preferences_of_a_frame_are_matched_by_name():
-    pandas = pytest.importorskip("pandas")
     y = np.array([[np.nan, 1, 1], [0, np.nan, 0.5], [0, 0.5, np.nan]])
     expected = losses.check_preferences(y, ["b", "c", "a"])
     named = pandas.DataFrame(y, ["b", "c", "a"], ["b", "c", "a"])

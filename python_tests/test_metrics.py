@@ -2,6 +2,7 @@ import itertools
 import math
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from hypothesis import given, settings
@@ -48,7 +49,6 @@ def test_rank_correlation_refuses(a, b, message):
 
 
 def test_two_indexes_must_agree():
-    pandas = pytest.importorskip("pandas")
     a, b = pandas.Series([1, 2, 3], list("abc")), pandas.Series([3, 2, 1], list("cba"))
     regret = lambda returns, scores: metrics.regret_at_k(returns=returns, scores=scores, k=1)  # noqa: E731
     for name, metric in (("spearman", metrics.spearman), ("regret_at_k", regret)):

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 from markupsafe import Markup
 
+from ..ranking.tables import MISSING
 from ..runtime.text import printable
 
 _LONGEST = 200
 _TIED = "\u00a0"
-MISSING = "–"
 
 
 class Name(str):
