@@ -49,7 +49,7 @@ def log():
 
 def fqe_step(log, policies: int, batch_size: int):
     adapted, layout, prepared = read(candidates(policies), log)
-    actions = PolicyActions(adapted, layout, prepared, progress=False)
+    actions = PolicyActions(adapted, layout, prepared)
     batches = Batches([np.arange(prepared.count)], batch_size, 0, "cpu")
     return CriticLearner(
         prepared,
@@ -95,8 +95,8 @@ def test_dual_dice_of_ten_policies(log, contend):
     steps = []
     for policies in (POLICIES, 1):
         adapted, layout, prepared = read(candidates(policies), log)
-        actions = PolicyActions(adapted, layout, prepared, progress=False)
-        steps.append(dual_dice.DualDICELearner(dual_dice.DualDICE(), prepared, actions, DISCOUNT, 0).step)
+        actions = PolicyActions(adapted, layout, prepared)
+        steps.append(dual_dice.DualDICELearner(dual_dice.DualDICE(discount=DISCOUNT), actions, 0).step)
 
     def run(step, times: int) -> None:
         for update in range(times):

@@ -224,7 +224,7 @@ def test_one_episode_tells_no_standard_error(name, log):
 def test_runs_of_dual_dice_share_no_random_numbers(log):
     policies, layout, prepared = read(gains(), log)
     actions = PolicyActions(policies, layout, prepared)
-    runs = [DualDICELearner(METHODS["dual-dice"], prepared, actions, 0.9, seed) for seed in range(4)]
+    runs = [DualDICELearner(METHODS["dual-dice"], actions, seed) for seed in range(4)]
     starts = [network.parameters[0].detach().numpy().tobytes() for run in runs for network in (run.nu, run.zeta)]
     assert len(set(starts)) == 8
     assert len({batches.seed for run in runs for batches in (run.batches, run.initial)}) == 8

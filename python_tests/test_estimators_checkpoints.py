@@ -118,7 +118,7 @@ def test_checkpoint_of_a_fitted_behaviour_serves_other_weightings(log, tmp_path,
     estimates = other.estimate(gains(), log, checkpoint=path)
     np.testing.assert_array_equal(estimates.values, whole.values)
     with pytest.raises(ValueError, match="is of a run with other"):
-        replace(method, components=2).estimate(gains(), log, checkpoint=path)
+        replace(method, hidden=(4,)).estimate(gains(), log, checkpoint=path)
 
 
 @pytest.mark.parametrize("method", [FQE(**SMALL), FQE(**SMALL, memory=0)])

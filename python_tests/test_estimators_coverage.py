@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from estimators import SMALL, gains, loud, small_log, unwarned
+from estimators import SMALL, gains, loud, small_log, unwarned, with_other
 from mdps import Linear, LinearGain, TablePolicy, Tabular
 from problems import transitions
 
@@ -56,8 +56,10 @@ def test_coverage_of_arrays_where_no_row_is_followed_by_another():
 @loud
 @pytest.mark.parametrize("fitted", [False, True])
 def test_importance_weighting_warns_of_disjoint_support(fitted, disjoint):
+    policies, log = disjoint
+    log = with_other(log, log_probs=None) if fitted else log
     with pytest.warns(UncertainEstimateWarning, match=r"hardly covers 'never' \(0\): fewer"):
-        estimates = ImportanceWeighting(discount=0.9, fitted=fitted, updates=500, hidden=(16,)).estimate(*disjoint)
+        estimates = ImportanceWeighting(discount=0.9, updates=500, hidden=(16,)).estimate(policies, log)
     effective = estimates.diagnostics["effective_sample_size"]
     assert effective[0] == 0 and effective[1] > 100
     assert math.isnan(estimates.standard_errors[0]) and estimates.standard_errors[1] < 0.5

@@ -105,14 +105,11 @@ def test_behaviour_q_leaves_out_timeouts():
     np.testing.assert_allclose(critic(np.eye(2), np.ones((2, 1)))[0], mdp.q(np.ones((2, 1)), 0.5)[:, 0], rtol=0.04)
 
 
-@pytest.mark.parametrize(
-    ("seed", "exponent"),
-    [(0, 2.0), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 2.0), (0, 1.5), (1, 1.5)))],
-)
-def test_dual_dice_of_a_table(tabular, seed, exponent):
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_dual_dice_of_a_table(tabular, seed):
     """Values are within 1 % of the log's process, ratios within 8 % of their standard deviation."""
     _, known, tables, log = tabular
-    method = DualDICE(hidden=(), updates=3000, batch_size=512, nu_rate=1e-2, zeta_rate=1e-2, exponent=exponent)
+    method = DualDICE(hidden=(), updates=3000, batch_size=512, nu_rate=1e-2, zeta_rate=1e-2)
     estimates = replace(method, discount=DISCOUNT).estimate(policies(tables), log, seed=seed)
     np.testing.assert_allclose(estimates.values, [known.value(t, DISCOUNT) for t in tables.values()], rtol=0.01)
     pairs = frequency(log)
@@ -132,8 +129,8 @@ def test_importance_weighting_of_a_table(tabular, fitted):
     mdp, _, tables, _ = tabular
     behaviour = 0.5 * mdp.policy(10) + 0.5 / 3
     for seed in (0, 1):
-        log = mdp.log(behaviour, 2000, 8, seed=seed, log_probs=True)
-        method = ImportanceWeighting(fitted=fitted, updates=1000, hidden=())
+        log = mdp.log(behaviour, 2000, 8, seed=seed, log_probs=not fitted)
+        method = ImportanceWeighting(updates=1000, hidden=())
         estimates = replace(method, discount=DISCOUNT).estimate(policies(tables), log, seed=seed)
         expected = np.array([mdp.value_within(t, DISCOUNT, 8) for t in tables.values()])
         errors = estimates.standard_errors

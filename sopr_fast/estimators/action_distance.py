@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,8 +28,6 @@ class ActionDistanceEstimator(SupervisedEstimator):
     Attributes:
         rows: Number of logged states on which policies are compared, evenly spaced.
     """
-
-    leaves_one_out: ClassVar[bool] = True
 
     rows: int = option(4096, integer(1))
 

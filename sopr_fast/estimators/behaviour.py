@@ -14,6 +14,7 @@ from .learning import Batches, Learner
 from .log import Log
 from .networks import StackedMLP
 
+_COMPONENTS = 5  # normals in the mixture
 EDGE = 1 - 1e-4  # actions beyond ±EDGE are clipped, so that their inverse tanh stays small
 
 
@@ -26,19 +27,16 @@ class BehaviourPolicy(Learner):
     Args:
         log: The log.
         hidden: Widths of the hidden layers.
-        components: Normals in the mixture.
         learning_rate: Learning rate of Adam.
         batch_size: Rows per step.
         seed: Seed of initial weights, held-out episodes and mini-batches.
     """
 
-    def __init__(
-        self, log: Log, *, hidden: Sequence[int], components: int, learning_rate: float, batch_size: int, seed: int
-    ):
-        self.log, self.components = log, components
+    def __init__(self, log: Log, *, hidden: Sequence[int], learning_rate: float, batch_size: int, seed: int):
+        self.log = log
         self.squash = not log.discrete and bool((np.abs(log.transitions.actions) <= 1).all())
         self.actions = torch.from_numpy(log.transitions.actions).to(log.device) if self.squash else log.actions
-        width = log.action_dim if log.discrete else components * (2 * log.action_dim + 1)
+        width = log.action_dim if log.discrete else _COMPONENTS * (2 * log.action_dim + 1)
         self.network = StackedMLP([log.state_dim, *hidden, width], seed=seed, device=log.device)
         self.trained = {str(i): parameter for i, parameter in enumerate(self.network.parameters)}
         self.optimizers = {"adam": Adam(self.network.parameters, learning_rate)}
@@ -70,10 +68,8 @@ class BehaviourPolicy(Learner):
             actions = actions.atanh()
         else:
             log_jacobian = -float(np.log(log.units.action_scale).sum())
-        weight, mean, log_std = out.split(
-            [self.components, self.components * log.action_dim, self.components * log.action_dim], 1
-        )
-        mean, log_std = (x.unflatten(1, (self.components, -1)) for x in (mean, log_std))
+        weight, mean, log_std = out.split([_COMPONENTS, *2 * [_COMPONENTS * log.action_dim]], 1)
+        mean, log_std = (x.unflatten(1, (_COMPONENTS, -1)) for x in (mean, log_std))
         log_std = log_std.clamp(-5, 2)
         normal = -0.5 * ((actions[:, None] - mean) * (-log_std).exp()).square() - log_std - 0.5 * math.log(2 * math.pi)
         return torch.logsumexp(weight.log_softmax(1) + normal.sum(2), 1) + log_jacobian

@@ -37,12 +37,11 @@ def covered_shares(policies: PoliciesLike, log: LogLike) -> dict[str, float]:
         UncertainEstimateWarning: Outliers dwarf all other logged actions.
     """
     adapted, layout, prepared = read(policies, log)
-    actions = PolicyActions(adapted, layout, prepared, memory=0)
-    shares = 1 - uncovered_shares(actions, prepared)
+    shares = 1 - _shares(PolicyActions(adapted, layout, prepared, memory=0))
     return dict(zip([policy.name for policy in adapted], shares.tolist(), strict=True))
 
 
-def uncovered(actions: PolicyActions, log: Log) -> np.ndarray:
+def uncovered(actions: PolicyActions) -> np.ndarray:
     """Return the share of states in which each policy acts unlike the log.
 
     A policy acts unlike the log in a state if its action is farther from the actions logged in similar states than 99 %
@@ -53,7 +52,6 @@ def uncovered(actions: PolicyActions, log: Log) -> np.ndarray:
 
     Args:
         actions: What P policies do in the states of the log.
-        log: The log.
 
     Returns:
         (P,) float64 shares.
@@ -61,7 +59,7 @@ def uncovered(actions: PolicyActions, log: Log) -> np.ndarray:
     Warns:
         UncertainEstimateWarning: The share of a policy exceeds 0.9.
     """
-    shares = uncovered_shares(actions, log)
+    shares = _shares(actions)
     warn_about(
         {actions.policies[i].name: f"{shares[i]:.0%}" for i in np.flatnonzero(shares > _MOST_UNCOVERED)},
         "the log hardly covers {}: in this share of its states they act unlike any action logged nearby, so the "
@@ -71,8 +69,8 @@ def uncovered(actions: PolicyActions, log: Log) -> np.ndarray:
 
 
 @torch.no_grad()
-def uncovered_shares(actions: PolicyActions, log: Log) -> np.ndarray:
-    """Return (P,) float64 shares as `uncovered` does, without warnings."""
+def _shares(actions: PolicyActions) -> np.ndarray:
+    log = actions.log
     rows, candidates = log.evaluated_rows(_STATES), log.evaluated_rows()
     neighbours = _nearest(log, rows, candidates)  # (B, k)
     policies = len(actions.policies)

@@ -52,10 +52,15 @@ class ValueScale:
         """Return the scale of a log's values."""
         transitions = log.transitions
         rewards = transitions.rewards.astype(np.float64)
-        endless = rewards.mean() / decay(transitions, discount)
+        rate = decay(transitions, discount)
+        endless = rewards.mean() / rate
         to_go = returns_to_go(rewards, transitions.terminals, transitions.episodes, discount, endless)
         scale = max(float(to_go.std()), float(rewards.std()), 1e-6 * abs(endless)) or 1e-6
-        return cls(float(to_go.mean()), scale, *possible_values(transitions, discount))
+        extremes = [float(rewards.min()), float(rewards.max())]
+        bounds = [reward / rate for reward in extremes]
+        if transitions.terminals.any():
+            bounds += extremes  # an episode may have one step
+        return cls(float(to_go.mean()), scale, min(bounds), max(bounds))
 
     def normalise(self, values: _Number) -> _Number:
         """Return values in the critics' units."""
@@ -81,22 +86,6 @@ def decay(transitions: Transitions, discount: float) -> float:
             "are cut; pass discount=0.99, or mark the ends as 'terminals'"
         )
     return 1 / transitions.longest
-
-
-def possible_values(transitions: Transitions, discount: float, *, any_length: bool = False) -> tuple[float, float]:
-    """Return the least and the largest discounted return that the logged rewards allow.
-
-    Args:
-        transitions: The log.
-        discount: Discount factor γ.
-        any_length: Whether sums over one step or more count too where no episode ends in a terminal.
-    """
-    low, high = float(transitions.rewards.min()), float(transitions.rewards.max())
-    rate = decay(transitions, discount)
-    bounds = [low / rate, high / rate]
-    if any_length or transitions.terminals.any():
-        bounds += [low, high]
-    return min(bounds), max(bounds)
 
 
 def returns_to_go(
@@ -203,16 +192,7 @@ class CriticLearner(Learner):
         self.copies, self.members = copies, len(batches.pools)
         self.discount, self.target_rate = discount, target_rate
         self.scale = ValueScale.of(log, discount)
-        self.critic = ActionValue(
-            log.state_dim,
-            log.action_dim,
-            log.discrete,
-            hidden,
-            draws=self.members,
-            copies=copies,
-            seed=seed,
-            device=log.device,
-        )
+        self.critic = ActionValue(log.units, hidden, draws=self.members, copies=copies, seed=seed)
         self.target = self.critic.frozen_copy()
         self.trained = {f"critic.{i}": p for i, p in enumerate(self.critic.parameters)}
         self.trained |= {f"target.{i}": p for i, p in enumerate(self.target.parameters)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from .reward_estimator import Problem, RewardEstimator
 _CHUNK = 1 << 16
 _FEWEST_EFFECTIVE_ROWS = 100
 _WATCHED_ROWS = 4096
+_AVERAGED = 0.25  # share of the updates, the last ones, over which the weights of ζ are averaged
 
 
 @dataclass(frozen=True)
@@ -31,10 +32,10 @@ class DualDICE(RewardEstimator):
 
     The networks ν and ζ of all policies are trained together on
 
-        min over ν, max over ζ of E[(ν(s,a) - γ (1 - terminal) ν(s',a')) ζ(s,a) - f*(ζ(s,a))] - (1 - γ) E[ν(s0,a0)]
+        min over ν, max over ζ of E[(ν(s,a) - γ (1 - terminal) ν(s',a')) ζ(s,a) - ζ(s,a)² / 2] - (1 - γ) E[ν(s0,a0)]
 
     over logged (s, a, s') and the policy's a'. At the optimum, ζ is the ratio of the policy's state-action distribution
-    to the log's. With f(x) = |x|^p / p, the convex conjugate f*(y) is |y|^q / q, where 1/p + 1/q = 1.
+    to the log's. The weights of ζ are averaged over the last quarter of the updates.
 
     The value is the discounted return Σ ζ r / Σ ζ (1 - γ (1 - terminal)) over the log. The denominator normalises the
     ratios: it is what their sum must be. Without terminals, the value is the weighted mean reward, divided by 1 - γ.
@@ -45,8 +46,6 @@ class DualDICE(RewardEstimator):
         hidden: See `FQE`.
         nu_rate: Learning rate of Adam for ν.
         zeta_rate: Learning rate of Adam for ζ.
-        exponent: p, more than 1. The paper uses 1.5 and 2.
-        average: Share of the updates, the last ones, over which the weights of ζ are averaged.
         draws: See `FQE`.
         memory: See `FQE`.
 
@@ -63,15 +62,11 @@ class DualDICE(RewardEstimator):
             1.5, or a value lies outside what rewards allow.
     """
 
-    trains_each_policy: ClassVar[bool] = True
-
     updates: int = option(20000, integer(1))
     batch_size: int = option(256, integer(1))
     hidden: tuple[int, ...] = option((256, 256), widths)
     nu_rate: float = option(1e-4, number(above=0))
     zeta_rate: float = option(1e-3, number(above=0))
-    exponent: float = option(2.0, number(above=1))
-    average: float = option(0.25, number(most=1))
     draws: int = option(4, integer(1))
     memory: float = option(1 << 30, number())
 
@@ -81,7 +76,7 @@ class DualDICE(RewardEstimator):
             raise ValueError("DualDICE needs a discount below 1, such as 0.99; FQE and importance weighting take 1")
         actions = problem.actions(draws=self.draws, memory=self.memory)
         with timings.stage("training"):
-            learner = DualDICELearner(self, log, actions, self.discount, request.seed)
+            learner = DualDICELearner(self, actions, request.seed)
             curve = learn(
                 learner,
                 self.updates,
@@ -124,26 +119,22 @@ class DualDICELearner(Learner):
 
     Args:
         options: Options of the estimator.
-        log: The log.
         actions: What the policies do in the states of the log.
-        discount: Discount factor γ.
         seed: Seed of initial weights and mini-batches.
     """
 
-    def __init__(self, options: DualDICE, log: Log, actions: PolicyActions, discount: float, seed: int):
-        self.options, self.log, self.actions, self.discount = options, log, actions, discount
+    def __init__(self, options: DualDICE, actions: PolicyActions, seed: int):
+        self.options, self.actions, self.discount = options, actions, options.discount
+        self.log = log = actions.log
         seed, other = 2 * seed, 2 * seed + 1  # no two runs share a stream, as seed + 1 would
         self.batches = Batches([np.arange(log.count)], options.batch_size, seed, log.device)
         starts = log.initial.cpu().numpy()
         self.initial = Batches([starts], options.batch_size, other, log.device)
         copies = len(actions.policies)
 
-        def network(seed: int) -> ActionValue:
-            return ActionValue(
-                log.state_dim, log.action_dim, log.discrete, options.hidden, copies=copies, seed=seed, device=log.device
-            )
-
-        self.nu, self.zeta = network(seed), network(other)
+        self.nu, self.zeta = (
+            ActionValue(log.units, options.hidden, copies=copies, seed=each) for each in (seed, other)
+        )
         self.averaged = self.zeta.frozen_copy()
         self.trained = {
             f"{name}.{i}": parameter
@@ -158,7 +149,7 @@ class DualDICELearner(Learner):
 
     def step(self, update: int) -> Tensor:
         """Update all networks once and return their losses (P,)."""
-        log, conjugate = self.log, self.options.exponent / (self.options.exponent - 1)
+        log = self.log
         rows, starts = self.batches(update)[0], self.initial(update)[0]
         states, actions = log.states(rows), log.actions[rows]
         alive = self.discount * (1 - log.terminals[rows])
@@ -168,15 +159,14 @@ class DualDICELearner(Learner):
         nu_next, nu_start = nu_evaluated.split([len(rows), len(starts)], 1)
         residual = self.nu(states, actions) - alive * nu_next
         zeta = self.zeta(states, actions)
-        penalty = zeta.square() / 2 if conjugate == 2 else zeta.abs().pow(conjugate) / conjugate
-        inner = masked_mean(residual * zeta - penalty, self.actions.has_next_action(rows))
+        inner = masked_mean(residual * zeta - zeta.square() / 2, self.actions.has_next_action(rows))
         loss = inner - (1 - self.discount) * nu_start.mean(1)
         for optimizer in self.optimizers.values():
             optimizer.zero_grad()
         loss.sum().backward()
         for optimizer in self.optimizers.values():
             optimizer.step()
-        first = self.options.updates - max(1, int(self.options.average * self.options.updates))
+        first = self.options.updates - max(1, int(_AVERAGED * self.options.updates))
         self.averaged.network.move_toward(self.zeta.network, 1 / max(1, update - first + 1))
         return loss.detach()
 

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import torch
 
 from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
-from ..inputs.logs import load_transitions
 from ..inputs.policies import Policy
 from ..inputs.policies import load as load_policies
 from ..inputs.returns import check_ordered
@@ -52,18 +51,11 @@ class Estimator(Options, ABC):
         supervised: Whether `estimate` learns from known policies and needs their returns.
         uses_known: Whether `estimate` uses known policies and their returns where they are given.
         needs_rewards: Whether the log must hold rewards; otherwise logged states are enough.
-        leaves_one_out: Whether a policy that is itself known is valued without its own return, at no extra cost.
-        reuses_subsets: Whether the method clusters states and accepts `Subsets` in place of a log.
-        trains_each_policy: Whether each policy has networks of its own and the policies share little work, so that
-            `evaluate` and `select` let processes train blocks of policies.
     """
 
     supervised: ClassVar[bool] = False
-    leaves_one_out: ClassVar[bool] = False
     uses_known: ClassVar[bool] = False
     needs_rewards: ClassVar[bool] = True
-    reuses_subsets: ClassVar[bool] = False
-    trains_each_policy: ClassVar[bool] = False
 
     @property
     def name(self) -> str:
@@ -131,7 +123,7 @@ class Estimator(Options, ABC):
             return self._estimate(request)
 
     def prepare(self, policies: Any, log: Any, *, seed: int = 0) -> tuple[list[Policy], Any]:
-        """Do the work that several calls of `estimate` share, such as reading the log and asking policies to act.
+        """Do the work that several calls of `estimate` share: read the log and ask policies to act.
 
         `estimate` gives the same values for what this method returns as for what was passed to it, with one seed.
 
@@ -143,8 +135,7 @@ class Estimator(Options, ABC):
         Returns:
             The policies in input order, and the log.
         """
-        log = load_transitions(log)
-        return load_policies(policies).for_log(log.source_count), log
+        return list(load_policies(policies).values()), log
 
     def _check_processes(self, request: Request) -> None:
         """Check that all processes of the group were asked the same, and that networks which each trains will be equal.

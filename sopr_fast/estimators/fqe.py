@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from ..runtime.fields import integer, number, option, optional, widths
-from .coverage import uncovered
-from .critics import Critic, CriticLearner, decay, lag, target_rate
-from .learning import Batches, learn
-from .reward_estimator import Problem, RewardEstimator
+from ..runtime.fields import number, option
+from .critic_estimator import CriticEstimator
+from .reward_estimator import Problem
 
 _WATCHED_STATES = 1024
 
 
 @dataclass(frozen=True)
-class FQE(RewardEstimator):
+class FQE(CriticEstimator):
     """Fitted Q evaluation (Le et al., 2019) with the target networks and normalisation of Kostrikov & Nachum (2020).
 
     The networks of all policies are trained together on the same mini-batches from the same initial weights, so the
@@ -50,57 +48,24 @@ class FQE(RewardEstimator):
             outside what rewards allow.
     """
 
-    trains_each_policy: ClassVar[bool] = True
-
-    updates: int = option(20000, integer(1))
-    batch_size: int = option(256, integer(1))
-    hidden: tuple[int, ...] = option((256, 256), widths)
-    learning_rate: float = option(3e-4, number(above=0))
-    target_rate: float | None = option(None, optional(number(above=0, most=1)))
-    ensemble: int = option(1, integer(1))
-    draws: int = option(4, integer(1))
     memory: float = option(1 << 30, number())
 
     def _evaluate(self, problem: Problem) -> tuple[np.ndarray, np.ndarray | None, dict[str, Any]]:
-        log, request, timings = problem.log, problem.request, problem.request.timings
-        rate = target_rate(self.target_rate, self.updates, decay(log.transitions, self.discount))
-        remaining = lag(log.transitions, self.updates, rate, self.discount)
+        log, request = problem.log, problem.request
         actions = problem.actions(draws=self.draws, memory=self.memory)
-        with timings.stage("coverage"):
-            uncovered_shares = uncovered(actions, log)
-        with timings.stage("training"):
-            pools = log.pools(np.ones(log.count, bool), self.ensemble, request.seed)
-            learner = CriticLearner(
-                log,
-                Batches(pools, self.batch_size, request.seed, log.device),
-                lambda rows, update: actions(log.next[rows], update),
-                actions.has_next_action,
-                copies=len(problem.policies),
-                discount=self.discount,
-                hidden=self.hidden,
-                learning_rate=self.learning_rate,
-                target_rate=rate,
-                seed=request.seed,
-            )
-            critic = Critic(learner.target, learner.scale, log.units)
-            initial = log.initial[:: len(log.initial) // _WATCHED_STATES + 1]
-            curve = learn(
-                learner,
-                self.updates,
-                description="FQE",
-                watch=lambda: critic.mean_values(actions, initial).mean(1).tolist(),
-                checkpoint=request.checkpoint,
-                identity=lambda: (self, request.seed, *actions.identity()),
-            )
-        with timings.stage("evaluation"):
+        watched = log.initial[:: len(log.initial) // _WATCHED_STATES + 1]
+        critic, diagnostics = self._train(
+            problem,
+            actions,
+            np.ones(log.count, bool),
+            lambda rows, update: actions(log.next[rows], update),
+            has_next_action=actions.has_next_action,
+            copies=len(problem.policies),
+            description="FQE",
+            watch=lambda critic: critic.mean_values(actions, watched),
+            identity=lambda: (self, request.seed, *actions.identity()),
+        )
+        with request.timings.stage("evaluation"):
             replicates = critic.mean_values(actions, log.initial)
             data = critic.mean_values(actions, log.evaluated_rows()).mean(1)
-        diagnostics = {
-            "data": data,
-            "uncovered": uncovered_shares,
-            "curve": curve,
-            "lag": remaining,
-            "critic": critic,
-            "dropped_rows": actions.dropped_rows,
-        }
-        return replicates.mean(1), replicates if self.ensemble > 1 else None, diagnostics
+        return replicates.mean(1), replicates, {"data": data, **diagnostics, "dropped_rows": actions.dropped_rows}

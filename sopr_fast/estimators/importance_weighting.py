@@ -14,7 +14,7 @@ from ..inputs.policies import Layout, Policy
 from ..inputs.policies.actor import LARGEST
 from ..ranking.estimates import warn_about
 from ..runtime.distributed import share_policies
-from ..runtime.fields import flag, integer, interval, number, option, optional, widths
+from ..runtime.fields import integer, interval, number, option, optional, widths
 from ..runtime.options import current
 from .behaviour import EDGE, BehaviourPolicy
 from .learning import learn
@@ -30,10 +30,11 @@ _NEGLIGIBLE = 0.1  # share of the discounted weight of steps
 class ImportanceWeighting(RewardEstimator):
     """Per-decision importance weighting (Precup et al., 2000), self-normalised over episodes at every step.
 
-    The log-probabilities of the behaviour are those in the log, if it has any. Otherwise a mixture of normals behind
-    tanh is fitted to the log (probabilities for discrete actions). A deterministic policy has no density, so it gets
-    normal noise with standard deviation `noise`: before tanh if all its actions and all logged ones lie within ±1 (as
-    in policy_eval), else around its action. For noise and for a fitted behaviour, actions are clipped to ±(1 - 1e-4).
+    The log-probabilities of the behaviour are those in the log, if it has any. Otherwise a mixture of five normals
+    behind tanh is fitted to the log (probabilities for discrete actions). A deterministic policy has no density, so it
+    gets normal noise with standard deviation `noise`: before tanh if all its actions and all logged ones lie within
+    ±1 (as in policy_eval), else around its action. For noise and for a fitted behaviour, actions are clipped to
+    ±(1 - 1e-4).
 
     The value is the discounted return over the length of the longest episode. An episode that ended at a terminal
     continues with reward 0 and its last weight. One that was cut drops out where it ends, because what followed is
@@ -43,11 +44,9 @@ class ImportanceWeighting(RewardEstimator):
         clip: Bounds (low, high) of the log-ratio of every step, or None; policy_eval's are (-6, 2).
         noise: Standard deviation of the noise of deterministic policies, before tanh or in units of actions.
         bootstraps: Bootstrap samples of the episodes; the standard deviation of their values is the standard error.
-        fitted: Whether to fit the behaviour even if the log has its log-probabilities.
         updates: Gradient steps of the behaviour's fit.
         batch_size: Rows per step of the fit.
         hidden: Widths of the hidden layers of the fit.
-        components: Normals in the mixture.
         learning_rate: Learning rate of Adam.
 
     Diagnostics:
@@ -66,18 +65,16 @@ class ImportanceWeighting(RewardEstimator):
     clip: tuple[float, float] | None = option(None, optional(interval))
     noise: float = option(0.1, number(above=0))
     bootstraps: int = option(100, integer(0))
-    fitted: bool = option(False, flag)
     updates: int = option(5000, integer(1))
     batch_size: int = option(256, integer(1))
     hidden: tuple[int, ...] = option((256, 256), widths)
-    components: int = option(5, integer(1))
     learning_rate: float = option(1e-3, number(above=0))
 
     def _evaluate(self, problem: Problem) -> tuple[np.ndarray, np.ndarray | None, dict[str, Any]]:
         log, request, policies = problem.log, problem.request, problem.policies
         diagnostics: dict[str, Any] = {}
         with request.timings.stage("behaviour"):
-            if log.transitions.log_probs is not None and not self.fitted:
+            if log.transitions.log_probs is not None:
                 behaviour, edge = log.transitions.log_probs.astype(np.float64), LARGEST
                 if log.discrete and (behaviour > _ROUNDING).any():
                     row = int(log.transitions.source[behaviour.argmax()])
@@ -111,7 +108,7 @@ class ImportanceWeighting(RewardEstimator):
             "matter; log more of these policies, or rely on another estimator",
         )
         diagnostics |= {"effective_sample_size": effective, "effective_by_step": by_step}
-        return values, replicates if self.bootstraps > 1 else None, diagnostics
+        return values, replicates, diagnostics
 
     def _fit(self, problem: Problem, diagnostics: dict[str, Any]) -> np.ndarray:
         """Return log-probabilities (N,) of the logged actions under a fitted behaviour; add to the diagnostics."""
@@ -119,7 +116,6 @@ class ImportanceWeighting(RewardEstimator):
         behaviour = BehaviourPolicy(
             log,
             hidden=self.hidden,
-            components=self.components,
             learning_rate=self.learning_rate,
             batch_size=self.batch_size,
             seed=request.seed,
@@ -130,7 +126,7 @@ class ImportanceWeighting(RewardEstimator):
             description="behaviour",
             checkpoint=request.checkpoint,
             identity=lambda: (
-                [self.updates, self.batch_size, self.hidden, self.components, self.learning_rate],
+                [self.updates, self.batch_size, self.hidden, self.learning_rate],
                 request.seed,
                 *log.identity(),
             ),

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..runtime.devices import without_autocast
+from .log import Units
 
 
 class StackedMLP:
@@ -86,17 +87,16 @@ class ActionValue:
     weigh these outputs: one-hot actions select one, probabilities give the expectation.
 
     Args:
-        state_dim: dim_s.
-        action_dim: dim_a; for discrete actions their number.
-        discrete: Whether actions are discrete.
+        units: Units of the states and actions, with their widths and device.
         hidden: Widths of the hidden layers.
         options: Other options of `StackedMLP`.
     """
 
-    def __init__(self, state_dim: int, action_dim: int, discrete: bool, hidden: Sequence[int], **options: Any):
-        self.discrete = discrete
-        sizes = [state_dim, *hidden, action_dim] if discrete else [state_dim + action_dim, *hidden, 1]
-        self.network = StackedMLP(sizes, **options)
+    def __init__(self, units: Units, hidden: Sequence[int], **options: Any):
+        self.discrete = units.discrete
+        state_dim, action_dim = units.state_dim, units.action_dim
+        sizes = [state_dim, *hidden, action_dim] if self.discrete else [state_dim + action_dim, *hidden, 1]
+        self.network = StackedMLP(sizes, device=units.mean.device, **options)
 
     @property
     def parameters(self) -> list[Tensor]:

@@ -81,11 +81,12 @@ class RewardEstimator(Estimator):
         decay(log.transitions, self.discount)  # raises where discount=1 has no meaning
         problem = Problem(policies, layout, log, request)
         values, replicates, diagnostics = self._evaluate(problem)
+        has_errors = replicates is not None and replicates.shape[1] > 1 and len(log.transitions.episodes) > 2
         diagnostics["allowed"] = _check_allowed(problem, values, self.discount)
         return Estimates(
             problem.names,
             values,
-            replicates=replicates if len(log.transitions.episodes) > 2 else None,
+            replicates=replicates if has_errors else None,
             method=self.name,
             diagnostics=diagnostics,
             timings=dict(request.timings),
@@ -93,7 +94,7 @@ class RewardEstimator(Estimator):
 
     @abstractmethod
     def _evaluate(self, problem: Problem) -> tuple[np.ndarray, np.ndarray | None, dict[str, Any]]:
-        """Return (P,) values, (P, R) replicates or None, and diagnostics."""
+        """Return (P,) values, (P, R) replicates or None, and diagnostics; standard errors need R > 1."""
 
 
 def _check_allowed(problem: Problem, values: np.ndarray, discount: float) -> np.ndarray:

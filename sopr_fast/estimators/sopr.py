@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -54,8 +54,6 @@ class SOPR(SupervisedEstimator):
         CollapsedTrainingWarning: The model scores all policies alike.
         ForeignPolicyWarning: A policy is foreign, so its value is an extrapolation.
     """
-
-    reuses_subsets: ClassVar[bool] = True
 
     config: Config = option(_CONFIG, _config)  # noqa: RUF009
 
