@@ -22,7 +22,7 @@ from processes import TIMEOUT, environment, run
 
 from sopr_fast.cli.main import main as command
 from sopr_fast.runtime import distributed
-from sopr_fast.runtime.distributed import Blocks, Group, add_up
+from sopr_fast.runtime.distributed import Group, add_up
 from sopr_fast.sopr.losses import Objective
 from sopr_fast.sopr.subsets import Subsets
 from sopr_fast.sopr.training import _Trainer
@@ -204,15 +204,6 @@ def test_sums_do_not_depend_on_the_number_of_processes(blocks, generator):
         own = [{(i, i + 1): values[i] for i in range(part.start, part.stop)} for part in parts]
         sent = {tree: value for each in own for tree, value in add_up(0, blocks, each).items()}
         assert torch.equal(add_up(0, blocks, sent)[0, blocks], whole[0, blocks])
-
-
-@pytest.mark.parametrize("policies", [2, 3, 16, 17, 100])
-def test_blocks_hold_all_policies_in_even_number(policies):
-    blocks = Blocks(policies)
-    parts = [blocks.policies_of(slice(block, block + 1)) for block in range(len(blocks))]
-    sizes = np.array([part.stop - part.start for part in parts])
-    assert parts[0].start == 0 and sizes.sum() == policies and len(blocks) % 2 == 0
-    assert sizes.min() >= 1 and sizes.max() <= 8 and np.ptp(sizes) <= 1
 
 
 @pytest.mark.slow

@@ -176,7 +176,7 @@ def test_a_failed_write_leaves_the_old_file_and_names_it(path):
         temporary.unlink()
 
 
-def test_places_that_cannot_be_written_are_named(path, monkeypatch):
+def test_places_that_cannot_be_written_are_named(path):
     check_place(path.parent / "model")
     assert os.listdir(path.parent) == [path.name]
     for place, error in (
@@ -186,13 +186,6 @@ def test_places_that_cannot_be_written_are_named(path, monkeypatch):
     ):
         with pytest.raises(OSError, match=rf"^cannot write {place}: {error}$"):
             check_place(place)
-
-    def forbidden(path, **_):
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr("pathlib.Path.touch", forbidden)
-    with pytest.raises(PermissionError, match=rf"^cannot write {path}: Permission denied$"):
-        save_tensors(path, {}, KIND, {})
 
 
 def test_fingerprints_tell_values_shapes_and_types_apart():
@@ -268,18 +261,9 @@ def test_checks_of_tensors():
             check_tensors(good | change, layouts)
     with pytest.raises(ValueError, match="no tensor 'pair'"):
         check_tensors({name: good[name] for name in ("states", "source")}, layouts)
-
-
-def test_tensors_like_others():
-    expected = {"scalar": torch.tensor(0.0), "table": torch.zeros(2, 3)}
-    check_like({name: x + 1 for name, x in expected.items()}, expected)
-    for name, wrong in (
-        ("scalar", torch.zeros(1)),
-        ("table", torch.zeros(3, 2)),
-        ("table", torch.zeros(2, 3).double()),
-    ):
-        with pytest.raises(ValueError, match=f"tensor '{name}' must be torch.float32"):
-            check_like(expected | {name: wrong}, expected)
+    check_like({name: x + 1 for name, x in good.items()}, good)
+    with pytest.raises(ValueError, match=r"tensor 'pair' must be torch.float32 \(2, 3\)"):
+        check_like(good | {"pair": torch.zeros(3, 2)}, good)
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), RuntimeError("y"), TypeError("z"), OverflowError("w")])

@@ -51,12 +51,13 @@ def test_without_a_usable_stderr_lines_are_logged(stderr, clock, caplog, monkeyp
     assert lines(caplog) == ["training: step 2 of 2, 2 s"]
 
 
-def test_a_short_stage_logs_nothing(clock, caplog):
+@pytest.mark.parametrize(("show", "seconds"), [(True, 0.9), (False, 100)], ids=["short", "off"])
+def test_short_stages_and_progress_that_is_off_show_nothing(show, seconds, clock, caplog, capsys):
     caplog.set_level(logging.INFO, "sopr_fast")
-    with progress.progress_bar(3, "acting", "policy", show=True) as bar:
-        clock[0] += 0.9
+    with progress.progress_bar(3, "acting", "policy", show=show) as bar:
+        clock[0] += seconds
         bar.update(3)
-    assert not lines(caplog)
+    assert not lines(caplog) and capsys.readouterr() == ("", "")
 
 
 def test_a_stage_that_begins_anew_counts_from_zero():
@@ -65,14 +66,6 @@ def test_a_stage_that_begins_anew_counts_from_zero():
         bar.reset()
         bar.update()
         assert bar.n == 1
-
-
-def test_progress_that_is_off_shows_nothing(clock, caplog, capsys):
-    caplog.set_level(logging.INFO, "sopr_fast")
-    with progress.progress_bar(3, "training", "step", show=False) as bar:
-        clock[0] += 100
-        bar.update(3)
-    assert not lines(caplog) and capsys.readouterr() == ("", "")
 
 
 def test_a_terminal_shows_a_bar(monkeypatch, caplog):

@@ -69,7 +69,7 @@ def _complain(kind: str, message: object) -> None:
 
 @contextlib.contextmanager
 def _log_to_stderr() -> Iterator[None]:
-    """Show the progress of long work where there is no terminal for a bar."""
+    """Show the progress of long work if there is no terminal for a bar."""
     log, handler = logging.getLogger("sopr_fast"), logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("sopr-fast: %(message)s"))
     level = log.level

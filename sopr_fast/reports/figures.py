@@ -195,7 +195,7 @@ def scatter(
         axes: Labels of both axes.
         caption: What to see in it.
         half: (n,) half widths of intervals of `x`; points outside of them are hollow. None for none.
-        diagonal: Draw the line where both are equal.
+        diagonal: Draw the line of equal values.
     """
 
     def plot(ax: Axes) -> None:
@@ -218,7 +218,7 @@ def policy_map(distances: np.ndarray, kinds: Sequence[str], names: Sequence[str]
     """Map policies: those that act alike stand close together. None for fewer than three with known distances.
 
     Args:
-        distances: (P, P) action distances; NaN where unknown.
+        distances: (P, P) action distances; NaN if unknown.
         kinds: "candidate", "known" or "foreign".
         names: Names to write; "" for none.
         caption: What to see in it.

@@ -57,7 +57,7 @@ class Numbers:
 
 
 def number(value: float, decimals: int = 2) -> str:
-    """Return a number as text, a dash where it is undefined."""
+    """Return a number as text, a dash if it is undefined."""
     if not math.isfinite(value):
         return MISSING
     text = f"{value:,.{decimals}f}"

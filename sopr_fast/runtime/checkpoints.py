@@ -33,7 +33,7 @@ class Checkpoint:
     Args:
         path: File to write, and to resume from if it exists; None to keep no checkpoint.
         kind: Kind of checkpoint, see `save_tensors`.
-        inputs: What the fingerprints cover besides policies, options and seed; named in messages.
+        inputs: What the fingerprints cover in addition to policies, options and seed; named in messages.
 
     Raises:
         OSError: No file can be written to `path`.

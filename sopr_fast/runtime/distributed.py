@@ -160,7 +160,7 @@ def share_policies(
         count: P.
         compute: Function that returns one row for each policy of a slice, (p, ...). It works only in this process.
             Without policies it is called once, with an empty slice.
-        singly: Pass policies one by one, where the function gains nothing from several; otherwise at most 8.
+        singly: Pass policies one by one, if the function gains nothing from several; otherwise at most 8.
         description: Name of the work in the progress bar; "" for none.
 
     Returns:

@@ -21,7 +21,7 @@ class Check:
     Attributes:
         convert: Return the value in Python's own types; called with name and value; raises ValueError.
         parse: Function that reads the value from a command line's text.
-        choices: Accepted values, where they are few.
+        choices: Accepted values, if they are few.
     """
 
     convert: Callable[[str, Any], Any]

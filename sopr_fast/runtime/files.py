@@ -78,7 +78,7 @@ def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
                     os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
             temporary.replace(path)
         except OSError as error:
-            if error.filename is None or str(error.filename) == str(temporary):  # None where a disk is full
+            if error.filename is None or str(error.filename) == str(temporary):  # None if a disk is full
                 raise _unwritable(path, error) from error
             raise
 

@@ -60,9 +60,8 @@ def options(
         batch_size: Largest number of states that a policy gets at a time, by default 16384.
         device: Device that clusters, trains and scores. By default "cpu", or the device of the model that ranks.
             Policies act where they are.
-        precision: Operands of matrix products where `rank` scores and where the simulator trains, "fp32" or "bf16".
+        precision: Operands of matrix products when `rank` scores and the simulator trains, "fp32" or "bf16".
             By default that of the model's `Config`; for the simulator bf16 on CPUs that compute in it.
-
         activation_memory: Bytes of activations that a training step on the CPU keeps for its backward pass, by default
             1 GiB; the rest is computed again. The result has the same bits.
 

@@ -28,7 +28,7 @@ _DTYPE = re.compile(r"([<>=|]?)([biufc]\d{1,2}|[SU]\d{1,9}|\?)")
 _REFUSAL = "only arrays, numbers, text and containers of them are read"
 _MAX_DEPTH = 64
 _MAX_GROWTH = 16  # bytes of values for each byte of the file
-_ALLOWANCE = 1_000_000  # bytes of values besides
+_ALLOWANCE = 1_000_000  # more bytes of values
 _MAGIC = (0x1950A86A20F9469CFC6C).to_bytes(10, "little")  # of torch.save before 1.6
 _STORAGES = {
     f"torch.{kind}Storage": dtype

@@ -104,7 +104,7 @@ class _Parser:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                pipesize=_PIECE,  # ignored where pipes have one size
+                pipesize=_PIECE,  # ignored if pipes have one size
                 bufsize=0,  # a fork of this process would write a buffer again
                 start_new_session=True,  # Ctrl-C is for this process
             )

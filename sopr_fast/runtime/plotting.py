@@ -1,4 +1,4 @@
-"""matplotlib, where it is installed."""
+"""matplotlib, if it is installed."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def check_tensors(
         tensors: Tensors that must have these names and no others.
         layouts: Name → dtype and dimensions, such as `(torch.float32, "U D")`. A letter has one size in all tensors; a
             number is the size itself.
-        sizes: Sizes of letters, where they are known.
+        sizes: Sizes of letters that are known.
 
     Returns:
         Size of each letter.
