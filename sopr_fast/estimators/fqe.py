@@ -18,8 +18,8 @@ _WATCHED_STATES = 1024
 class FQE(CriticEstimator):
     """Fitted Q evaluation (Le et al., 2019) with the target networks and normalisation of Kostrikov & Nachum (2020).
 
-    The networks of all policies are trained together on the same mini-batches from the same initial weights, so the
-    estimate of a policy does not depend on the other policies. The value is the discounted return from the initial
+    The networks of all policies are trained together, on the same mini-batches and from the same initial weights. So
+    the estimate of a policy does not depend on the other policies. The value is the discounted return from the initial
     states. After terminals the value is 0; after timeouts an episode continues from its next state.
 
     Attributes:

@@ -48,8 +48,8 @@ def load_log(
             - only states, as `sopr_fast.fit` takes them;
             - `Transitions`, returned unchanged.
         columns: Part of the log, such as "states", "terminals" or "episodes" → name of its array, or names of the
-            arrays that it consists of, for logs whose names are not those of the page on files.
-        rows: Most transitions to keep: of a larger log, whole episodes are drawn.
+            arrays that it consists of. Needed if the names are not those of the page on files.
+        rows: Most transitions to keep; whole episodes are drawn from a larger log.
         max_episode_steps: Time limit of the environment, if the log does not show where it cut episodes; 1 for a
             contextual bandit, whose every row is an episode.
 
