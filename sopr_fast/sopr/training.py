@@ -179,7 +179,10 @@ class _Trainer:
         self.read()
         if self.at.step < _FEWEST_STEPS_TO_JUDGE:
             return self._scores_are_equal()
-        return self._is_flat(float(np.mean(self.at.history["loss"][-_COLLAPSE_WINDOW:])))
+        return self._is_flat(self._recent_loss())
+
+    def _recent_loss(self) -> float:
+        return float(np.mean(self.at.history["loss"][-_COLLAPSE_WINDOW:]))
 
     def _is_flat(self, loss: float) -> bool:
         gained = self.objective.flat - loss
@@ -219,7 +222,7 @@ class _Trainer:
 
     def restart(self) -> None:
         warn(
-            f"training collapsed: after {self.at.step} steps the loss is {self.at.history['loss'][-1]:.3f}, no better "
+            f"training collapsed: up to step {self.at.step} the mean loss is {self._recent_loss():.3f}, hardly better "
             f"than {self.objective.flat:.3f} for equal scores; starting afresh with {_RESTART_RATE} times the learning "
             f"rate{self._describe_columns()}",
             CollapsedTrainingWarning,
