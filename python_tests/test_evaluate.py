@@ -171,6 +171,13 @@ def test_bad_input_is_named(options, error, message):
         run(**options)
 
 
+def test_the_order_of_arguments_of_select_is_refused():
+    with pytest.raises(
+        TypeError, match=r"mapping of policies: the log comes first, as in evaluate\(log, policies, returns"
+    ):
+        evaluate({"a": np.tanh, "b": np.sin}, np.ones((9, 2)), {"a": 1, "b": 2})
+
+
 def test_the_result_is_text_a_dict_a_frame_and_a_plot():
     evaluation = run({"a": Scripted(RETURNS), "b": NearestPolicy()})
     assert max(map(len, str(evaluation).splitlines())) <= 80

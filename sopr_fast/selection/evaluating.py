@@ -67,6 +67,8 @@ def evaluate(
     Warns:
         UserWarning: The log or the returns look wrong.
     """
+    if isinstance(log, Mapping) and any(map(callable, log.values())):
+        raise TypeError("the log is a mapping of policies: the log comes first, as in evaluate(log, policies, returns)")
     seed = integer(0)("seed", seed)
     chosen = read_methods(methods)
     loaded = load(policies)

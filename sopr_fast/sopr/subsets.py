@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from .. import ops
+from ..inputs.accepted import StatesLike
 from ..inputs.logs import Transitions
 from ..inputs.logs.states import load_states
 from ..inputs.logs.stored import StoredStates
@@ -217,7 +218,7 @@ def as_subsets(states: Any) -> Subsets | None:
     return states if isinstance(states, Subsets) else None
 
 
-def read_states(states: Any) -> StoredStates | Subsets:
+def read_states(states: StatesLike) -> StoredStates | Subsets:
     """Return the clustered subsets that `states` are, see `as_subsets`, or logged states, see `load_states`."""
     subsets = as_subsets(states)
     return load_states(states) if subsets is None else subsets
