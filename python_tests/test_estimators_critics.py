@@ -1,7 +1,5 @@
 """Critics and their targets."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -40,31 +38,21 @@ def test_the_scale_of_values_is_that_of_returns_to_go(terminal, to_go, low):
     assert scale.restore(scale.normalise(7.0)) == pytest.approx(7)
 
 
-def test_critics_evaluate_one_chunk_at_a_time(log, monkeypatch):
-    """FQE has a critic for each of three policies. BehaviourQ has two, and evaluates one policy, then two."""
-    monkeypatch.setattr(critics, "_CHUNK", 600)
-    for method, mean, states in (
-        (FQE(**SMALL), "mean_values", {200}),
-        (BehaviourQ(**SMALL, ensemble=2), "shared_mean_values", {300, 150}),
-    ):
-        sizes = []
+@pytest.mark.parametrize(
+    ("method", "most"), [(FQE(**SMALL), 64), (BehaviourQ(**SMALL, ensemble=2), 2 * 64)], ids=["own", "shared"]
+)
+def test_critics_evaluate_one_chunk_at_a_time(method, most, log, monkeypatch):
+    """A chunk has 64 states; shared critics evaluate one policy, then two."""
+    whole, sizes, evaluate = method.estimate(gains(), log), [], critics.ActionValue.__call__
 
-        class Actions:
-            draws, log = 1, Log(small_log())
+    def sized(self, states, actions):
+        sizes.append(states.shape[-2])
+        return evaluate(self, states, actions)
 
-            def __init__(self, policies):
-                self.policies = policies
-
-            def of(self, part):
-                return type(self)(self.policies[part])
-
-            def __call__(self, rows, draw, sizes=sizes):
-                sizes.append(len(rows))
-                return torch.zeros(len(self.policies), len(rows), 1)
-
-        critic = method.estimate(gains(), log).diagnostics["critic"]
-        getattr(critic, mean)(Actions([None] * 3), torch.zeros(600, dtype=torch.int64))
-        assert set(sizes) == states
+    monkeypatch.setattr(critics, "_CHUNK", 1)
+    monkeypatch.setattr(critics.ActionValue, "__call__", sized)
+    np.testing.assert_allclose(method.estimate(gains(), log).values, whole.values, rtol=1e-6)
+    assert max(sizes) == most
 
 
 def test_critic_returns_values_in_units_of_return(log):
@@ -98,33 +86,18 @@ def test_message_names_the_argument_of_the_wrong_shape(states, actions, message,
 def test_fqe_reaches_its_values_with_the_default_target_rate():
     """The value is 1 + 3 γ / (1 - γ), within 3 %. A rate of 0.005 would leave 78 % of the way to it."""
     method = FQE(hidden=(16,), updates=5000, batch_size=32, learning_rate=1e-3)
-    still = {"still": lambda states: np.zeros((len(states), 1))}
-    estimates = replace(method, discount=0.99).estimate(still, two_states(False))
+    estimates = method.estimate([lambda states: np.zeros((len(states), 1))], two_states(False))
     np.testing.assert_allclose(estimates.values, 1 + 3 * 0.99 / 0.01, rtol=0.03)
     assert estimates.diagnostics["lag"] == pytest.approx(np.exp(-5))
 
 
-@pytest.mark.parametrize(
-    ("options", "discount", "rate"),
-    [
-        ({"updates": 20000}, 0.99, 0.025),
-        ({"updates": 100}, 0.99, 0.1),
-        ({"updates": 20000}, 0.5, 0.005),
-        ({"updates": 100, "target_rate": 0.3}, 0.99, 0.3),
-    ],
-)
-def test_target_rate(options, discount, rate):
-    method = FQE(**options)
-    assert critics.target_rate(method.target_rate, method.updates, 1 - discount) == pytest.approx(rate)
-
-
 @loud
-@pytest.mark.parametrize("method", [FQE(hidden=(8,), updates=20), BehaviourQ(hidden=(8,), updates=20)])
+@pytest.mark.parametrize("method", [FQE, BehaviourQ])
 def test_critics_warn_of_lag(method, log):
     """The lag is exp(-20 * 0.1 * 0.01) = 0.98."""
     message = "critics have 98% of the way to their values left after 20 updates"
     with pytest.warns(UncertainEstimateWarning, match=message) as caught:
-        estimates = replace(method, discount=0.99).estimate(gains(), log)
+        estimates = method(hidden=(8,), updates=20).estimate(gains(), log)
     assert caught[0].filename == __file__
     assert estimates.diagnostics["lag"] == pytest.approx(np.exp(-0.02))
 
@@ -137,10 +110,10 @@ def test_values_beyond_what_rewards_allow_are_warned_of(sign):
     states, actions = random.standard_normal((2, 400, 1))
     log = transitions(states, np.clip(actions, -1, 1), sign * np.clip(actions, -1, 1)[:, 0], states, np.ones(400))
     policies = {"far": lambda s: np.full((len(s), 1), 5.0), "near": lambda s: np.full((len(s), 1), 0.5)}
-    method = FQE(hidden=(), updates=600, learning_rate=1e-2, target_rate=1.0)
+    method = FQE(hidden=(), updates=600, learning_rate=1e-2, target_rate=1.0, discount=0.5)
     message = r"values of 'far' \(-?\d.*\) lie outside what rewards allow, -2 to 2"
     with pytest.warns(UncertainEstimateWarning, match=message):
-        estimates = replace(method, discount=0.5).estimate(policies, log)
+        estimates = method.estimate(policies, log)
     np.testing.assert_allclose(estimates.diagnostics["allowed"], [-2, 2])
     np.testing.assert_allclose(estimates.values, [sign * 5, sign * 0.5], rtol=0.1)
 

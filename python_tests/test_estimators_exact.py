@@ -59,8 +59,7 @@ def rms(error, weights):
 def test_fqe_of_a_table(tabular, seed):
     """Values are within 1 % of the log's process and 4 % of the truth; Q is within 10 % of its standard deviation."""
     mdp, known, tables, log = tabular
-    method = FQE(**TABLE)
-    estimates = replace(method, discount=DISCOUNT).estimate(policies(tables), log, seed=seed)
+    estimates = FQE(**TABLE).estimate(policies(tables), log, seed=seed)
     np.testing.assert_allclose(estimates.values, [known.value(t, DISCOUNT) for t in tables.values()], rtol=0.01)
     np.testing.assert_allclose(estimates.values, [mdp.value(t, DISCOUNT) for t in tables.values()], rtol=0.04)
     states, actions = np.divmod(np.arange(15), 3)
@@ -86,8 +85,7 @@ def test_fqe_of_arrays_of_actions():
 def test_behaviour_q_of_a_table(tabular, seed):
     """Values are within 1 % of the mean of the behaviour's action values."""
     _, known, tables, log = tabular
-    method = BehaviourQ(**TABLE)
-    estimates = replace(method, discount=DISCOUNT).estimate(policies(tables), log, seed=seed)
+    estimates = BehaviourQ(**TABLE).estimate(policies(tables), log, seed=seed)
     pairs = frequency(log)
     states = pairs.sum(1)
     q = known.q(pairs / states[:, None], DISCOUNT)
@@ -109,8 +107,8 @@ def test_behaviour_q_leaves_out_timeouts():
 def test_dual_dice_of_a_table(tabular, seed):
     """Values are within 1 % of the log's process, ratios within 8 % of their standard deviation."""
     _, known, tables, log = tabular
-    method = DualDICE(hidden=(), updates=3000, batch_size=512, nu_rate=1e-2, zeta_rate=1e-2)
-    estimates = replace(method, discount=DISCOUNT).estimate(policies(tables), log, seed=seed)
+    method = DualDICE(hidden=(), updates=3000, batch_size=512, nu_rate=1e-2, zeta_rate=1e-2, discount=DISCOUNT)
+    estimates = method.estimate(policies(tables), log, seed=seed)
     np.testing.assert_allclose(estimates.values, [known.value(t, DISCOUNT) for t in tables.values()], rtol=0.01)
     pairs = frequency(log)
     logged = log.states.argmax(1) * 3 + log.actions.argmax(1)
@@ -130,8 +128,8 @@ def test_importance_weighting_of_a_table(tabular, fitted):
     behaviour = 0.5 * mdp.policy(10) + 0.5 / 3
     for seed in (0, 1):
         log = mdp.log(behaviour, 2000, 8, seed=seed, log_probs=not fitted)
-        method = ImportanceWeighting(updates=1000, hidden=())
-        estimates = replace(method, discount=DISCOUNT).estimate(policies(tables), log, seed=seed)
+        method = ImportanceWeighting(updates=1000, hidden=(), discount=DISCOUNT)
+        estimates = method.estimate(policies(tables), log, seed=seed)
         expected = np.array([mdp.value_within(t, DISCOUNT, 8) for t in tables.values()])
         errors = estimates.standard_errors
         assert (errors < 0.04 * expected).all()
@@ -144,9 +142,9 @@ def test_fqe_of_the_linear_process(std, seed):
     """Values, which differ by 28 %, are within 8 %."""
     process = Linear.small()
     log = process.log(*BEHAVIOUR, 200, 50, seed)
-    method = FQE(updates=800, batch_size=256, hidden=(64, 64), learning_rate=3e-3, target_rate=0.05)
+    method = FQE(updates=800, batch_size=256, hidden=(64, 64), learning_rate=3e-3, target_rate=0.05, discount=DISCOUNT)
     expected = [process.value(gain, DISCOUNT, log.initial_states, std or 0.0) for gain in GAINS]
-    estimates = replace(method, discount=DISCOUNT).estimate(linear_policies(std), log, seed=seed)
+    estimates = method.estimate(linear_policies(std), log, seed=seed)
     np.testing.assert_allclose(estimates.values, expected, rtol=0.08)
 
 
@@ -155,8 +153,8 @@ def test_dual_dice_of_the_linear_process(seed):
     """Values, which differ by 20 %, are within 5 %; weighted moments of states are within 10 % of the largest."""
     process = Linear.small()
     log = process.log(*BEHAVIOUR, 1000, 10, seed)
-    method = DualDICE(hidden=(32, 32), updates=2500, nu_rate=2e-3, zeta_rate=2e-3)
-    estimates = replace(method, discount=DISCOUNT).estimate(linear_policies(0.3), log, seed=seed)
+    method = DualDICE(hidden=(32, 32), updates=2500, nu_rate=2e-3, zeta_rate=2e-3, discount=DISCOUNT)
+    estimates = method.estimate(linear_policies(0.3), log, seed=seed)
     expected = [process.value(gain, DISCOUNT, log.initial_states, 0.3) for gain in GAINS]
     np.testing.assert_allclose(estimates.values, expected, rtol=0.05)
     for ratios, gain in zip(estimates.diagnostics["ratios"](np.arange(len(log))), GAINS, strict=True):
@@ -169,8 +167,10 @@ def test_behaviour_q_of_the_linear_process():
     """Values, which differ by 5 %, are within 1 %."""
     process = Linear.small()
     log = process.log(*BEHAVIOUR, 200, 50, seed=0)
-    method = BehaviourQ(updates=1000, batch_size=512, hidden=(64, 64), learning_rate=3e-3, target_rate=0.05)
-    estimates = replace(method, discount=DISCOUNT).estimate(linear_policies(None), log)
+    method = BehaviourQ(
+        updates=1000, batch_size=512, hidden=(64, 64), learning_rate=3e-3, target_rate=0.05, discount=DISCOUNT
+    )
+    estimates = method.estimate(linear_policies(None), log)
     gain, std = BEHAVIOUR
     states = log.states.astype(float)
     expected = [process.q(gain, DISCOUNT, states, states @ mine, std).mean() for mine in GAINS]
@@ -183,8 +183,8 @@ def test_importance_weighting_of_the_linear_process(std, seed):
     """Values, which differ by 30 %, are within three standard errors, which are under 5 % of them."""
     process = Linear.small()
     log = process.log(*BEHAVIOUR, 5000, 6, seed, log_probs=True)
-    method = ImportanceWeighting(noise=0.3)
-    estimates = replace(method, discount=DISCOUNT).estimate(linear_policies(std), log, seed=seed)
+    method = ImportanceWeighting(noise=0.3, discount=DISCOUNT)
+    estimates = method.estimate(linear_policies(std), log, seed=seed)
     expected = np.array([process.value(gain, DISCOUNT, log.initial_states, 0.3, horizon=6) for gain in GAINS])
     errors = estimates.standard_errors
     assert (errors < 0.05 * np.abs(expected)).all()

@@ -117,7 +117,11 @@ class Estimator(Options, ABC):
             integer(0)("seed", seed),
             checkpoint,
         )
-        self._check_processes(request)
+        distributed.current().check_same(  # policies, log and returns are compared once they are read
+            threads=torch.get_num_threads(),  # which change the last bits of networks
+            method=self,
+            options=[request.seed, current().batch_size],
+        )
         # Training needs gradients and full precision, whatever the caller's mode.
         with torch.inference_mode(False), without_autocast(current_device()):
             return self._estimate(request)
@@ -136,20 +140,6 @@ class Estimator(Options, ABC):
             The policies in input order, and the log.
         """
         return list(load_policies(policies).values()), log
-
-    def _check_processes(self, request: Request) -> None:
-        """Check that all processes of the group were asked the same, and that networks which each trains will be equal.
-
-        Policies, log and returns are compared once they are read.
-
-        Raises:
-            ValueError: A process has something else than process 0.
-        """
-        distributed.current().check_same(
-            threads=torch.get_num_threads(),  # which change the last bits of networks
-            method=self,
-            options=[request.seed, current().batch_size],
-        )
 
     @abstractmethod
     def _estimate(self, request: Request) -> Estimates:

@@ -19,20 +19,6 @@ from .log import Log
 _ROWS = 16384
 
 
-def check_next_actions(policies: Sequence[Policy], log: Log) -> None:
-    """Check that the log shows the next actions of arrays of actions.
-
-    Raises:
-        ValueError: A policy is an array of actions, and no row of the log is followed by another.
-    """
-    array = next((policy for policy in policies if isinstance(policy, ArrayPolicy)), None)
-    if array is not None and not log.followed.any():
-        raise ValueError(
-            f"policy {array.name!r} is an array of actions, but no row of the log is followed by another row of its "
-            "episode, so its next actions are unknown; pass the policy itself"
-        )
-
-
 class PolicyActions:
     """Actions of every policy in the states of a log.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..inputs.policies import Layout, Policy
+from ..inputs.policies import ArrayPolicy, Layout, Policy
 from ..ranking.estimates import Estimates, warn_about
 from ..runtime.checkpoints import check_checkpoint
 from ..runtime.fields import number, option
@@ -16,7 +16,7 @@ from .critics import decay
 from .estimator import Estimator, Request
 from .learning import CHECKPOINT
 from .log import Log, read
-from .policy_actions import PolicyActions, check_next_actions
+from .policy_actions import PolicyActions
 
 _ROUNDING = 0.01  # of the range of possible values
 
@@ -44,7 +44,12 @@ class Problem:
 
     def actions(self, *, draws: int, memory: float) -> PolicyActions:
         """Return what the policies do in the states of the log, see `PolicyActions`; raise if that is unknown."""
-        check_next_actions(self.policies, self.log)
+        array = next((policy for policy in self.policies if isinstance(policy, ArrayPolicy)), None)
+        if array is not None and not self.log.followed.any():
+            raise ValueError(
+                f"policy {array.name!r} is an array of actions, but no row of the log is followed by another row of "
+                "its episode, so its next actions are unknown; pass the policy itself"
+            )
         with self.request.timings.stage("policies"):
             return PolicyActions(
                 self.policies,
