@@ -121,14 +121,14 @@ struct SegmentEncoder {
     Dropout dropout;  // layer and site are 0
     bool project, pool;
     bool bf16;  // operands of the layers' products in bf16, where the device supports it
-    // Of the CPU: activations of the first `kept` policies, which the forward pass leaves to the backward pass,
+    // CPU only: activations of the first `kept` policies, which the forward pass leaves to the backward pass,
     // segment_encoder_tape() floats a policy. And adjacent blocks of policies, blocks[b] : blocks[b + 1], whose
     // gradients of parameters stay apart; without them all policies are one.
     float* tape = nullptr;
     int64_t kept = 0;
     const int32_t* blocks = nullptr;  // (block_count + 1)
     int64_t block_count = 1;
-    // Of a GPU: the most tiles of 128 rows that longer segments of a subset fill, each of them whole tiles; -1:
+    // GPU only: the most tiles of 128 rows that longer segments of a subset fill, each of them whole tiles; -1:
     // unknown.
     int64_t long_tiles = -1;
 };

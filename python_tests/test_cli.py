@@ -294,22 +294,6 @@ def test_a_ranking_can_be_printed_in_any_encoding(trained, monkeypatch):
     assert rb"\xb1 error" in printed.getvalue() and rb"g\xe4nse-011" in printed.getvalue()
 
 
-def test_policies_are_named_relative_to_their_common_folder(trained, capsys):
-    weight = np.load("gain.npz")["mean.weight"]
-    for run, gain in (("a/runA", 2), ("a/runB", 3), ("b/runA", 4)):
-        (trained / run).mkdir(parents=True)
-        np.savez(f"{run}/best_model.npz", **{"mean.weight": weight[gain], "mean.bias": np.zeros(2)})
-
-    def ranked(*paths):
-        capsys.readouterr()
-        assert rank("--json", "--policies", *paths) == 0
-        return json.loads(capsys.readouterr().out)["names"]
-
-    assert ranked("a") == ["runA/best_model", "runB/best_model"]
-    assert ranked("a/runA", "b/runA/best_model.npz") == ["a/runA/best_model", "b/runA/best_model"]
-    assert ranked("a/runB", "gain.npz") == ["a/runB/best_model", *(f"gain-{i:03d}" for i in range(12))]
-
-
 INFO = [sys.executable, "-c", "import sys; from sopr_fast.cli.main import main; sys.exit(main(['info']))"]
 BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
 

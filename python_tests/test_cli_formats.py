@@ -41,47 +41,13 @@ def write_pkl(path, gain):
     path.write_bytes(pickle.dumps({**weights, "nonlinearity": "relu", "output_distribution": "tanh_gaussian"}))
 
 
-def write_onnx(path, gain):
-    axes = {"states": {0: "rows"}}
-    torch.onnx.export(net(gain), (torch.zeros(3, DS),), path, dynamo=False, input_names=["states"], dynamic_axes=axes)
-
-
-def write_sb3(path, gain):
-    import gymnasium
-    from stable_baselines3 import TD3
-
-    class Still(gymnasium.Env):
-        observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (DS,), np.float32)
-        action_space = gymnasium.spaces.Box(-1, 1, (DA,), np.float32)
-
-    model = TD3("MlpPolicy", Still(), policy_kwargs={"net_arch": []}, device="cpu")
-    model.actor.mu.load_state_dict(net(gain).state_dict())
-    model.save(path)
-
-
-def write_d3(path, gain):
-    import d3rlpy
-
-    algorithm = d3rlpy.algos.TD3Config().create(device="cpu")
-    algorithm.create_impl((DS,), DA)
-    policy = algorithm.impl.policy  # two hidden layers that pass the states on, negative ones as their negatives
-    weights = {name: torch.zeros_like(value) for name, value in policy.state_dict().items()}
-    both = torch.cat([torch.eye(DS), -torch.eye(DS)])
-    weights["_encoder._layers.0.weight"][: 2 * DS] = both
-    weights["_encoder._layers.2.weight"][: 2 * DS, : 2 * DS] = torch.eye(2 * DS)
-    weights["_fc.weight"][:, : 2 * DS] = gain * torch.from_numpy(WEIGHT) @ both.T
-    policy.load_state_dict(weights)
-    algorithm.save(str(path))
-
-
-PLAIN = {
+WRITERS = {
     ".npz": write_npz,
     ".npy": write_npy,
     ".pkl": write_pkl,
     ".pt": lambda path, gain: torch.save(net(gain).state_dict(), path),
     ".safetensors": lambda path, gain: save_file(net(gain).state_dict(), path),
 }
-LIBRARIES = {".onnx": ("onnx", write_onnx), ".zip": ("stable_baselines3", write_sb3), ".d3": ("d3rlpy", write_d3)}
 
 
 def observations():
@@ -101,8 +67,8 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "deployed").mkdir()
     gains = np.random.default_rng(1).permutation(np.linspace(0.1, 1.5, 12))
     for i, gain in enumerate(gains):
-        suffix = list(PLAIN)[i % len(PLAIN)]
-        PLAIN[suffix](tmp_path / "deployed" / f"p{i:02d}{suffix}", gain)
+        suffix = list(WRITERS)[i % len(WRITERS)]
+        WRITERS[suffix](tmp_path / "deployed" / f"p{i:02d}{suffix}", gain)
     with open("returns.csv", "w", newline="") as file:
         csv.writer(file).writerows([["name", "return"], *([f"p{i:02d}", gain] for i, gain in enumerate(gains))])
     return tmp_path
@@ -119,18 +85,11 @@ def rank(*options):
     return main(["rank", "--model", "model.safetensors", "--policies", "new", "--states", "log.hdf5", *options])
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("libraries", [False, True], ids=["plain", "with libraries"])
-def test_ranks_a_folder_of_many_kinds(folder, capsys, libraries):
-    writers = dict(PLAIN)
-    if libraries:
-        for suffix, (module, write) in LIBRARIES.items():
-            pytest.importorskip(module, reason="needs the extra [test-formats]")
-            writers[suffix] = write
+def test_ranks_a_folder_of_many_kinds(folder, capsys):
     new = folder / "new"
     new.mkdir()
-    gains = {f"c{suffix[1:]}": gain for suffix, gain in zip(writers, np.linspace(1.4, 0.2, len(writers)), strict=True)}
-    for (name, gain), (suffix, write) in zip(gains.items(), writers.items(), strict=True):
+    gains = {f"c{suffix[1:]}": gain for suffix, gain in zip(WRITERS, np.linspace(1.4, 0.2, len(WRITERS)), strict=True)}
+    for (name, gain), (suffix, write) in zip(gains.items(), WRITERS.items(), strict=True):
         write(new / f"{name}{suffix}", gain)
 
     states = torch.from_numpy(observations())

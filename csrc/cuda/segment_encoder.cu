@@ -1,5 +1,5 @@
 // Transformer encoder, one kernel per step, for as many cells of the (policy, subset) grid at a time as fit the
-// workspace. Computes in fp32; reads weights in place. Where shapes fit, the kernels of segment_encoder_tiles.cu run
+// workspace. Computes in fp32; reads weights in place. If shapes fit, the kernels of segment_encoder_tiles.cu run
 // instead.
 #include "cuda/kernels_cuda.h"
 #include "cuda/launch.h"

@@ -11,7 +11,7 @@
 
 namespace sopr::cuda {
 
-// Of a query and a head: largest score, 1 / sum(exp2(score - largest)), sum of o do.
+// For a query and a head: largest score, 1 / sum(exp2(score - largest)), sum of o do.
 struct RowStatistics {
     float maximum, inverse, mean;
 };

@@ -1,5 +1,5 @@
-// Where the backward pass adds up gradients: of parameters in global memory, by block (matrices) or by warp (vectors),
-// in the order of tiles; of tokens, one after the other.
+// Places where the backward pass adds up gradients: of parameters in global memory, by block (matrices) or by warp
+// (vectors), in the order of tiles; of tokens, one after the other.
 #pragma once
 
 #include <type_traits>
@@ -49,7 +49,7 @@ class GradientSums : public Tile<P, kDim, Tape> {
         while (pieces_ < kTileWarps && pieces[pieces_].segment >= 0) ++pieces_;
     }
 
-    // Where this block adds gradients of the layer's matrices, and this warp those of its vectors.
+    // Places where this block adds gradients of the layer's matrices, and this warp those of its vectors.
     __device__ float* matrices_of(int64_t layer) const {
         const int64_t F = p_.feedforward, before = p_.project ? kWidth * (p_.state_width + p_.column_width + 1) : 0;
         return matrices_ + before + layer * (4 * kWidth * kWidth + 2 * F * kWidth + 9 * kWidth + F);

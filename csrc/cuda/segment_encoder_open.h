@@ -16,7 +16,7 @@ struct OpenMemory {
     __device__ unsigned char* image(int64_t layer) const { return layer % 2 ? images[1] : images[0]; }
 };
 
-// Where arrays stand in the workspace, and how much is computed at once.
+// Places of arrays in the workspace, and how much is computed at once.
 struct TileWorkspace {
     int64_t subsets, policies;  // at once; all policies where tiles are closed
     Plan plan;

@@ -89,7 +89,7 @@ struct Tf32 {
             for (int i = 0; i < 4; ++i) c[n][i] += sums[n][i];
     }
 
-    // Where column or row c of eight stands in shared memory, so that a row of load_matrices is in the order of units.
+    // Place of column or row c of eight in shared memory, so that a row of load_matrices is in the order of units.
     __device__ static constexpr int place(int c) { return c / 2 + c % 2 * 4; }
     __device__ static void store_pair(float* at, int t, float x, float y) {
         at[t] = x;

@@ -33,7 +33,7 @@ class Tape {
     __device__ void keep_input(const float (&x)[8][4]) const { keep(0, x); }
     __device__ void input(float (&x)[8][4]) const { get(0, x); }
 
-    // Of the heads in columns `column` to `column` + 32.
+    // Keeps attention of the heads in columns `column` to `column` + 32.
     template <class Attention>
     __device__ void keep_attention(int64_t layer, int column, const Attention& a) const {
         keep(of_layer(layer) + column / kTileColumns, a.out);
@@ -50,7 +50,7 @@ class Tape {
         return {{s.x, s.y}, {s.z, s.w}};
     }
 
-    // Of norm 0 or 1: the normalised values, and 1 / standard deviation of rows g and g + 8.
+    // Keeps the normalised values of norm 0 or 1, and 1 / standard deviation of rows g and g + 8.
     __device__ void keep_norm(int64_t layer, int norm, const float (&inverse)[2], const float (&normal)[8][4]) const {
         keep(of_layer(layer) + kNorms + norm * 8, normal);
         entry(of_layer(layer) + kInverses + norm) = make_float4(inverse[0], inverse[1], 0, 0);
