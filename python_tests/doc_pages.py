@@ -136,7 +136,7 @@ def _check_words(words: list[str]) -> None:
         assert set(words[1:]) <= targets, f"no target {words[1:]} in the Makefile"
     elif words[0] == "pip":
         extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-        named = re.findall(r"\[(.*?)\]", " ".join(words))
+        named = re.findall(r"(?:\.|sopr_fast)\[(.*?)\]", " ".join(words))
         assert {extra for names in named for extra in names.split(",")} <= set(extras), f"no such extra: {words}"
     elif words[0] == "python":
         module = ROOT / words[2].replace(".", "/") if words[1] == "-m" else ROOT / words[1]
