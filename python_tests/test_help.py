@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sopr_fast.cli import main as cli
+from sopr_fast.estimators import Simulator
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = ["", "demo", "fit", "rank", "evaluate", "select", "estimate", "info"]
@@ -33,6 +34,8 @@ def example_of(command, capsys):
 @pytest.mark.slow
 def test_the_examples_run_on_the_files_of_the_demo(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    small = Simulator(updates=200, hidden=(32, 32))
+    monkeypatch.setattr("sopr_fast.selection.selecting.Simulator", lambda: small)  # the default one takes a minute
     for command in COMMANDS[1:]:
         program, *arguments = example_of(command, capsys)
         assert program == "sopr-fast" and arguments[0] == command
