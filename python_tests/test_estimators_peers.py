@@ -62,21 +62,11 @@ def test_dual_dice_equals_scope_rl():
             device="cpu",
         )
         probabilities = table[log.states.argmax(1)]
-        for rate, steps in (
-            (0.1, 4000),
-            (0.01, 2000),
-        ):  # a rate that converges in time is noisy, so a lower one follows
+        data = length, states, actions, log.rewards, probabilities
+        # A rate that converges in time is noisy, so a lower one follows.
+        for rate, steps in ((0.1, 4000), (0.01, 2000)):
             learner.q_lr = learner.w_lr = rate
-            learner.fit(
-                length,
-                states,
-                actions,
-                log.rewards,
-                probabilities,
-                n_steps=steps,
-                n_steps_per_epoch=steps,
-                random_state=0,
-            )
+            learner.fit(*data, n_steps=steps, n_steps_per_epoch=steps, random_state=0)
         ratios = learner.predict_weight(states, actions)
         theirs = (ratios * log.rewards).sum() / ratios.sum() / (1 - discount)
         assert value == pytest.approx(theirs, rel=0.03)

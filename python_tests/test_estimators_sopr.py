@@ -85,12 +85,11 @@ def acting(policies, kind):
 def test_prepared_policies_and_log_give_the_same_values(method, kind, log, known):
     policies, returns = acting(known[0], kind), known[1]
     names = list(policies)
-    options = {"seed": 1}
-    prepared, prepared_log = method.prepare(policies, log, **options)
+    prepared, prepared_log = method.prepare(policies, log, seed=1)
     values = []
     for table, states in ((policies, log), (dict(zip(names, prepared, strict=True)), prepared_log)):
         training, candidates = ({name: table[name] for name in part} for part in (names[:6], names[6:]))
-        estimates = method.estimate(candidates, states, known=training, returns=returns[:6], **options)
+        estimates = method.estimate(candidates, states, known=training, returns=returns[:6], seed=1)
         values.append(np.append(estimates.values, estimates.diagnostics["distances"]))
     # Policies may round differently in batches of other sizes.
     np.testing.assert_allclose(*values, rtol=1e-4)
