@@ -36,9 +36,9 @@ class Request:
     """
 
     policies: list[Policy]
-    log: Any
+    log: LogLike
     known: list[Policy] | None
-    returns: Any
+    returns: ReturnsLike | None
     seed: int
     checkpoint: str | os.PathLike | None
     timings: Timings = field(default_factory=Timings)

@@ -37,6 +37,9 @@ class Loaded(Protocol):
         """Return the number of rows or subsets."""
 
 
+NumbersLike: TypeAlias = "ArrayLike | Sequence[float]"
+"""Numbers, one for each policy."""
+
 PathLike: TypeAlias = "str | os.PathLike[str]"
 """Path of a file or folder."""
 

@@ -6,16 +6,15 @@ series must have the same index.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from ..inputs.accepted import ArrayLike, NumbersLike
 from ..runtime.arrays import as_numbers
 
 _ROWS = 1024  # states of which a distance makes float64 copies at a time
 
 
-def spearman(a: Any, b: Any) -> float:
+def spearman(a: NumbersLike, b: NumbersLike) -> float:
     """Return Spearman's rank correlation of two sequences, with average ranks on ties.
 
     Args:
@@ -36,7 +35,7 @@ def spearman(a: Any, b: Any) -> float:
     return float(a @ b / norm) if norm > 0 else float("nan")
 
 
-def regret_at_k(*, returns: Any, scores: Any, k: int) -> float:
+def regret_at_k(*, returns: NumbersLike, scores: NumbersLike, k: int) -> float:
     """Return the normalised regret@k (paper section 4.1): what the best of the k highest-scored policies lacks.
 
     (max of all returns - max of the k) / (max - min of all returns), from 0 to 1; 0 if all returns are equal. If
@@ -66,7 +65,7 @@ def regret_at_k(*, returns: Any, scores: Any, k: int) -> float:
     return float(shares @ (best - chosen) / (best - worst))
 
 
-def policy_distances(a_columns: Any, b_columns: Any) -> np.ndarray:
+def policy_distances(a_columns: ArrayLike, b_columns: ArrayLike) -> np.ndarray:
     """Return all action distances between two sets of policies, (A, B) float64.
 
     The action distance of two policies is the mean over states of the squared Euclidean distance of their columns.
@@ -97,7 +96,7 @@ def _average_ranks(x: np.ndarray) -> np.ndarray:
     return (counts.cumsum() - (counts + 1) / 2)[inverse]
 
 
-def _pair(function: str, a: Any, b: Any) -> tuple[np.ndarray, np.ndarray]:
+def _pair(function: str, a: NumbersLike, b: NumbersLike) -> tuple[np.ndarray, np.ndarray]:
     indexes = [x.index for x in (a, b) if hasattr(x, "index") and not callable(x.index)]
     a, b = (as_numbers(x).astype(np.float64) for x in (a, b))
     if a.ndim != 1 or a.shape != b.shape:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..inputs.accepted import ReturnsLike
 from ..inputs.returns import check_returns
 from ..runtime.plotting import new_axes
 from ..runtime.text import tick_label
@@ -158,7 +159,7 @@ class Ranking:
             return None
         return [None if np.isnan(distance) else bool(distance > self.distance_limit) for distance in self.distances]
 
-    def spearman(self, returns: Any) -> float:
+    def spearman(self, returns: ReturnsLike) -> float:
         """Return Spearman's rank correlation of scores and returns, see `sopr_fast.metrics.spearman`.
 
         Args:
@@ -169,7 +170,7 @@ class Ranking:
         """
         return metrics.spearman(check_returns(returns, self.names), self.scores)
 
-    def regret(self, returns: Any, k: int = 1) -> float:
+    def regret(self, returns: ReturnsLike, k: int = 1) -> float:
         """Return the normalised regret@k of the scores, see `sopr_fast.metrics.regret_at_k`.
 
         Args:
@@ -237,7 +238,7 @@ class Ranking:
             columns["in_training"] = self.in_training
         return pandas.DataFrame(columns, index=index).sort_index()
 
-    def plot(self, returns: Any = None, ax: matplotlib.axes.Axes | None = None) -> matplotlib.axes.Axes:
+    def plot(self, returns: ReturnsLike | None = None, ax: matplotlib.axes.Axes | None = None) -> matplotlib.axes.Axes:
         """Plot scores with their standard errors, or true returns over scores.
 
         Without returns the best candidate is on top; the first 50 are shown. Foreign candidates have no error bar.

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..accepted import ArrayLike
 from .output import Output, check_finite
 
 
@@ -35,7 +36,7 @@ class Policy(ABC):
     @abstractmethod
     def _output(self, states: Tensor, source: Tensor | None) -> Output: ...
 
-    def output(self, states: Any, source: Tensor | None = None) -> Output:
+    def output(self, states: ArrayLike, source: Tensor | None = None) -> Output:
         """Return the actions in the states, or the distributions of actions.
 
         Raises:
@@ -51,7 +52,7 @@ class Policy(ABC):
             check_finite(self.name, output.std, source)
         return output
 
-    def __call__(self, states: Any) -> np.ndarray:
+    def __call__(self, states: ArrayLike) -> np.ndarray:
         """Return the deterministic actions in one state or a batch of states; see `predict`."""
         return self.predict(states)[0]
 
@@ -84,7 +85,7 @@ class Policy(ABC):
         values = actions.numpy()
         return (values[0, ...] if is_single else values), state
 
-    def act(self, states: Any, source: Tensor | None = None) -> Tensor:
+    def act(self, states: ArrayLike, source: Tensor | None = None) -> Tensor:
         """Return actions (N, dim_a): means of distributions; for discrete actions the most likely one, one-hot.
 
         Raises:
@@ -92,7 +93,9 @@ class Policy(ABC):
         """
         return self.output(states, source).action()
 
-    def sample(self, states: Any, generator: torch.Generator | None = None, source: Tensor | None = None) -> Tensor:
+    def sample(
+        self, states: ArrayLike, generator: torch.Generator | None = None, source: Tensor | None = None
+    ) -> Tensor:
         """Sample one action per state, (N, dim_a), one-hot if discrete; a deterministic policy returns its own action.
 
         Torch distributions, which policies may return and which an `Actor` builds, sample from torch's global
@@ -110,7 +113,7 @@ class Policy(ABC):
         output = self.output(states, source)
         return output.mean if output.density() is None else output.sample(_seed(generator))
 
-    def log_prob(self, states: Any, actions: Any, source: Tensor | None = None) -> Tensor:
+    def log_prob(self, states: ArrayLike, actions: ArrayLike, source: Tensor | None = None) -> Tensor:
         """Return the log density (N,) of actions, or the log probability of one-hot ones; -inf outside the support.
 
         Raises:
