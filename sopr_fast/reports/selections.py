@@ -11,7 +11,7 @@ from .text import Name, Numbers, chance, listed, number
 
 _MAPPED = 60  # policies on the map
 _ANSWERS = {
-    "deploy": "Deploy it, and measure it in use.",
+    "deploy": "Deploy it, and compare its returns in use with this one.",
     "keep": "Change nothing. Train other candidates, or log other behaviour.",
 }
 
@@ -55,9 +55,10 @@ def _unrankable(selection: Selection) -> list[str]:
 
 def _main(selection: Selection, order: np.ndarray, kinds: np.ndarray) -> figures.Picture:
     shown = order[: figures.MOST_ROWS]
-    caption = "Returns with 80 % intervals."
-    if selection.known.any() and selection.candidates:
-        caption += " Grey: measured. Blue: predicted."
+    caption = "Measured returns with 80 % intervals."
+    if selection.candidates:
+        caption = "Blue: predicted, with 80 % intervals."
+        caption += " Grey: measured." if selection.known.any() else ""
     if (kinds[shown] == "foreign").any():
         caption += " Hollow: candidates that this log cannot rank."
     if len(shown) < len(order):
