@@ -40,9 +40,9 @@ def results(*, chooses: bool) -> pandas.DataFrame:
 
 
 def describe(rows: pandas.DataFrame) -> str:
-    """Return the names of tasks, and how many logs and seeds they have."""
-    sizes = rows.groupby("task", sort=False)[["log", "seed"]].nunique()
-    return ", ".join(f"{task} ({logs} x {seeds})" for task, (logs, seeds) in sizes.T.items()) or "none"
+    """Return the names of tasks, and how many pairs of log and seed they have."""
+    counts = rows[["task", "log", "seed"]].drop_duplicates().groupby("task", sort=False).size()
+    return ", ".join(f"{task} ({count})" for task, count in counts.items()) or "none"
 
 
 def markdown(rows: pandas.DataFrame) -> str:
@@ -65,7 +65,7 @@ def update_page(page: Path) -> None:
     rows, others = results(chooses=False), results(chooses=True)
     cells = {heading: (rows, *COLUMNS[heading]) for heading in _PAGE}
     table = _table(cells | {"other half": (others, *COLUMNS["`select`"])}, (0, 10))
-    names = f"Judging (logs x seeds): {describe(rows)}. Choosing: {describe(others)}."
+    names = f"Judging (pairs of log and seed): {describe(rows)}. Choosing: {describe(others)}."
     text = page.read_text()
     if not _MARK.search(text):
         raise ValueError(f"{page} has no lines <!-- selection --> and <!-- end selection -->")
