@@ -326,9 +326,9 @@ def test_a_full_disk_is_reported_in_one_line():
 def test_a_plot_without_matplotlib_is_refused_before_anything_is_read(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert rank("--plot", "ranking.png") == 2
-    assert "plot needs matplotlib: pip install 'sopr_fast[plot]'" in capsys.readouterr().err
+    assert "plot needs matplotlib: pip install '.[plot]' in a clone" in capsys.readouterr().err
     assert rank("--report", "ranking.html") == 2
-    assert "a report needs matplotlib: pip install 'sopr_fast[plot]'" in capsys.readouterr().err
+    assert "a report needs matplotlib: pip install '.[plot]' in a clone" in capsys.readouterr().err
 
 
 def test_info_and_usage(capsys):

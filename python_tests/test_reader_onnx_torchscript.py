@@ -117,7 +117,7 @@ def test_onnx_that_cannot_be_read(onnx, tmp_path, module, monkeypatch):
     export_onnx(nn.Flatten(0), path)
     assert load(path)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ImportError, match=r"net\.onnx: reading it needs onnxruntime: pip install 'sopr_fast\[onnx\]'"):
+    with pytest.raises(ImportError, match=r"net\.onnx: reading it needs onnxruntime: pip install '\.\[onnx\]' "):
         load(path)
 
 

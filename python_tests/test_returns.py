@@ -207,7 +207,7 @@ def test_names_of_standard_deviations(label, count):
     [
         ("return_std,rollouts\na,1,2,\nb,3,,\nc,4,2,4", "deviations are ignored .* policies a; add a column", {"c": 1}),
         ("std\na,1,2\nb,3,4", "deviations are ignored .* policies a, b; add a column rollouts", {}),
-        ("ci95\na,1,2", "columns not read: ci95, which may tell how exact returns are; add a column error", {}),
+        ("ci95\na,1,2", "columns not read: ci95, which may hold errors of returns; add a column error", {}),
         ("return_var,lower\na,1,2,0", "columns not read: return_var, lower, which", {}),
     ],
 )

@@ -8,8 +8,8 @@ from typing import Any
 
 from ..ranking.estimates import Estimates
 from ..ranking.ranking import Ranking
+from ..runtime.extras import library
 from ..runtime.files import atomic_path, check_place
-from ..runtime.plotting import figure_class
 from ..selection import Evaluation, Selection
 
 
@@ -24,10 +24,7 @@ def check_report(path: str | os.PathLike) -> None:
         OSError: The file cannot be written.
     """
     check_place(path)
-    try:
-        figure_class()
-    except ImportError as error:
-        raise ImportError("a report needs matplotlib: pip install 'sopr_fast[plot]'") from error
+    library("matplotlib.figure", "plot", "a report")
 
 
 def report(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .extras import library
 from .process import in_notebook
 
 if TYPE_CHECKING:
@@ -17,11 +18,7 @@ def figure_class() -> type[matplotlib.figure.Figure]:
     Raises:
         ImportError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("plot needs matplotlib: pip install 'sopr_fast[plot]'") from error
-    return Figure
+    return library("matplotlib.figure", "plot", "plot").Figure
 
 
 def new_axes(width: float, height: float) -> matplotlib.axes.Axes:

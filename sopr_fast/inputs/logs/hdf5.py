@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ...runtime.extras import library
 from ...runtime.rows import FileVersion, Read
 from .episode_files import join_episodes
 from .files import reading
@@ -91,10 +92,7 @@ def read_hdf5(path: Path) -> dict[str, Any]:
 @contextmanager
 def open_hdf5(path: Path, **options: Any) -> Iterator[Any]:
     """Open an HDF5 file for reading; errors of h5py inside the block name the file."""
-    try:
-        import h5py
-    except ImportError as error:
-        raise ImportError(f"{path}: reading it needs h5py: pip install 'sopr_fast[hdf5]'") from error
+    h5py = library("h5py", "hdf5", f"{path}: reading it")
     with reading(path, "an HDF5 file"), h5py.File(path, "r", **options) as file:
         yield file
 

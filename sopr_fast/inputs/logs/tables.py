@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...runtime.extras import library
 from ...runtime.rows import FileVersion
 from .arrays import Lazy, opened_later
 from .files import check_memory, reading
@@ -205,12 +206,9 @@ def _read_row_group(array: ParquetArray, group: int) -> np.ndarray:
 
 @contextlib.contextmanager
 def _open_parquet(path: Path) -> Iterator[Any]:
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise ImportError(f"{path}: reading it needs pyarrow: pip install 'sopr_fast[parquet]'") from error
+    parquet, pyarrow = (library(name, "parquet", f"{path}: reading it") for name in ("pyarrow.parquet", "pyarrow"))
     form = {"buffer_size": _BUFFER, "pre_buffer": False}  # otherwise whole columns stay in memory
-    with reading(path, "a parquet file"), pyarrow.parquet.ParquetFile(path, **form) as file:
+    with reading(path, "a parquet file"), parquet.ParquetFile(path, **form) as file:
         yield file
     pyarrow.default_memory_pool().release_unused()
 

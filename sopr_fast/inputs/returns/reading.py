@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...runtime.arrays import as_numbers
+from ...runtime.extras import library
 from ...runtime.text import NAME_WIDTH, escaped_errors, printable
 from ...runtime.warn import warn
 from ..accepted import ReturnsLike
@@ -42,7 +43,7 @@ _COLUMNS = {  # what a column is, and the names that it may have, in any case
 _SPREAD = re.compile(
     r"((return|reward|score|mean)s?_)?(ci|ci_?\d+|conf\w*|std\w*|stderr\w*|var|variance|iqr|lower|upper)"
 )
-_FEWEST_PAIRS = 3  # policies of which pairs of a mean and a deviation are told from two rollouts
+_FEWEST_PAIRS = 3  # policies, from which pairs may be means and deviations, not two rollouts
 _REMEDY = "map names to returns, {name: return}"
 
 
@@ -155,10 +156,8 @@ def _read(path: Path) -> pandas.DataFrame | dict[str, Any] | list[dict[str, Any]
     check_regular(path)
     kind = path.suffix.lower()
     if kind == ".parquet":
-        try:
-            return pandas.read_parquet(path)
-        except ImportError as error:
-            raise ImportError(f"{path}: reading it needs pyarrow: pip install 'sopr_fast[parquet]'") from error
+        library("pyarrow", "parquet", f"{path}: reading it")
+        return pandas.read_parquet(path)
     if kind not in (".json", ".jsonl", ".ndjson"):
         return _read_csv(path)
     content = load_json(path, "return", lines=kind != ".json")
@@ -263,7 +262,7 @@ def _of_frame(frame: pandas.DataFrame, where: str) -> pandas.DataFrame:
     unread = [str(label) for label in frame.columns if not _part_of(label) and _SPREAD.fullmatch(str(label).lower())]
     if unread and not {"error", "deviation"} & {*parts}:
         warn(
-            f"{where}: columns not read: {list_names(unread)}, which may tell how exact returns are; add a column "
+            f"{where}: columns not read: {list_names(unread)}, which may hold errors of returns; add a column "
             "error of standard errors (an interval of 95 % is 3.92 of them wide), or columns std and rollouts"
         )
     with np.errstate(divide="ignore", invalid="ignore"):

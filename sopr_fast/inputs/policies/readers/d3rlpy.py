@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ....runtime.extras import library
 from ....runtime.pickles import RefusedError, read_pickle, read_weights
 from ..actor import ACTIVATIONS, Actor, Standardisation
 from ..callables import adapt
@@ -16,7 +17,7 @@ from ..policy import Policy
 from ..unsupported import SEQUENCE
 from .layers import layer, perceptron
 from .networks import find_network, flatten
-from .options import Options, library, parse_settings
+from .options import Options, parse_settings
 
 _SQUASHED_NORMAL = ("sac", "cql", "cal_ql")
 _TANH = (*_SQUASHED_NORMAL, "ddpg", "td3", "td3_plus_bc", "iql", "awac", "rebrac", "prdc")

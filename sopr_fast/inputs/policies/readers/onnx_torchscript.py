@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from ....runtime.extras import library
 from ....runtime.native import threads
 from ....runtime.text import printable
 from ....runtime.warn import warn
 from ...logs.keys import list_names
 from ..callables import Called, adapt
 from ..output import Gaussian, Probabilities, one_hot
-from .options import DISCRETE, Options, library
+from .options import DISCRETE, Options
 from .patterns import role_of
 
 _ONNXRUNTIME = (1, 24, 4)  # earlier versions follow external data out of the graph's folder

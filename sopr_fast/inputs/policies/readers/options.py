@@ -1,12 +1,10 @@
-"""Options of the readers, and what several readers need: settings in JSON, libraries, the error without trust."""
+"""Options of the readers, and what several readers need: settings in JSON, the error without trust."""
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any
 
 from ..actor import ACTIVATIONS
@@ -76,16 +74,3 @@ def parse_settings(text: str | bytes) -> dict[str, Any]:
     if len(text) > SETTINGS_BYTES:
         raise ValueError(f"its settings take {len(text) / 2**20:.0f} MiB, expected at most {SETTINGS_BYTES >> 20}")
     return json.loads(text)
-
-
-def library(module: str, extra: str) -> ModuleType:
-    """Import a module that the optional dependencies `extra` provide.
-
-    Raises:
-        ImportError: The module is not installed.
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        name = module.split(".")[0]
-        raise ImportError(f"reading it needs {name}: pip install 'sopr_fast[{extra}]'") from error

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ....runtime.archives import open_archive, read_members
+from ....runtime.extras import library
 from ....runtime.pickles import SB3_RECORDS, SPACE_RECORDS, Record, RefusedError, read_pickle, read_weights
 from ....runtime.text import printable
 from ..actor import ACTIVATIONS, Actor, Standardisation
@@ -26,7 +27,7 @@ from ..policy import Policy
 from ..unsupported import RECURRENT, check_spaces, shape_of, warn_of_masks
 from .layers import floats, layer, perceptron
 from .networks import find_network
-from .options import Options, library, parse_settings
+from .options import Options, parse_settings
 from .vecnormalize import find_statistics, read_standardisation
 
 _log = logging.getLogger("sopr_fast")
