@@ -593,7 +593,7 @@ def test_unfilled_rows_of_a_buffer_are_left_out(fields, tmp_path):
             file[key] = values
     for source in (arrays | fields, tmp_path / "buffer.npz", tmp_path / "buffer.hdf5"):
         assert len(load(source, quiet=False)) == COUNT == len(sopr_fast.inputs.logs.load_states(source))
-    with pytest.warns(UserWarning, match="it tells that 10 rows were filled, .* the other 8 are left out, though they"):
+    with pytest.warns(UserWarning, match="10 rows were filled; the other 8 are left out, though they"):
         sopr_fast.load_log(walk() | {"terminals": FELL, "size": 10})
     full = {key: np.arange(60)[:, None] * 1.0 for key in ("obs", "actions", "next_obs")} | {"rewards": np.arange(60.0)}
     rolled = load(full | {"size": 60, "ptr": 20}, quiet=False)

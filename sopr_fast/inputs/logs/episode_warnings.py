@@ -19,7 +19,7 @@ _FEWEST_EPISODES = 3
 def question_flags(
     parts: Parts, flags: Mapping[str, np.ndarray], codes: np.ndarray | None, linked: np.ndarray | None
 ) -> None:
-    """Raise if flags of ends mark first rows, as episodes' numbers (N,) or next states tell; warn if they may."""
+    """Raise if flags of ends mark first rows, by episodes' numbers (N,) or next states; warn if they may."""
     borders = codes[1:] != codes[:-1] if codes is not None else linked if linked is None else ~linked
     for part, marked in ((part, flags[part]) for part in ("terminals", "dones", "last") if part in flags):
         name = parts.names[part]

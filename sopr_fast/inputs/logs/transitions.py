@@ -87,59 +87,19 @@ class Transitions:
         limit = None if max_episode_steps is None else check_integer("max_episode_steps", max_episode_steps, 1)
         check_memory(where, _peak(parts.arrays))
         checks = Checks(where, names)
-        states = checks.table("states", parts.arrays["states"])
-        total = len(states)
-        flags = {
-            part: checks.flags(part, parts.arrays[part], total, inverted=part != "valid" and is_inverted(names[part]))
-            for part in (*ENDS, "valid")
-            if part in parts.arrays
-        }
-        ids, steps = (checks.labels(part, parts.arrays.get(part), total) for part in ("episodes", "steps"))
-        if rows is not None and (states[len(rows) :] != states[-1]).any():
-            warn(
-                f"{where}: it tells that {len(rows):,} rows were filled, as by 'size' or 'pos', and the other "
-                f"{total - len(rows):,} are left out, though they differ: remove that field if they count"
-            )
-        following, unknown = None, np.zeros(total, bool)
-        if "next_states" in names:
-            following = checks.table("next_states", parts.arrays["next_states"], total, gaps=True)
-            if following.shape != states.shape:
-                raise ValueError(
-                    f"{where}: {names['next_states']!r} have {following.shape[1]} columns, {names['states']!r} "
-                    f"{states.shape[1]}"
-                )
-            if (unknown := np.isnan(following[:, 0])).any():  # last rows, as of a column that was shifted
-                following = np.where(unknown[:, None], states, following)
-                flags["last"] = flags.get("last", False) | unknown
-                names.setdefault("last", names["next_states"])
-        if (valid := flags.pop("valid", None)) is not None:
-            rows = np.flatnonzero(valid) if rows is None else rows[valid[rows]]
-            if not len(rows):
-                raise ValueError(f"{where}: {names['valid']!r} marks no row")
-        flags, ids, steps = {part: take(x, rows) for part, x in flags.items()}, take(ids, rows), take(steps, rows)
-        order, ids = order_rows(ids, steps, flags, names, where)
-        flags, ids, steps = {part: take(x, order) for part, x in flags.items()}, take(ids, order), take(steps, order)
-        rows = order if rows is None else take(rows, order)
-        states, following, unknown = take(states, rows), take(following, rows), take(unknown, rows)
-        rewards = checks.column("rewards", parts.arrays["rewards"], total)
-        ends = np.any(
-            [x for part, x in flags.items() if part in ("terminals", "timeouts", "dones")] or [unknown], axis=0
-        )
-        resets = (
-            np.zeros(len(states), bool)
-            if limit == 1
-            else find_resets(where, states, following, ends, take(rewards, rows))
-        )
-        if resets.any():
-            flags, ids, steps = (
-                {part: x[~resets] for part, x in flags.items()},
-                take(ids, ~resets),
-                take(steps, ~resets),
-            )
-            states, following, unknown = states[~resets], take(following, ~resets), unknown[~resets]
-            rows = np.flatnonzero(~resets) if rows is None else rows[~resets]
+        log = _Rows.of_parts(checks, parts, rows)
+        order, log.ids = order_rows(log.ids, log.steps, log.flags, names, where)
+        log.keep(order)
+        total, rewards = log.total, checks.column("rewards", parts.arrays["rewards"], log.total)
+        if limit != 1:
+            marks = [x for part, x in log.flags.items() if part in ("terminals", "timeouts", "dones")]
+            ends = np.any(marks or [log.unknown], axis=0)
+            resets = find_resets(where, log.states, log.following, ends, take(rewards, log.source))
+            log.keep(np.flatnonzero(~resets) if resets.any() else None)
+        states, following, unknown, rows = log.states, log.following, log.unknown, log.source
         equal = warn_of_equal_rows(states, f"{where}: ")
-        terminals, timeouts, inside, deciders = decide(parts, states, following, flags, ids, steps, limit)
+        terminals, timeouts, inside, deciders = decide(parts, states, following, log.flags, log.ids, log.steps, limit)
+        del log
         dropped, following = follow(states, following, terminals, timeouts, inside, where)
         dropped |= unknown & ~terminals
         timeouts = (timeouts | np.append(dropped[1:], False)) & ~terminals
@@ -177,6 +137,78 @@ class Transitions:
             parts.unread,
             parts.missing,
         )
+
+
+@dataclass
+class _Rows:
+    """Rows of a log, and what marks their episodes.
+
+    Attributes:
+        states: (N, dim_s) states.
+        following: (N, dim_s) next states, or None.
+        unknown: (N,) bool, whether the next state is unknown.
+        flags: Flags (N,) of ends by part.
+        ids: (N,) numbers of episodes, or None.
+        steps: (N,) numbers of steps, or None.
+        source: (N,) rows in the caller's data; None if they are all, in order.
+        total: Number of rows in the caller's data.
+    """
+
+    states: np.ndarray
+    following: np.ndarray | None
+    unknown: np.ndarray
+    flags: dict[str, np.ndarray]
+    ids: np.ndarray | None
+    steps: np.ndarray | None
+    source: np.ndarray | None
+    total: int
+
+    @classmethod
+    def of_parts(cls, checks: Checks, parts: Parts, filled: np.ndarray | None) -> _Rows:
+        """Return the rows of a log that are filled and no padding."""
+        where, names = parts.where, parts.names
+        states = checks.table("states", parts.arrays["states"])
+        total = len(states)
+        flags = {
+            part: checks.flags(part, parts.arrays[part], total, inverted=part != "valid" and is_inverted(names[part]))
+            for part in (*ENDS, "valid")
+            if part in parts.arrays
+        }
+        ids, steps = (checks.labels(part, parts.arrays.get(part), total) for part in ("episodes", "steps"))
+        if filled is not None and (states[len(filled) :] != states[-1]).any():
+            warn(
+                f"{where}: by 'size', 'pos' or the like, {len(filled):,} rows were filled; the other "
+                f"{total - len(filled):,} are left out, though they differ: remove that field if they count"
+            )
+        following, unknown = None, np.zeros(total, bool)
+        if "next_states" in names:
+            following = checks.table("next_states", parts.arrays["next_states"], total, gaps=True)
+            if following.shape != states.shape:
+                raise ValueError(
+                    f"{where}: {names['next_states']!r} have {following.shape[1]} columns, {names['states']!r} "
+                    f"{states.shape[1]}"
+                )
+            if (unknown := np.isnan(following[:, 0])).any():  # last rows, as of a column that was shifted
+                following = np.where(unknown[:, None], states, following)
+                flags["last"] = flags.get("last", False) | unknown
+                names.setdefault("last", names["next_states"])
+        if (valid := flags.pop("valid", None)) is not None:
+            filled = np.flatnonzero(valid) if filled is None else filled[valid[filled]]
+            if not len(filled):
+                raise ValueError(f"{where}: {names['valid']!r} marks no row")
+        rows = cls(states, following, unknown, flags, ids, steps, None, total)
+        del states, following  # so that `keep` holds one copy at a time
+        rows.keep(filled)
+        return rows
+
+    def keep(self, rows: np.ndarray | None) -> None:
+        """Keep only some rows, by index, in this order; all if None."""
+        if rows is None:
+            return
+        for name in ("states", "following", "unknown", "ids", "steps"):
+            setattr(self, name, take(getattr(self, name), rows))
+        self.flags = {part: x[rows] for part, x in self.flags.items()}
+        self.source = rows if self.source is None else self.source[rows]
 
 
 def _peak(arrays: Mapping[str, Any]) -> int:
