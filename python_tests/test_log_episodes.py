@@ -366,7 +366,7 @@ def test_steps_of_vector_environments_that_only_reset_them_are_left_out(followin
     log[end] = np.append(last[1:], False)
     log |= {"next_observations": np.roll(states, -1, 0)} if following else {}
     log = {key: values[:-1] for key, values in log.items()}
-    with pytest.warns(UserWarning, match="dataset: 3 rows after ends, such as row 12, lead with reward 0"):
+    with pytest.warns(UserWarning, match="dataset: 3 rows after ends, such as row 12, are left out: with reward 0"):
         loaded = sopr_fast.load_log(log)
     kept = [x[: -1 if following or end != "timeouts" else -2] for x in episodes]
     assert [len(x) for x in kept] == np.diff(loaded.episodes).tolist()

@@ -108,9 +108,8 @@ def find_resets(
     if (jumps > 2 * np.median(distance(usual))).mean() < 0.7 or np.median(jumps) < 1.2 * np.median(distance(after - 1)):
         return found
     warn(
-        f"{where}: {len(after):,} rows after ends, such as row {after[0]}, lead with reward 0 from the last state of "
-        "an episode to the first of the next, as vector environments that reset themselves write them: they are left "
-        "out"
+        f"{where}: {len(after):,} rows after ends, such as row {after[0]}, are left out: with reward 0 they only lead "
+        "from a last state to a first one, as vector environments that reset themselves write them"
     )
     found[after] = True
     return found

@@ -146,7 +146,7 @@ def decide(
         )
     elif limit is None and _lacks_cuts(ends) and (following is None or _are_shifted(linked, terminals, inside)):
         warn(
-            f"{where}: neither next states nor timeouts show where a time limit cut an episode, whose last state then "
+            f"{where}: neither next states nor timeouts show where a time limit cut an episode: there, a last state "
             "seems to lead to the first of the next episode; pass sopr_fast.load_log(…, max_episode_steps=…) "
             "(--max-episode-steps …), 1 for episodes of one step"
         )
