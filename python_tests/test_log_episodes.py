@@ -450,8 +450,12 @@ def test_steps_of_rlds_hold_nothing_but_the_last_state_at_the_end():
     kept = np.flatnonzero(~LAST)
     assert log.source.tolist() == kept.tolist()
     np.testing.assert_array_equal(log.terminals, FELL[kept + 1])
-    alive = ~log.terminals
-    np.testing.assert_array_equal(log.next_states[alive], arrays["observations"][kept + 1][alive].astype(np.float32))
+    np.testing.assert_array_equal(log.next_states, arrays["observations"][kept + 1].astype(np.float32))
+    assert "next_states" not in log.missing
+    unfinished = load({name: values[:-2] for name, values in arrays.items()})
+    assert unfinished.source.tolist() == kept[:-2].tolist()  # of the last state it is unknown what follows
+    with pytest.raises(ValueError, match="the next state of no step is known; add next states"):
+        load(arrays | {"is_last": LAST | True})
 
 
 BANDIT = {

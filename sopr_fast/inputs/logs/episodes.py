@@ -103,8 +103,6 @@ def decide(
     where, names, count = parts.where, parts.names, len(states)
     if limit == 1:
         return np.ones(count, bool), np.zeros(count, bool), np.zeros(count, bool), ["max_episode_steps=1"]
-    if following is None and {"first", "last"} <= flags.keys():
-        flags = _without_last_states(flags)
     codes = None if ids is None else _codes(ids)
     linked = None if following is None else (following[:-1] == states[1:]).all(1)
     question_flags(parts, flags, codes, linked)
@@ -365,14 +363,6 @@ def follow(
         )
         dropped = np.append(resets, timeouts[-1])
     return dropped, following
-
-
-def _without_last_states(flags: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return flags of steps as RLDS has them, whose last row of an episode holds nothing but the last state."""
-    last, ended = flags["last"], np.zeros_like(flags["last"])
-    if "terminals" in flags:
-        ended[:-1] = (flags["terminals"] & last)[1:]
-    return {**flags, "terminals": ended, "last": last | ended}
 
 
 def verdict(terminals: np.ndarray, episodes: np.ndarray, inside: int, deciders: list[str]) -> str:

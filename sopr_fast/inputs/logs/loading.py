@@ -32,7 +32,8 @@ def load_log(
 
     Without next states, the next state of a step is the state of the next row, and that of a terminal step its own
     state. The last step of an episode that was cut is then dropped, since its next state is unknown, as in D4RL's
-    `qlearning_dataset`; so is the last step of the data unless it is terminal.
+    `qlearning_dataset`; so is the last step of the data unless it is terminal. Rows of `is_last` in logs that have
+    `is_first` too, as RLDS, hold only the last state of an episode: the next state of the row before.
 
     Args:
         source: One of

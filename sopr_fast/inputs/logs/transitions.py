@@ -92,6 +92,8 @@ class Transitions:
         log.keep(order)
         total, rewards = log.total, checks.column("rewards", parts.arrays["rewards"], log.total)
         if limit != 1:
+            if log.following is None and {"first", "last"} <= log.flags.keys():
+                parts = log.take_last_states(parts)
             marks = [x for part, x in log.flags.items() if part in ("terminals", "timeouts", "dones")]
             ends = np.any(marks or [log.unknown], axis=0)
             resets = find_resets(where, log.states, log.following, ends, take(rewards, log.source))
@@ -209,6 +211,20 @@ class _Rows:
             setattr(self, name, take(getattr(self, name), rows))
         self.flags = {part: x[rows] for part, x in self.flags.items()}
         self.source = rows if self.source is None else self.source[rows]
+
+    def take_last_states(self, parts: Parts) -> Parts:
+        """Turn rows that hold only the last state of an episode, as steps of RLDS do, into next states."""
+        last = self.flags["last"]
+        if last.all():
+            raise ValueError(f"{parts.where}: the next state of no step is known; add next states")
+        following = np.concatenate([self.states[1:], self.states[-1:]])
+        self.following, self.unknown = following, np.arange(len(last)) == len(last) - 1
+        self.flags["last"] = np.append(last[1:], True)
+        if "terminals" in self.flags:
+            self.flags["terminals"] = np.append((self.flags["terminals"] & last)[1:], False)
+        self.keep(np.flatnonzero(~last))
+        names = parts.names | {"next_states": parts.names["states"]}
+        return replace(parts, arrays=parts.arrays | {"next_states": following}, names=names)
 
 
 def _peak(arrays: Mapping[str, Any]) -> int:
