@@ -16,11 +16,11 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-import pandas
 import torch
 
 from .paper.actors import Layers, read_stack, save_stack
 from .paper.rollouts import measure_returns
+from .selection.archive import load
 from .selection.tasks import OFFLINE_UPDATES, SETS, TASKS, Task
 
 ROOT = Path(__file__).parents[1]
@@ -61,12 +61,12 @@ def write_example(source: Path, observations: np.ndarray, target: Path) -> None:
 
 def write_pendulum(task: Task, target: Path) -> None:
     """Write every second episode of the log in half precision, and the policies of offline RL with their returns."""
-    folder = SETS / task.name
-    with np.load(folder / f"{task.offline}.npz") as whole:
-        rows = np.arange(len(whole["rewards"])) // PENDULUM_STEPS % 2 == 0
-        log = {key: whole[key][rows].astype(np.float16) for key in ("observations", "actions", "rewards")}
-        np.savez_compressed(target / "log.npz", **log, timeouts=whole["timeouts"][rows])
-    arrays = np.load(folder / "policies.npz")
+    _, log, table = load(task, task.offline)
+    rows = np.arange(len(log)) // PENDULUM_STEPS % 2 == 0
+    parts = {"observations": log.states, "actions": log.actions, "rewards": log.rewards}
+    half = {name: values[rows].astype(np.float16) for name, values in parts.items()}
+    np.savez_compressed(target / "log.npz", **half, timeouts=log.timeouts[rows])
+    arrays = np.load(SETS / task.name / "policies.npz")
     names = {f"offline-{a}-{k}": f"{a}-{n}" for a in OFFLINE for k, n in enumerate(OFFLINE_UPDATES)}
     for name, short in names.items():
         layers = {
@@ -76,7 +76,7 @@ def write_pendulum(task: Task, target: Path) -> None:
         }
         scale = {"action_scale": np.float32([2.0]), "action_bias": np.float32([0.0])}
         np.savez_compressed(target / "policies" / f"{short}.npz", **layers, **scale)
-    returns = pandas.read_csv(folder / "policies.csv", index_col="name")["return"][list(names)].round(1)
+    returns = table["return"][list(names)].round(1)
     returns.rename(names).to_csv(target / "returns.csv", header=["return"], index_label="name", lineterminator="\n")
 
 

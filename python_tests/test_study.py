@@ -4,6 +4,7 @@ import numpy as np
 import pandas
 import pytest
 
+import sopr_fast
 from sopr_fast import estimators
 from sopr_fast.ranking.metrics import spearman
 
@@ -33,6 +34,9 @@ def test_make_and_study_of_a_tiny_task(tmp_path, monkeypatch):
     assert list(policies) == list(returns.index)
     assert returns["run"].nunique() == 8  # two runs of two algorithms, and four offline algorithms
     assert log.terminals.any()
+    seen = sopr_fast.load_log(tmp_path / "work" / "a2c-0" / "seen.npz")
+    for part in ("states", "actions", "rewards", "next_states", "terminals", "timeouts", "episodes"):
+        np.testing.assert_array_equal(getattr(replay, part), getattr(seen, part))
     again = archive.roll_out(task, policies["a2c-0-2"])
     assert np.mean(again) == pytest.approx(returns["return"]["a2c-0-2"], rel=1e-5)
 
@@ -41,7 +45,7 @@ def test_make_and_study_of_a_tiny_task(tmp_path, monkeypatch):
     rows = pandas.read_csv(tmp_path / "results.csv")
     assert set(rows["kind"]) == set(table.KINDS)
     assert set(rows["method"]) == {method for method, _ in table.COLUMNS.values()}
-    kept = estimators.Simulator(updates=2, members=1, hidden=(8,), horizon=5).estimate(policies, log, seed=0)
+    kept = simulator.estimate(policies, log, seed=0)
     offline = [name.startswith("offline") for name in policies]
     expected = spearman(returns["return"].to_numpy()[offline], kept.values[offline])
     own = rows[(rows["method"] == "simulator") & (rows["kind"] == "offline") & (rows["known"] == 0)]

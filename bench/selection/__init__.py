@@ -1,1 +1,1 @@
-"""How well `select` chooses among policies of independent families, on ten tasks of Gymnasium."""
+"""How well `select` chooses among policies of independent families, on small tasks of Gymnasium."""

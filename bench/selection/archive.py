@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import sopr_fast
+from sopr_fast.inputs.logs import Transitions
 
 from . import tasks
 from .tasks import Task
@@ -47,13 +49,27 @@ def is_discrete(space: gymnasium.Space) -> bool:
     return isinstance(space, gymnasium.spaces.Discrete)
 
 
-def load(task: Task, log: str) -> tuple[dict[str, Any], Any, pandas.DataFrame]:
+def load(task: Task, log: str) -> tuple[dict[str, Any], Transitions, pandas.DataFrame]:
     """Return the policies of a task by name, one of its logs, and the table of policies with their returns."""
     folder = tasks.SETS / task.name
-    table = pandas.read_csv(folder / "policies.csv", index_col="name")
+    table = read_table()
+    table = table[table["task"] == task.environment].set_index("name")
     with np.load(folder / "policies.npz") as arrays:
         policies = networks(task, arrays, table)
-    return policies, sopr_fast.load_log(folder / f"{log}.npz"), table
+    return policies, load_log(folder / "log.npz", log), table
+
+
+def read_table() -> pandas.DataFrame:
+    """Return the policies of all tasks with their returns."""
+    file = tasks.SETS / "policies.csv"
+    return pandas.read_csv(file) if file.exists() else pandas.DataFrame(columns=["task"])
+
+
+def load_log(file: Path, log: str) -> Transitions:
+    """Return the episodes of a file that belong to a log."""
+    with np.load(file) as arrays:
+        episodes = np.flatnonzero(arrays[f"in_{log}"])
+    return sopr_fast.load_log(file).take(episodes)
 
 
 def networks(task: Task, arrays: Mapping[str, np.ndarray], table: pandas.DataFrame) -> dict[str, Any]:

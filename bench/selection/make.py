@@ -19,7 +19,7 @@ import sopr_fast
 from sopr_fast.inputs.policies import Actor
 
 from . import tasks
-from .archive import is_discrete, networks, roll_out
+from .archive import is_discrete, load_log, networks, read_table, roll_out
 from .tasks import LOG_ROWS, OFFLINE_UPDATES, SEEDS, SNAPSHOTS, Task
 
 _NETWORK = {"net_arch": [64, 64]}
@@ -29,7 +29,8 @@ _OFF_POLICY = {"learning_rate": 1e-3, "train_freq": 2, "learning_starts": 500}
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "ppo": {"n_steps": 256, "batch_size": 256, "learning_rate": 1e-3, "gamma": 0.98, "gae_lambda": 0.9},
     "a2c": {"learning_rate": 1e-3, "n_steps": 16},
-    "sac": _OFF_POLICY, "td3": _OFF_POLICY, "sbx_td3": _OFF_POLICY, "sbx_tqc": _OFF_POLICY,
+    "sac": _OFF_POLICY, "td3": _OFF_POLICY, "sbx_sac": _OFF_POLICY, "sbx_td3": _OFF_POLICY,
+    "sbx_tqc": _OFF_POLICY,
     "dqn": {"learning_rate": 1e-3, "batch_size": 64, "train_freq": 8, "gradient_steps": 4, "learning_starts": 1000,
             "target_update_interval": 500, "exploration_fraction": 0.2},
 }  # fmt: skip
@@ -64,14 +65,11 @@ def make(task: Task, work: Path) -> None:
     for algorithm in task.steps:
         for seed in SEEDS:
             _once(work / f"{algorithm}-{seed}", partial(_train, task, algorithm, seed))
-    for log, algorithms in task.logs.items():
-        _once(work / f"{log}.npz", partial(_write_log, [work / f"{each}-{SEEDS[0]}" for each in algorithms]))
+    _once(work / "log.npz", partial(_write_log, [work / f"{each}-{SEEDS[0]}" for each in task.logged]))
     for algorithm in offline_algorithms(task):
-        _once(work / f"offline-{algorithm}", partial(_train_offline, task, work / f"{task.offline}.npz", algorithm))
+        _once(work / f"offline-{algorithm}", partial(_train_offline, task, work / "log.npz", algorithm))
     _once(work / "policies.csv", partial(_measure, task, work))
-    (tasks.SETS / task.name).mkdir(parents=True, exist_ok=True)
-    for file in ("policies.csv", "policies.npz", *(f"{log}.npz" for log in task.logs)):
-        shutil.copy(work / file, tasks.SETS / task.name)
+    _archive(task, work)
 
 
 def offline_algorithms(task: Task) -> tuple[str, ...]:
@@ -92,15 +90,20 @@ def _once(product: Path, build: Callable[[Path], None]) -> None:
 
 def _train(task: Task, algorithm: str, seed: int, folder: Path) -> None:
     """Write the snapshots of a run, evenly spaced in steps, and what it saw if it is logged."""
+    from stable_baselines3.common.noise import OrnsteinUhlenbeckActionNoise
     from stable_baselines3.common.vec_env import DummyVecEnv
 
+    options = {**ALGORITHMS[algorithm], **task.options}
+    if "action_noise" in options:
+        sigma = np.full(gymnasium.make(task.environment).action_space.shape, 0.1**0.5 * options["action_noise"])
+        options["action_noise"] = OrnsteinUhlenbeckActionNoise(0 * sigma, sigma, theta=0.05, dt=1)
     is_on_policy = algorithm in ON_POLICY
     recorders = [Recorder(gymnasium.make(task.environment)) for _ in range(_ENVIRONMENTS if is_on_policy else 1)]
     is_jax = algorithm.startswith("sbx_")
     library = importlib.import_module("sbx" if is_jax else "stable_baselines3")
     learner = getattr(library, algorithm.removeprefix("sbx_").upper())(
         "MlpPolicy", DummyVecEnv([lambda r=r: r for r in recorders]), seed=seed, policy_kwargs=dict(_NETWORK),
-        device="cpu", **{**ALGORITHMS[algorithm], **task.options},
+        device="cpu", **options,
     )  # fmt: skip
     folder.mkdir()
     for k in range(SNAPSHOTS):
@@ -136,19 +139,36 @@ def _arrays(recorders: list[Recorder]) -> dict[str, np.ndarray]:
 
 
 def _write_log(runs: list[Path], product: Path) -> None:
-    """Write whole episodes of the logged runs, evenly spaced, until they fill the log."""
-    parts = []
-    for run in runs:
+    """Write whole episodes of two runs in RLDS's layout, in which a further row holds an episode's last state.
+
+    Evenly spaced episodes of the first run fill the log "replay", those of both runs in equal parts the log "mixture".
+    """
+    parts: list[dict[str, np.ndarray]] = []
+    for run, rows_of_replay in zip(runs, (LOG_ROWS, 0), strict=True):
         seen = dict(np.load(run / "seen.npz"))
         ends = np.flatnonzero(seen["terminals"] | seen["timeouts"]) + 1
-        starts, share = np.concatenate([[0], ends[:-1]]), LOG_ROWS / len(runs) / ends[-1]
-        episode = np.arange(len(ends))
-        kept = episode[np.floor((episode + 1) * share) > np.floor(episode * share)] if share < 1 else episode
-        rows = np.concatenate([np.arange(starts[i], ends[i]) for i in kept])
-        parts.append({name: array[rows] for name, array in seen.items()})
-    log = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        in_replay, in_mixture = (_spread(len(ends), rows / ends[-1]) for rows in (rows_of_replay, LOG_ROWS / 2))
+        for i in np.flatnonzero(in_replay | in_mixture):
+            rows = slice(ends[i - 1] if i else 0, ends[i])
+            last = np.append(np.zeros(rows.stop - rows.start, bool), True)
+            steps = {
+                "observations": [seen["observations"][rows], seen["next_observations"][rows][-1:]],
+                **{name: [seen[name][rows], np.zeros_like(seen[name][:1])] for name in ("actions", "rewards")},
+                "is_first": [np.roll(last, 1)],
+                "is_last": [last],
+                "is_terminal": [last & seen["terminals"][rows.stop - 1]],
+                "in_replay": [in_replay[i : i + 1]],
+                "in_mixture": [in_mixture[i : i + 1]],
+            }
+            parts.append({name: np.concatenate(values) for name, values in steps.items()})
     with product.open("wb") as file:
-        np.savez_compressed(file, **log)
+        np.savez_compressed(file, **{name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+
+
+def _spread(count: int, share: float) -> np.ndarray:
+    """Return (count,) bool that marks a share, evenly spaced."""
+    places = np.floor(np.arange(count + 1) * share)
+    return places[1:] > places[:-1] if share < 1 else np.ones(count, bool)
 
 
 def _train_offline(task: Task, file: Path, algorithm: str, folder: Path) -> None:
@@ -156,14 +176,13 @@ def _train_offline(task: Task, file: Path, algorithm: str, folder: Path) -> None
     import structlog
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))  # d3rlpy logs a lot
-    log = dict(np.load(file))
+    log = load_log(file, task.offline)
     space = gymnasium.make(task.environment).action_space
-    actions, discrete = log["actions"], is_discrete(space)
-    actions = actions.reshape(len(actions), 1) if discrete else np.clip(actions / space.high, -1, 1)
+    discrete = is_discrete(space)
+    actions = log.actions.astype(int) if discrete else np.clip(log.actions / space.high, -1, 1)
     data = d3rlpy.dataset.MDPDataset(
-        log["observations"], actions, log["rewards"], log["terminals"], log["timeouts"],
-        action_size=int(space.n) if discrete else None,
-    )  # fmt: skip
+        log.states, actions, log.rewards, log.terminals, log.timeouts, action_size=int(space.n) if discrete else None
+    )
     network, rate = d3rlpy.models.encoders.VectorEncoderFactory([64, 64]), 1e-3
     common = {"batch_size": 128, "observation_scaler": d3rlpy.preprocessing.StandardObservationScaler()}
     both = {"actor_encoder_factory": network, "critic_encoder_factory": network, "actor_learning_rate": rate,
@@ -208,6 +227,18 @@ def _measure(task: Task, work: Path, product: Path) -> None:
     frame["error"] = np.std(measured, axis=1) / task.rollouts**0.5
     frame["rollouts"] = task.rollouts
     frame.to_csv(product, float_format="%.6g", lineterminator="\n")
+
+
+def _archive(task: Task, work: Path) -> None:
+    """Copy what a task's study reads, and put its returns into the table of all tasks."""
+    (tasks.SETS / task.name).mkdir(parents=True, exist_ok=True)
+    for file in ("policies.npz", "log.npz"):
+        shutil.copy(work / file, tasks.SETS / task.name)
+    own = pandas.read_csv(work / "policies.csv")
+    own.insert(0, "task", task.environment)
+    others = read_table()
+    table = pandas.concat([others[others["task"] != task.environment], own])
+    table.to_csv(tasks.SETS / "policies.csv", index=False, float_format="%.6g", lineterminator="\n")
 
 
 def _layers(actor: Actor) -> dict[str, np.ndarray]:
