@@ -114,9 +114,7 @@ def test_cuda_forward_10_policies(compiled, released, clustered, peak, contend):
         fused = BucketedModel(released, attention="matmul", compiled=True, **options)
         peers = {f"{TORCH} padded matmul, compiled": fused}
         if packed.varlen_attn is not None:
-            peers[f"{TORCH} packed varlen, compiled, bf16"] = PackedModel(
-                released, attention="varlen", dtype=torch.bfloat16
-            )
+            peers[f"{TORCH} packed varlen, compiled, bf16"] = PackedModel(released)
     scores = {}
 
     def run(name, call):

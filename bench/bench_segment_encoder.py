@@ -1,7 +1,7 @@
 """The scoring model, forward and a training step, compared with plain torch on the same parameters.
 
-Peers are the released per-cluster loop, bucketed and padded clusters, and packed rows; see `bench/peers`. A training
-step counts as three forward passes: useful work, without what is computed again.
+Peers are the released per-cluster loop, and bucketed and padded clusters; see `bench/peers`. A training step counts as
+three forward passes: useful work, without what is computed again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import pytest
 import torch
 from peers.bucketed import BucketedModel
 from peers.loop import ReleasedModel
-from peers.packed import PackedModel
 from peers.released import from_released
 from workload import CLUSTERS, SIZE, actions_on, forward_gflop
 
@@ -40,7 +39,6 @@ def peers_of(released: ReleasedModel, dtype: torch.dtype) -> dict[str, torch.nn.
         f"{TORCH} bucketed SDPA": BucketedModel(released, dtype=dtype),
         f"{TORCH} bucketed SDPA, compiled": BucketedModel(released, compiled=True, dtype=dtype),
         f"{TORCH} bucketed matmul, compiled": BucketedModel(released, attention="matmul", compiled=True, dtype=dtype),
-        f"{TORCH} packed, flex, compiled": PackedModel(released, attention="flex", dtype=dtype),
     }
 
 

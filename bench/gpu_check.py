@@ -1,6 +1,6 @@
 """Build, test and time the CUDA module on a machine with a GPU (`make gpu-check`). Stages run even if others fail.
 
-    python bench/gpu_check.py [build] [module] [test] [bench] [peers] [--timeout STAGE=SECONDS ...]     default: all
+    python bench/gpu_check.py [build] [module] [test] [bench] [peers]     default: all
 
 Builds with the installed tools for the GPUs of this machine, without network. Prints a table and writes
 out/gpu_check.json after every stage. If the module does not load, tests and benchmarks count as failed, although they
@@ -104,28 +104,12 @@ def report(gpu_names: dict[str, str], stages: dict[str, dict]) -> None:
         print(f"  {name:<8}{stage['status']:<24}{stage['seconds']:>8.1f} s", flush=True)
 
 
-def limit(text: str) -> tuple[str, float]:
-    name, _, seconds = text.partition("=")
-    if name not in TIMEOUTS:
-        raise ValueError
-    return name, float(seconds)
-
-
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Check the CUDA module on this machine's GPUs.")
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"default: {', '.join(STAGES)}")
-    parser.add_argument(
-        "--timeout",
-        type=limit,
-        nargs="+",
-        default=[],
-        metavar="STAGE=SECONDS",
-        help=f"limits (default: {TIMEOUTS})",
-    )
     options = parser.parse_args(arguments)
     if unknown := set(options.stages) - set(STAGES):
         parser.error(f"unknown stage {', '.join(sorted(unknown))}; choose from {', '.join(STAGES)}")
-    timeouts = TIMEOUTS | dict(options.timeout)
     gpu_names = gpus()
     if not gpu_names:
         print("gpu-check: torch sees no GPU on this machine; nothing to check")
@@ -135,10 +119,10 @@ def main(arguments: list[str] | None = None) -> int:
     commands = STAGES | {"build": [*STAGES["build"], "-C", f"cmake.define.CMAKE_CUDA_ARCHITECTURES={architectures}"]}
     threads = {"test": max(1, os.cpu_count() // WORKERS)}
     stages: dict[str, dict] = {}
-    deadline = time.perf_counter() + timeouts["all"]
+    deadline = time.perf_counter() + TIMEOUTS["all"]
     for name in options.stages or STAGES:
         start = time.perf_counter()
-        status, code = run(commands[name], min(timeouts[name], deadline - start), threads.get(name))
+        status, code = run(commands[name], min(TIMEOUTS[name], deadline - start), threads.get(name))
         if name in ("test", "bench", "peers") and stages.get("module", {}).get("code", 0) != 0:
             status = "failed: no CUDA module"
         stages[name] = {"status": status, "code": code, "seconds": time.perf_counter() - start}

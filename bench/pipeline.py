@@ -28,15 +28,14 @@ def main() -> None:
     options = _options()
     policies, returns, states = halfcheetah.policies(), halfcheetah.returns(), halfcheetah.states()
     names = list(policies)
-    config = Config.paper(subset_size=options.subset_size, clusters=options.clusters, precision=options.precision)
+    config = Config.paper(precision=options.precision)
     if options.stage == "train":
-        config = Config(**config.to_dict() | {"steps": options.steps, "subsets": options.steps})
         known = {name: policies[name] for name in names[:30]}
         held_out = {name: policies[name] for name in names[30:40]}
         with sopr_fast.options(device=options.device):
             ranker = sopr_fast.fit(known, returns[:30], states, validation=(held_out, returns[30:40]), config=config)
         timings = ranker.timings
-        what = f"train {len(known)} policies, {options.steps} steps"
+        what = f"train {len(known)} policies, {config.steps} steps"
     else:
         # The cost of a score does not depend on the weights, so one training step is enough.
         untrained = Config(**config.to_dict() | {"steps": 1, "subsets": 1})
@@ -47,7 +46,7 @@ def main() -> None:
         timings = ranker.rank(candidates, states, subsets=options.subsets).timings
         what = f"rank {len(candidates)} policies on {options.subsets} subsets"
     report = {
-        "what": f"{what} of {options.subset_size:,} states, {options.clusters} clusters, {options.precision}",
+        "what": f"{what} of {config.subset_size:,} states, {config.clusters} clusters, {config.precision}",
         "seconds": sum(timings.values()),
         "by_stage": timings,
         "peak_MB": peak_megabytes(),
@@ -65,11 +64,8 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stage", choices=("train", "rank"))
-    parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--policies", type=int, default=10)
     parser.add_argument("--subsets", type=int, default=200)
-    parser.add_argument("--subset-size", type=int, default=16384)
-    parser.add_argument("--clusters", type=int, default=256)
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, help="JSON")

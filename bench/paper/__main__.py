@@ -1,4 +1,4 @@
-"""Command line of the stages: `python -m bench.paper STAGE --game hopper --scale smoke`, see README.md."""
+"""Command line of the stages and studies: `python -m bench.paper STAGE --game hopper --scale smoke`, see README.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from .games import GAMES
 from .manifest import Task, claim
 from .scales import SCALES
-from .studies.cells import SIZES, STUDIES, plan
+from .studies.cells import STUDIES, plan
 
 STAGES = {
     "sac": "train online SAC and save snapshots",
@@ -25,13 +25,12 @@ STAGES = {
     "all": "run all stages above",
     "competent": "train policies of cheaper algorithms on every log and choose a test set of competent ones",
 }
-
 _STUDIES = {**STUDIES, "studies": "all studies above", "page": "write the main table into docs/how-well-it-ranks.md"}
 _HERE = Path(__file__).parent
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one stage or all of them. Finished products are kept; interrupted stages resume.
+    """Run one stage, one study or all of them. Finished products and cells are kept; interrupted ones resume.
 
     Args:
         arguments: Command line without the program; `sys.argv[1:]` if None.
@@ -39,106 +38,92 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         Exit status: 0, or 2 after an error message.
     """
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
-    if arguments and arguments[0] in _STUDIES:
-        return _run_studies(arguments)
     options = _options(arguments)
+    if options.stage in _STUDIES:
+        _run_studies(options)
+        return 0
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     try:
-        task = Task(
-            game=options.game,
-            scale=SCALES[options.scale],
-            folder=options.out / options.scale / GAMES[options.game].lower(),
-            seed=options.seed,
-            processes=options.processes,
-            threads=options.threads,
-            checkpoint_seconds=options.checkpoint_seconds,
-            device=options.device,
-        )
-        claim(task)
-        for stage in [options.stage] if options.stage != "all" else list(STAGES)[: list(STAGES).index("all")]:
-            for product in _run(stage, task):
-                print(f"{stage}: {product}", flush=True)
+        _run_stages(options)
+    except (ImportError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     except FileNotFoundError as error:
         # Errors of our own loaders have no filename but a full message.
         problem = f"{error.filename} does not exist" if error.filename else error
         print(f"error: {problem}: run the stage that makes it first", file=sys.stderr)
         return 2
-    except ImportError as error:
-        print(f"error: {error}: install the stages' packages with pip install '.[paper]'", file=sys.stderr)
-        return 2
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
     return 0
 
 
-def _run(stage: str, task: Task) -> list[Path]:
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    named = {**STAGES, **_STUDIES}
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.paper",
+        description="Make training, validation and test sets as in the paper, and run studies on them, see README.md.",
+        epilog="; ".join(f"{name}: {text}" for name, text in named.items()),
+    )
+    parser.add_argument("stage", choices=named)
+    parser.add_argument("--scale", choices=SCALES, default="smoke")
+    parser.add_argument("--threads", type=int, default=1, help="threads for training")
+    stages = parser.add_argument_group("stages")
+    stages.add_argument("--game", choices=GAMES, default="hopper")
+    stages.add_argument("--out", type=Path, default=Path("out/paper"))
+    stages.add_argument("--processes", type=int, default=2, help="processes for rollouts")
+    stages.add_argument("--checkpoint-seconds", type=float, default=600, help="seconds between checkpoints of SAC")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    stages.add_argument("--device", default=device, help="for offline training (default: cuda if torch sees a GPU)")
+    studies = parser.add_argument_group("studies")
+    studies.add_argument("--sets", type=Path, default=_HERE / "sets", help="folder of the stages' products")
+    studies.add_argument("--results", type=Path, default=_HERE / "results", help="folder of the results")
+    studies.add_argument("--foreign", type=Path, help="folder with policies of other authors, a further test set")
+    studies.add_argument("--cells", nargs="*", help="only cells whose name contains one of these")
+    return parser.parse_args(arguments)
+
+
+def _run_stages(options: argparse.Namespace) -> None:
     # Imported here because the stages need jax and d3rlpy, the options do not.
     from . import competent, logs, offline, sac
 
+    task = Task(
+        game=options.game,
+        scale=SCALES[options.scale],
+        folder=options.out / options.scale / GAMES[options.game].lower(),
+        processes=options.processes,
+        threads=options.threads,
+        checkpoint_seconds=options.checkpoint_seconds,
+        device=options.device,
+    )
+    claim(task)
     stages = {
         "sac": lambda: [sac.train(task)],
         "returns": lambda: [sac.measure(task)],
         "split": lambda: [logs.split(task)],
         "logs": lambda: logs.write_logs(task),
         "offline": lambda: offline.train_all(task),
-        "competent": lambda: competent.train_all(task),
         "test-sets": lambda: offline.collect_test_sets(task),
+        "competent": lambda: competent.train_all(task),
     }
-    return stages[stage]()
+    for stage in [options.stage] if options.stage != "all" else list(STAGES)[: list(STAGES).index("all")]:
+        for product in stages[stage]():
+            print(f"{stage}: {product}", flush=True)
 
 
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.paper",
-        description="Make training, validation and test sets as in the paper. For studies on them, see README.md.",
-        epilog="stages: " + "; ".join(f"{stage}: {text}" for stage, text in STAGES.items()),
-    )
-    parser.add_argument("stage", choices=STAGES)
-    parser.add_argument("--game", choices=GAMES, default="hopper")
-    parser.add_argument("--scale", choices=SCALES, default="smoke")
-    parser.add_argument("--out", type=Path, default=Path("out/paper"))
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--processes", type=int, default=2, help="processes for rollouts")
-    parser.add_argument("--threads", type=int, default=1, help="threads for training")
-    parser.add_argument("--checkpoint-seconds", type=float, default=600, help="seconds between checkpoints of SAC")
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--device", default=device, help="for offline training (default: cuda if torch sees a GPU)")
-    return parser.parse_args(arguments)
-
-
-def _run_studies(arguments: Sequence[str]) -> int:
+def _run_studies(options: argparse.Namespace) -> None:
     """Run the cells of studies that have no result yet, then write tables."""
     from .studies import running, tables
 
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.paper",
-        description="Run one study or all of them: cells that have no result yet, then tables.",
-        epilog="studies: " + "; ".join(f"{study}: {text}" for study, text in _STUDIES.items()),
-    )
-    parser.add_argument("study", choices=_STUDIES)
-    parser.add_argument("--scale", choices=SIZES, default="smoke")
-    parser.add_argument("--sets", type=Path, default=_HERE / "sets", help="folder of the stages' products")
-    parser.add_argument("--results", type=Path, default=_HERE / "results", help="folder of the results")
-    parser.add_argument("--foreign", type=Path, help="folder with policies of other authors, a further test set")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no further cell after these")
-    parser.add_argument("--cells", nargs="*", help="only cells whose name contains one of these")
-    parser.add_argument("--threads", type=int, default=1, help="threads of torch")
-    options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     results = options.results / options.scale
-    if options.study == "page":
+    if options.stage == "page":
         tables.update_page(_HERE.parents[1] / "docs" / "how-well-it-ranks.md", results)
-        return 0
-    for study in STUDIES if options.study == "studies" else [options.study]:
+        return
+    for study in STUDIES if options.stage == "studies" else [options.stage]:
         cells = plan(study, options.scale)
         if options.cells is not None:
             cells = [cell for cell in cells if any(part in " ".join(map(str, cell.key)) for part in options.cells)]
-        sets = options.sets / options.scale
-        running.run_cells(cells, results / f"{study}.csv", sets=sets, foreign=options.foreign, seconds=options.seconds)
+        running.run_cells(cells, results / f"{study}.csv", sets=options.sets / options.scale, foreign=options.foreign)
         print(tables.write(study, results), flush=True)
-    return 0
 
 
 if __name__ == "__main__":

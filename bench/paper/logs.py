@@ -23,11 +23,7 @@ _EPISODES_AT_ONCE = 20
 def split(task: Task) -> Path:
     """Draw the training, validation and Test Set II policies, and choose the expert and medium policies.
 
-    Args:
-        task: Game, scale, folder and seed.
-
-    Returns:
-        Path of `split.json`, which holds positions in `policies.npz`.
+    Returns the path of `split.json`, which holds positions in `policies.npz`.
     """
     product = task.folder / "split.json"
     if not is_made(product):
@@ -45,30 +41,16 @@ def split(task: Task) -> Path:
 
 
 def choose_behaviour(returns: np.ndarray) -> tuple[int, int]:
-    """Choose the expert and the medium policy.
-
-    Args:
-        returns: (S,) in the order of training.
-
-    Returns:
-        Positions of the snapshot with the largest return, and of the earlier one whose return is closest to a third
-        of it.
-    """
+    """Return the position of the largest of the returns (S,), and of the earlier one closest to a third of it."""
     expert = int(returns.argmax())
     before = returns[: max(expert, 1)]
     return expert, int(np.abs(before - returns[expert] / 3).argmin())
 
 
 def write_logs(task: Task) -> list[Path]:
-    """Record logs of stochastic snapshots in D4RL's layout.
+    """Record logs of stochastic snapshots in D4RL's layout, and return their paths `logs/NAME.hdf5`.
 
     A replay holds equal shares of the snapshots in the order of training, up to the medium or to the last one.
-
-    Args:
-        task: Game, scale and folder.
-
-    Returns:
-        Paths `logs/NAME.hdf5`.
     """
     chosen = json.loads((task.folder / "split.json").read_text())
     actors = read_stack(task.folder / "policies.npz")

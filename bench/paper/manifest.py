@@ -54,11 +54,8 @@ class Task:
 def claim(task: Task) -> None:
     """Reserve the folder for a task.
 
-    Args:
-        task: The task.
-
     Raises:
-        ValueError: If the folder holds products of other settings.
+        ValueError: The folder holds products of other settings.
     """
     task.folder.mkdir(parents=True, exist_ok=True)
     path, settings = task.folder / "settings.json", task.settings()
@@ -77,17 +74,13 @@ def is_made(product: Path) -> bool:
 
 
 def write_manifest(task: Task, product: Path, seconds: float | None, **fields: Any) -> None:
-    """Add settings, versions, machine and seconds of a product to `manifests.json` of its game.
+    """Add settings, versions, machine, seconds and further fields of a product to `manifests.json` of its game.
 
-    Args:
-        task: The task that made the product.
-        product: Path of the product.
-        seconds: Time it took; None if it includes a killed attempt of unknown duration.
-        **fields: Further entries.
+    Seconds are None if they include a killed attempt of unknown duration.
     """
     manifest = {
         "settings": task.settings(),
-        "versions": versions(),
+        "versions": {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES},
         "machine": f"{platform.system()} {platform.machine()}",
         "processes": task.processes,
         "threads": task.threads,
@@ -96,11 +89,6 @@ def write_manifest(task: Task, product: Path, seconds: float | None, **fields: A
         **fields,
     }
     write_json(task.folder / "manifests.json", _manifests(product) | {_name(product): manifest})
-
-
-def versions() -> dict[str, str | None]:
-    """Return the versions of Python and of the packages that decide what products contain."""
-    return {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES}
 
 
 def read_manifest(product: Path) -> dict[str, Any]:

@@ -22,14 +22,7 @@ ALGORITHMS = ("bear", "cql", "crr")
 
 
 def train_all(task: Task) -> list[Path]:
-    """Train every algorithm on every log.
-
-    Args:
-        task: Game, scale, folder and device.
-
-    Returns:
-        Paths `offline/LOG/ALGORITHM.npz` of the snapshots.
-    """
+    """Train every algorithm on every log, and return the paths `offline/LOG/ALGORITHM.npz` of the snapshots."""
     products = []
     for log in LOGS:
         transitions = None
@@ -44,14 +37,7 @@ def train_all(task: Task) -> list[Path]:
 
 
 def collect_test_sets(task: Task) -> list[Path]:
-    """Measure the returns of all offline snapshots and choose Test Set I, evenly spaced in return.
-
-    Args:
-        task: Game, scale and folder.
-
-    Returns:
-        Paths `test_set_1/LOG/policies.npz`; `returns.csv` and `all.csv` lie next to them.
-    """
+    """Choose Test Set I among all offline snapshots, and return its paths `test_set_1/LOG/policies.npz`."""
     return [
         collect(
             task,
@@ -63,15 +49,12 @@ def collect_test_sets(task: Task) -> list[Path]:
 
 
 def collect(task: Task, folder: Path, sources: dict[str, Path]) -> Path:
-    """Measure the returns of snapshots and choose some, evenly spaced in return.
+    """Measure the returns of snapshots, choose some, evenly spaced in return, and return their path `policies.npz`.
 
     Args:
         task: Game, scale and seed.
-        folder: Where to write `policies.npz`, `returns.csv` and `all.csv`.
+        folder: Where `policies.npz`, their `returns.csv`, and `all.csv` are written.
         sources: Algorithm -> file of its snapshots.
-
-    Returns:
-        Path of `policies.npz`.
     """
     product, partial, begin = folder / "policies.npz", folder / "all.partial", time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
@@ -84,14 +67,7 @@ def collect(task: Task, folder: Path, sources: dict[str, Path]) -> Path:
         steps = read_manifest(source)["snapshot_updates"]
         names += [algorithm] * len(steps)
         updates += steps
-    measured = measure_returns(
-        actors,
-        task.environment,
-        task.scale.rollouts,
-        task.seed,
-        partial,
-        task.processes,
-    )
+    measured = measure_returns(actors, task.environment, task.scale.rollouts, task.seed, partial, task.processes)
     write_returns(folder / "all.csv", measured, algorithm=names, updates=updates)
     chosen = evenly_spaced(read_return_means(folder / "all.csv"), task.scale.chosen)
     columns = {"algorithm": [names[i] for i in chosen], "updates": [updates[i] for i in chosen]}
@@ -103,16 +79,9 @@ def collect(task: Task, folder: Path, sources: dict[str, Path]) -> Path:
 
 
 def evenly_spaced(returns: np.ndarray, count: int) -> list[int]:
-    """Choose policies whose returns are evenly spaced.
+    """Return the positions of `count` policies whose returns (S,) are evenly spaced, worst first.
 
     Each of `count` evenly spaced returns from the smallest to the largest takes the closest policy still free.
-
-    Args:
-        returns: (S,).
-        count: Number of policies; all if there are fewer.
-
-    Returns:
-        Positions, worst policy first.
     """
     free, chosen = list(range(len(returns))), []
     for target in np.linspace(returns.min(), returns.max(), min(count, len(returns))):
@@ -123,15 +92,7 @@ def evenly_spaced(returns: np.ndarray, count: int) -> list[int]:
 
 
 def train_one(task: Task, product: Path, algorithm: str, log: Transitions, name: str) -> None:
-    """Train one algorithm and write its snapshots.
-
-    Args:
-        task: Scale, seed and device.
-        product: File to write.
-        algorithm: One of `ALGORITHMS` or of `competent.D3RLPY_FAMILIES`.
-        log: What it learns from.
-        name: Name of the log.
-    """
+    """Train one of `ALGORITHMS`, "bc" or "bc-best" on a log of some name, and write its snapshots."""
     total, count = task.scale.offline_updates, task.scale.offline_snapshots
     snapshots = [total * (i + 1) // count for i in range(count)]
     product.parent.mkdir(parents=True, exist_ok=True)
@@ -162,9 +123,6 @@ def _new(task: Task, algorithm: str, log: Transitions) -> tuple[Any, dict[str, A
         "crr": d3rlpy.algos.CRRConfig,
         "bc": d3rlpy.algos.BCConfig,
         "bc-best": d3rlpy.algos.BCConfig,
-        "td3-bc": d3rlpy.algos.TD3PlusBCConfig,
-        "iql": d3rlpy.algos.IQLConfig,
-        "awac": d3rlpy.algos.AWACConfig,
     }[algorithm]
     encoder = {}
     if task.scale.offline_hidden is not None:

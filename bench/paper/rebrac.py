@@ -105,14 +105,9 @@ class Learner(NamedTuple):
 
 
 def train(task: Task, product: Path, log: Transitions, name: str) -> None:
-    """Train an actor and write its snapshots.
+    """Train an actor on a log of some name, and write its snapshots.
 
-    Args:
-        task: Seed, threads and scale: updates of the critics, which are twice those of the actor, snapshots, rows of an
-            update and width.
-        product: File to write.
-        log: What it learns from.
-        name: Name of the log.
+    The scale's updates are those of the critics, twice those of the actor.
     """
     # XLA reads its flags once, when jax is first imported.
     one = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import csv
 import multiprocessing
 import os
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
+import pandas
 
 from sopr_fast.runtime.files import atomic_path
 from sopr_fast.runtime.progress import progress_bar
@@ -105,14 +105,7 @@ def _episode(track: tuple[list, ...], terminal: bool) -> Episode:
 
 @cache
 def workers(processes: int):
-    """Return a pool of processes with one thread each, which all stages share.
-
-    Args:
-        processes: Number of processes.
-
-    Returns:
-        A `multiprocessing` pool. Use `imap` to keep tasks in order.
-    """
+    """Return a `multiprocessing` pool of processes with one thread each, which all stages share."""
     threads = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
     before = {name: os.environ.get(name) for name in threads}
     os.environ.update(threads)
@@ -139,7 +132,7 @@ def measure_returns(
     Returns:
         (S, 3) mean and standard deviation of the returns, and mean length.
     """
-    done = _read_partial(partial_path, len(actors))
+    done = np.loadtxt(partial_path, ndmin=2).tolist()[: len(actors)] if partial_path.exists() else []
     seeds = [seed * 1_000_003 + i for i in range(rollouts)]
     run = partial(roll_out, environment=environment, seeds=seeds)
     with progress_bar(len(actors), "rollouts", "policy", show=True, initial=len(done)) as bar:
@@ -152,26 +145,13 @@ def measure_returns(
     return np.array(done)
 
 
-def _read_partial(path: Path, count: int) -> list[list[float]]:
-    return np.loadtxt(path, ndmin=2).tolist()[:count] if path.exists() else []
-
-
 def write_returns(path: Path, measured: np.ndarray, **columns: Sequence) -> None:
-    """Write a table that `sopr-fast fit --returns` reads.
-
-    Args:
-        path: CSV file.
-        measured: (S, 3) as `measure_returns` returns it.
-        **columns: Further columns (S,), between the policy's position and its return.
-    """
-    with atomic_path(path) as temporary, temporary.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["policy", *columns, "return_mean", "return_std", "length_mean"])
-        for i, row in enumerate(measured.tolist()):
-            writer.writerow([i, *(values[i] for values in columns.values()), *row])
+    """Write a CSV table of further columns (S,) and measured returns (S, 3), which `sopr-fast --returns` reads."""
+    numbers = dict(zip(("return_mean", "return_std", "length_mean"), measured.T, strict=True))
+    with atomic_path(path) as temporary:
+        pandas.DataFrame({**columns, **numbers}).to_csv(temporary, index_label="policy", lineterminator="\n")
 
 
 def read_return_means(path: Path) -> np.ndarray:
     """Load the mean returns (S,) of a table."""
-    with path.open(newline="") as file:
-        return np.array([float(row["return_mean"]) for row in csv.DictReader(file)])
+    return pandas.read_csv(path, float_precision="round_trip")["return_mean"].to_numpy()

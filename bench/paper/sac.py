@@ -25,16 +25,10 @@ _STEPS_AT_ONCE = 8  # environment steps, then as many updates in one compiled ca
 
 
 def train(task: Task) -> Path:
-    """Train and save the snapshots.
-
-    Args:
-        task: Game, scale and folder.
-
-    Returns:
-        Path of `policies.npz`.
+    """Train, save the snapshots, and return the path of `policies.npz`.
 
     Raises:
-        ValueError: If the scale spaces its snapshots so that training cannot stop there.
+        ValueError: The scale spaces its snapshots so that training cannot stop there.
     """
     product, folder = task.folder / "policies.npz", task.folder / "sac"
     if is_made(product):
@@ -55,14 +49,7 @@ def train(task: Task) -> Path:
 
 
 def measure(task: Task) -> Path:
-    """Measure the returns of the snapshots.
-
-    Args:
-        task: Game, scale and folder.
-
-    Returns:
-        Path of `returns.csv`.
-    """
+    """Measure the returns of the snapshots, and return the path of `returns.csv`."""
     product, begin = task.folder / "returns.csv", time.monotonic()
     if not is_made(product):
         partial = task.folder / "returns.partial"

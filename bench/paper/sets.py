@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas
 
 from sopr_fast.inputs.policies import Policy, load
 
 from .rollouts import read_return_means
 
-Known = tuple[dict[str, Policy], np.ndarray]  # policies by name and their returns
+Known = tuple[dict[str, Any], np.ndarray]  # policies by name and their returns
 
 
 def snapshots(game: Path) -> dict[str, Known]:
-    """Load the online policies of a game.
-
-    Args:
-        game: Folder of the game.
-
-    Returns:
-        Policies and returns of "train", "validation" and "test_set_2".
-    """
+    """Load the online policies in the folder of a game: "train", "validation" and "test_set_2"."""
     split = json.loads((game / "split.json").read_text())
     policies, returns = list(load(game / "policies.npz").values()), read_return_means(game / "returns.csv")
     parts = ("train", "validation", "test_set_2")
@@ -30,17 +26,25 @@ def snapshots(game: Path) -> dict[str, Known]:
 
 
 def offline_policies(game: Path, log: str, test_set: str = "test_set_1") -> Known:
-    """Load Test Set I of a log, or its test set of competent policies.
-
-    Args:
-        game: Folder of the game.
-        log: Name of the log.
-        test_set: "test_set_1" or "competent".
-
-    Returns:
-        Policies and their returns.
-    """
+    """Load the `test_set` "test_set_1" or "competent" of a log from the folder of a game."""
     folder = game / test_set / log
     prefix = "offline" if test_set == "test_set_1" else test_set
     policies = {f"{prefix}-{i}": policy for i, policy in enumerate(load(folder / "policies.npz").values())}
     return policies, read_return_means(folder / "returns.csv")
+
+
+@dataclass(frozen=True)
+class _Clipped:
+    """A policy whose actions are clipped to [-1, 1], as the games clip them; some foreign policies exceed that."""
+
+    policy: Policy
+
+    def __call__(self, states: np.ndarray) -> np.ndarray:
+        return np.clip(np.asarray(self.policy(states)), -1, 1)
+
+
+def foreign_policies(folder: Path) -> Known:
+    """Load policies of other authors: an `.npz` file each, named in `returns.csv`."""
+    table = pandas.read_csv(folder / "returns.csv", dtype={"policy": str})
+    policies = {f"foreign-{name}": _Clipped(*load(folder / f"{name}.npz").values()) for name in table["policy"]}
+    return policies, table["return_mean"].to_numpy()

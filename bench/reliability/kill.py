@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
@@ -11,7 +10,6 @@ import signal
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +19,6 @@ import sopr_fast
 from sopr_fast.runtime import checkpoints
 
 from . import problem
-
-
-@dataclass(frozen=True)
-class Victim:
-    """A run that is killed.
-
-    Attributes:
-        run: Does the work in a folder; goes on from what an earlier run left there.
-        result: Reads the result from the folder, as bytes to compare.
-    """
-
-    run: Callable[[Path], None]
-    result: Callable[[Path], bytes]
 
 
 def _fit(folder: Path) -> None:
@@ -63,16 +48,12 @@ def _save(folder: Path) -> None:
         ranker.save(folder / "model.safetensors")
 
 
-def _bytes(name: str) -> Callable[[Path], bytes]:
-    return lambda folder: (folder / name).read_bytes()
-
-
-VICTIMS = {
-    "fit": Victim(_fit, _bytes("model.safetensors")),
-    "estimator": Victim(_estimate, _bytes("values.npy")),
-    "evaluate": Victim(_evaluate, _bytes("result.json")),
-    "select": Victim(_select, _bytes("result.json")),
-    "save": Victim(_save, _bytes("model.safetensors")),
+VICTIMS: dict[str, tuple[Callable[[Path], None], str]] = {  # work in a folder, and the file of its result there
+    "fit": (_fit, "model.safetensors"),
+    "estimator": (_estimate, "values.npy"),
+    "evaluate": (_evaluate, "result.json"),
+    "select": (_select, "result.json"),
+    "save": (_save, "model.safetensors"),
 }
 
 
@@ -83,39 +64,39 @@ def kill(name: str, kills: int, folder: Path, seed: int = 0) -> dict[str, Any]:
         Counts: kills, finished runs, finished runs whose result differs, unreadable files, failed runs, and files other
         than those of an uninterrupted run that are left when a run has finished.
     """
-    victim, chance = VICTIMS[name], random.Random(seed)
+    (run, result), chance = VICTIMS[name], random.Random(seed)
     problem.fit().save(folder / "model.safetensors")
     reference = folder / "reference"
     reference.mkdir()
     begun = time.monotonic()
-    assert _child(victim, reference) == 0, f"{name} fails without being killed"
+    assert _child(run, reference) == 0, f"{name} fails without being killed"
     seconds = time.monotonic() - begun
     files = _files(reference)
     counts = {"kills": 0, "finished": 0, "differ": 0, "unreadable": 0, "failed": 0, "left": 0}
     attacked = folder / "attacked"
     attacked.mkdir()
     while counts["kills"] < kills:
-        status = _child(victim, attacked, chance.uniform(0, 1.05 * seconds))
+        status = _child(run, attacked, chance.uniform(0, 1.05 * seconds))
         if status == -signal.SIGKILL:
             counts["kills"] += 1
             counts["unreadable"] += _unreadable(attacked)
             continue
         counts["failed" if status else "finished"] += 1
         if not status:
-            counts["differ"] += _digest(victim.result(attacked)) != _digest(victim.result(reference))
+            counts["differ"] += (attacked / result).read_bytes() != (reference / result).read_bytes()
             counts["left"] += len(_files(attacked) - files)
         shutil.rmtree(attacked)
         attacked.mkdir()
     return counts
 
 
-def _child(victim: Victim, folder: Path, seconds: float | None = None) -> int:
+def _child(run: Callable[[Path], None], folder: Path, seconds: float | None = None) -> int:
     """Run in a fork and kill it after `seconds`; return the exit status, negative for a signal."""
     pid = os.fork()
     if pid == 0:
         try:
             checkpoints._SECONDS_BETWEEN = 0.0
-            victim.run(folder)
+            run(folder)
             os._exit(0)
         except BaseException:
             traceback.print_exc()
@@ -144,7 +125,3 @@ def _unreadable(folder: Path) -> int:
 
 def _files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

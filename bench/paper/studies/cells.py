@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sopr_fast.runtime.files import atomic_path
+import pandas
 
 from ..games import LOGS
 
 TASKS = tuple(f"{game}-{log}" for game in ("halfcheetah", "hopper", "walker2d") for log in LOGS)
 MEASURES = ("spearman", "regret@1", "regret@3")
-COLUMNS = ("task", "setting", "seed", "test", "subsets", "repeat", *MEASURES, "distance", "fit", "rank", "gap")
+IDENTITY = ("task", "setting", "seed")
+COLUMNS = (*IDENTITY, "test", "subsets", "repeat", *MEASURES, "distance", "fit", "rank", "gap")
 ESTIMATORS = ("sarsa-critic", "importance-weighting", "simulator", "fqe", "dual-dice")
 COUNTS = (1, 5, 10, 50, 100, 200)  # of subsets, in the study of subsets
 STUDIES = {
@@ -69,27 +68,11 @@ class Cell:
         return self.task, self.setting, self.seed
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a study; numbers are float, or None where there is none."""
+def read(path: Path) -> pandas.DataFrame:
+    """Return the rows of a study; `gap` is "" for cells that have numbers."""
     if not path.exists():
-        return []
-    texts = ("task", "setting", "test", "gap")
-    with path.open(newline="") as file:
-        rows: list[dict[str, Any]] = [
-            {name: text if name in texts else float(text) if text else None for name, text in row.items()}
-            for row in csv.DictReader(file)
-        ]
-    return [row | {"seed": int(row["seed"])} for row in rows]
-
-
-def write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Write the rows of a study."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_path(path) as temporary, temporary.open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row.items() if v is not None})
+        return pandas.DataFrame(columns=[*COLUMNS])
+    return pandas.read_csv(path, dtype={"gap": str}).fillna({"gap": ""})
 
 
 @dataclass(frozen=True)

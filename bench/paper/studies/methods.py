@@ -26,11 +26,9 @@ from sopr_fast.estimators import (
 from sopr_fast.inputs.logs import Transitions
 from sopr_fast.sopr.config import Config
 
-from ..foreign import read_foreign
-from ..sets import Known, offline_policies, snapshots
+from ..sets import Known, foreign_policies, offline_policies, snapshots
 from .cells import COUNTS, Cell
 
-DISCOUNT = 0.99
 LABELS = {
     "sopr-t": "SOPR-T",
     "sopr-mlp": "SOPR-MLP",
@@ -80,12 +78,7 @@ class Task:
 
 
 def read_task(cell: Cell, sets: Path, foreign: Path | None) -> Task:
-    """Load policies, returns and log of a cell.
-
-    Args:
-        cell: The cell.
-        sets: Folder of the games at one scale.
-        foreign: Folder with policies of other authors, a folder a game, or None.
+    """Load policies, returns and log of a cell, see `run_cells`.
 
     Raises:
         FileNotFoundError: A product of the stages is missing.
@@ -97,13 +90,8 @@ def read_task(cell: Cell, sets: Path, foreign: Path | None) -> Task:
     if (game / "competent" / which / "policies.npz").exists():
         tests["competent"] = offline_policies(game, which, "competent")
     if foreign is not None:
-        tests["foreign"] = _foreign_policies(foreign / name)
+        tests["foreign"] = foreign_policies(foreign / name)
     return Task(choose_known(online["train"], cell.known), online["validation"], tests, take_rows(log, cell))
-
-
-def _foreign_policies(folder: Path) -> Known:
-    policies, returns, _ = read_foreign(folder)
-    return {f"foreign-{name}": policy for name, policy in policies.items()}, returns
 
 
 def choose_known(train: Known, which: str) -> Known:
@@ -147,10 +135,6 @@ def take_rows(log: Transitions, cell: Cell) -> Transitions:
 def run(cell: Cell, task: Task) -> dict[str, Any]:
     """Return scores of all test policies, as (subsets, repeat, names, scores), and seconds.
 
-    Args:
-        cell: The cell.
-        task: What it is run on.
-
     Raises:
         ValueError, RuntimeError: The method failed.
     """
@@ -166,7 +150,7 @@ def _run_sopr(cell: Cell, task: Task) -> dict[str, Any]:
     options = {"policy_share": 1.0} | cell.options  # the stored results are of all policies in each step
     config = Config(**options, encoder="mlp" if cell.method == "sopr-mlp" else "transformer")
     config = replace(config, subsets=config.steps)
-    clock = _Clock()
+    begun = time.process_time()
     ranker = sopr_fast.fit(
         *task.train,
         task.log.states,
@@ -175,12 +159,12 @@ def _run_sopr(cell: Cell, task: Task) -> dict[str, Any]:
         seed=cell.seed,
         keep_subsets=0,
     )
-    fit_seconds = clock.lap()
+    fitted = time.process_time()
     rankings = [
         ranker.rank(task.candidates, task.log.states, subsets=cell.subsets, seed=1000 * (1 + repeat) + cell.seed)
         for repeat in range(cell.repeats)
     ]
-    rank_seconds = clock.lap()
+    ranked = time.process_time()
     if ranker.collapsed:
         return {"gap": "training collapsed"}
     counts = [count for count in COUNTS if count <= cell.subsets] if cell.repeats > 1 else [cell.subsets]
@@ -189,13 +173,13 @@ def _run_sopr(cell: Cell, task: Task) -> dict[str, Any]:
             (count, i, r.names, r.subset_scores[:, :count].mean(1)) for i, r in enumerate(rankings) for count in counts
         ],
         "distances": dict(zip(rankings[0].names, rankings[0].distances.tolist(), strict=True)),
-        "fit": fit_seconds,
-        "rank": rank_seconds,
+        "fit": fitted - begun,
+        "rank": ranked - fitted,
     }
 
 
 def _run_estimator(cell: Cell, task: Task) -> dict[str, Any]:
-    clock = _Clock()
+    begun = time.process_time()
     estimates = _estimator(cell.method, cell.options).estimate(
         task.candidates,
         task.log,
@@ -205,7 +189,7 @@ def _run_estimator(cell: Cell, task: Task) -> dict[str, Any]:
     )
     if not np.isfinite(estimates.values).all():
         return {"gap": "the method diverged: values are not finite"}
-    return {"scores": [(None, None, list(task.candidates), estimates.values)], "fit": clock.lap()}
+    return {"scores": [(None, None, list(task.candidates), estimates.values)], "fit": time.process_time() - begun}
 
 
 def _estimator(method: str, options: dict[str, Any]) -> Estimator:
@@ -216,7 +200,7 @@ def _estimator(method: str, options: dict[str, Any]) -> Estimator:
 
 
 def _run_select(cell: Cell, task: Task) -> dict[str, Any]:
-    clock = _Clock()
+    begun = time.process_time()
     selection = sopr_fast.select(
         task.candidates,
         task.log,
@@ -226,16 +210,7 @@ def _run_select(cell: Cell, task: Task) -> dict[str, Any]:
         seed=cell.seed,
     )
     predicted = dict(zip(selection.names, selection.predicted.tolist(), strict=True))
-    return {"scores": [(None, None, list(predicted), np.array([*predicted.values()]))], "fit": clock.lap()}
-
-
-class _Clock:
-    """CPU seconds of this process since the last lap."""
-
-    def __init__(self) -> None:
-        self._last = time.process_time()
-
-    def lap(self) -> float:
-        """Return seconds since the last lap."""
-        before, self._last = self._last, time.process_time()
-        return self._last - before
+    return {
+        "scores": [(None, None, list(predicted), np.array([*predicted.values()]))],
+        "fit": time.process_time() - begun,
+    }

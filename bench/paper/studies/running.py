@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 
 from sopr_fast.ranking.metrics import regret_at_k, spearman
+from sopr_fast.runtime.files import atomic_path
 
 from . import methods
-from .cells import Cell, read, write
+from .cells import COLUMNS, IDENTITY, Cell, read
 
 _MISSING = "missing input: "
 
 
-def run_cells(
-    cells: Sequence[Cell], path: Path, *, sets: Path, foreign: Path | None = None, seconds: float = float("inf")
-) -> None:
+def run_cells(cells: Sequence[Cell], path: Path, *, sets: Path, foreign: Path | None = None) -> None:
     """Run the cells that have no rows yet, and those whose input was missing; rows of others are kept.
 
     Args:
@@ -27,26 +26,21 @@ def run_cells(
         path: CSV file of the study.
         sets: Folder of the games at one scale.
         foreign: Folder with policies of other authors, or None.
-        seconds: No further cell is begun after these.
     """
-    end = time.monotonic() + seconds
     rows = read(path)
-    done = {_key(row) for row in rows if not row.get("gap", "").startswith(_MISSING)}
+    finished = rows[~rows["gap"].str.startswith(_MISSING)]
+    done = set(zip(*(finished[name] for name in IDENTITY), strict=True))
+    path.parent.mkdir(parents=True, exist_ok=True)
     for cell in cells:
         if cell.key in done:
             continue
-        if time.monotonic() > end:
-            print("out of time", flush=True)
-            return
-        own = _attempt(cell, sets, foreign)
-        identity = dict(zip(("task", "setting", "seed"), cell.key, strict=True))
-        rows = [row for row in rows if _key(row) != cell.key] + [identity | row for row in own]
-        write(path, rows)
-        print(*cell.key, own[0].get("gap") or {row["test"]: row["spearman"] for row in own}, flush=True)
-
-
-def _key(row: dict[str, Any]) -> tuple[str, str, int]:
-    return row["task"], row["setting"], row["seed"]
+        own = pandas.DataFrame(_attempt(cell, sets, foreign), columns=[*COLUMNS])
+        own[[*IDENTITY]] = cell.key
+        others = rows[~rows[[*IDENTITY]].eq(list(cell.key)).all(axis=1)]
+        rows = pandas.concat([others, own]) if len(others) else own
+        with atomic_path(path) as temporary:
+            rows.to_csv(temporary, index=False, float_format="%.4g", lineterminator="\n")
+        print(own[["task", "setting", "seed", "test", "spearman", "gap"]].to_string(header=False), flush=True)
 
 
 def _attempt(cell: Cell, sets: Path, foreign: Path | None) -> list[dict[str, Any]]:
@@ -69,8 +63,7 @@ def judge(result: dict[str, Any], task: methods.Task) -> list[dict[str, Any]]:
         by_name = dict(zip(names, np.asarray(scores).tolist(), strict=True))
         for test, (policies, returns) in task.tests.items():
             own = np.array([by_name[name] for name in policies])
-            order = float(spearman(returns, own))
-            row = {"test": test, "subsets": count, "repeat": repeat, "spearman": None if np.isnan(order) else order}
+            row = {"test": test, "subsets": count, "repeat": repeat, "spearman": float(spearman(returns, own))}
             row |= {f"regret@{k}": float(regret_at_k(returns=returns, scores=own, k=k)) for k in (1, 3)}
             if "distances" in result:
                 row["distance"] = float(np.mean([result["distances"][name] for name in policies]))

@@ -20,9 +20,7 @@ _MARK = re.compile(r"(?<=<!-- main -->\n)(.*?)(?=<!-- end -->)", re.DOTALL)
 
 def load(folder: Path, study: str) -> pd.DataFrame:
     """Return the numbers of a study, with the columns method and rest, which make its setting."""
-    frame = pd.DataFrame(read(folder / f"{study}.csv"))
-    if frame.empty:
-        return frame
+    frame = read(folder / f"{study}.csv")
     frame["method"], frame["rest"] = frame.setting.str.split(" ", n=1, expand=True).reindex(columns=[0, 1]).T.values
     return frame[frame.gap == ""]
 
