@@ -75,7 +75,7 @@ def test_only_needed_row_groups_are_read(tmp_path, monkeypatch):
         ({"action": [1.0], "action_1": [1.0]}, "columns of 'action' have the numbers 1: leave only those of the"),
         ({"action": [1.0, None]}, "'action' has no value at row 1"),
         ({"action": [[1.0], [2.0, 3.0]]}, "lists of different lengths, 1 at row 0 and 2 at row 1"),
-        ({"action": ["left", "right"]}, "holds words: give indices of discrete actions"),
+        ({"action": ["left", "right"]}, "give words as indices of discrete actions"),
         ({"action": [1.0, 2.0, 3.0]}, "has actions for 3 states, the data has 2"),
     ],
     ids=["no actions", "gap", "one more", "null", "ragged", "text", "rows"],

@@ -14,7 +14,7 @@ import pytest
 import sopr_fast
 from sopr_fast.cli import main as cli
 from sopr_fast.inputs.logs import sources
-from sopr_fast.inputs.policies import readers
+from sopr_fast.inputs.policies import files
 
 pytestmark = pytest.mark.docs
 
@@ -28,7 +28,7 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
-    with patch.dict(readers.BY_SUFFIX), patch.dict(sources.READERS):
+    with patch.dict(files.READERS), patch.dict(sources.READERS):
         results = doc_pages.run(page)
     for name in ("reach", "reach_env"):
         sys.modules.pop(name, None)

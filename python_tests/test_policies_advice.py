@@ -56,13 +56,12 @@ def pickled(content):
 
 FILES = {  # file → what writes it, given options, message, advised options, the actions that they then give
     "module.pt": (pickled(NET), {}, RAN, TRUST, NET),
-    "module_by_name.pt": (pickled({"actor": NET, "critic": nn.Linear(1, 1)}), {}, RAN, TRUST, NET),
-    "module_by_option.pt": (
-        pickled({"net": NET, "critic": nn.Linear(1, 1)}),
-        TRUST,
-        r"no module 'actor' in it, pass actor=… \(--actor …\), one of net, critic",
-        {**TRUST, "actor": "net"},
-        NET,
+    "modules.pt": (
+        pickled({"actor": NET, "critic": nn.Linear(1, 1)}),
+        SQUASHED,
+        RAN,
+        {**TRUST, **SQUASHED},
+        lambda s: NET(s).tanh(),
     ),
     "values.pt": (pickled(NET), {"head": "values"}, RAN, {**TRUST, "head": "values"}, lambda s: NET(s).argmax(1)),
     "settings.pt": (
@@ -91,7 +90,7 @@ FILES = {  # file → what writes it, given options, message, advised options, t
     "net.onnx": (
         write_onnx,
         {"action_count": DA},
-        "not probabilities: .* for a file, pass head='logits' or head='values'",
+        "not probabilities, .* for a file, pass head='logits' or head='values'",
         {"action_count": DA, "head": "values"},
         lambda s: NET(s).argmax(1),
     ),

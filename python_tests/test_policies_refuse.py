@@ -35,10 +35,11 @@ RETURNS = {
     "fewer columns": (lambda s: s[:, :2], "'x' returned shape (13, 2), expected (13, 3) as policy 'good'"),
     "fewer rows": (lambda s: s[1:, :3], "shape (12, 3), expected (13, action width); a policy gets a batch of states"),
     "one action": (lambda s: s[0, :3], "'x' returned shape (3,), expected (13, action width)"),
-    "complex": (lambda s: good(s) * 1j, "'x' returned dtype complex64, expected an array or tensor"),
-    "bool": (lambda s: good(s) > 0, "'x' returned dtype bool"),
-    "sparse": (lambda s: torch.from_numpy(good(s)).to_sparse(), "of torch.float32 and torch.sparse_coo on cpu"),
-    "words": (lambda s: np.full(len(s), "left"), "'x' returned words: give indices of discrete actions"),
+    "complex": (lambda s: good(s) * 1j, "'x' returned a ndarray of complex64, expected an array or tensor"),
+    "bool": (lambda s: good(s) > 0, "'x' returned a ndarray of bool"),
+    "sparse": (lambda s: torch.from_numpy(good(s)).to_sparse(), "'x' returned a Tensor of torch.float32, expected"),
+    "pair": (lambda s: (good(s), None), "'x' returned a tuple, expected an array"),
+    "words": (lambda s: np.full(len(s), "left"), "give words as indices of discrete actions, coded as in the log"),
     "nothing": (lambda s: None, "'x' returned a NoneType"),
     "nan": (lambda s: np.where(s == s[2, 0], np.nan, s)[:, :3], "'x' returned nan at state row 5"),
     "negative deviation": (lambda s: Gaussian(good(s), -1.0), "a negative standard deviation"),
@@ -49,12 +50,12 @@ RETURNS = {
     ),
     "switches": (
         lambda s: dist.Independent(dist.Bernoulli(torch.full((len(s), 3), 0.3)), 1),
-        "'x' returned a Independent: return Probabilities(p) of discrete actions",
+        "'x' returned a Independent of event shape (3,): return a distribution of continuous actions",
     ),
     "a module without forward": (nn.Module(), "pass a callable of states that calls its method that acts"),
     "joint": (
         lambda s: dist.Independent(dist.Normal(torch.tensor(good(s)), 1.0), 2),
-        "'x' returned one Independent over all states together, of event shape (13, 3)",
+        "'x' returned a Independent of event shape (13, 3): return a distribution of continuous actions for each state",
     ),
     "discrete": (lambda s: Probabilities(s * 0 + 0.2), "'x' has discrete actions, policy 'good' con"),
     "integers": (lambda s: np.ones(len(s), int), "integer actions: load the policies by sopr_fast.load_policies("),
@@ -72,8 +73,8 @@ def test_wrong_outputs(policy, message):
 
 
 DISCRETE = {
-    "index": (lambda s: np.full(len(s), 4), "'x' returned action 4 at state row 1, expected 0 to 3"),
-    "logits": (lambda s: s[:, :4], "]; if they are logits, return the index of the largest, or torch"),
+    "index": (lambda s: np.full(len(s), 4), "'x' returned action 4, expected 0 to 3, at state row 1"),
+    "logits": (lambda s: s[:, :4], "], at state row 1; if they are logits, return the index of the largest, or torch"),
     "width": (lambda s: s, "returned shape (13, 5), expected (13, 4)"),
     "float index": (
         lambda s: 0 * s[:, 0],
@@ -152,25 +153,26 @@ NAMED.name = "sac"
 FRAME = pandas.DataFrame({"policy": ["a", "b"], "a0": [0.1, 0.2]})
 ONE = "policies must be a dict or sequence of policies, got "
 NO_POLICIES = {
-    "nothing": (None, TypeError, f"{ONE}of type NoneType; put one in a list"),
+    "nothing": (None, TypeError, f"{ONE}a NoneType; put one in a list"),
     "a module": (nn.Linear(5, 3), TypeError, ONE),
     "a distribution": (Gaussian(*[np.zeros((4, 3))] * 2), TypeError, ONE),
-    "a set": ({good, np.tanh}, TypeError, f"{ONE}of type set"),
-    "a frame": (FRAME, TypeError, "policies are a data frame: pass a dict from name to its array of actions"),
+    "a set": ({good, np.tanh}, TypeError, f"{ONE}a set"),
+    "a frame": (FRAME, TypeError, f"{ONE}a DataFrame"),
     "a key": ({3: good}, TypeError, "names of policies must be strings, got 3"),
-    "a number in it": ([good, 3], TypeError, "policies[1] is of type int, expected a callable, a torch module, an"),
+    "a number in it": ([good, 3], TypeError, "policies[1] is a int, expected a callable, a torch module, an"),
     "returns": ({"x": -1.5}, TypeError, "or a path; pass known returns as returns="),
     "empty": ([], ValueError, "no policies given"),
-    "one name": ([NAMED, good, NAMED], ValueError, "policies[0] and policies[2] are both named 'sac'"),
+    "one name": ([NAMED, good, NAMED], ValueError, "2 policies are named 'sac': name them in a dict"),
     "a count": ({"x": good}, ValueError, "action_count"),
-    "words": (
-        {"x": np.array(["left", "right"])},
-        ValueError,
-        "'x' holds words: give indices",
-    ),
+    "words": ({"x": np.array(["left"])}, ValueError, "'x' holds values of dtype <U4, expected numbers; give words as"),
+    "paths and others": ([good, "a.npz"], TypeError, "some policies are paths, others are not: name all of them"),
     "records": ({"x": np.zeros(9, [("a", "f4")])}, ValueError, "'x' holds values of dtype [('a', '<f4')]"),
     "a method": ({"x": Agent()}, TypeError, "pass a callable of states that calls its method act"),
-    "an array's layout": ({"x": ZEROS(60, 3).to_sparse()}, ValueError, "'x' is a tensor of layout torch.sparse_coo"),
+    "an array's layout": (
+        {"x": ZEROS(60, 3).to_sparse()},
+        ValueError,
+        "'x' holds values of dtype object, expected numbers",
+    ),
 }
 
 

@@ -70,7 +70,7 @@ def second(module):
     return Then(module, lambda states, actions: (states.sum(1), actions))
 
 
-SEVERAL = r"none of them 'action'.*first, 'first', is .* output_names"
+SEVERAL = r"the first of its 2 outputs is taken for the actions; .* output_names"
 GRAPHS = {  # what is exported, rows and whether they are free, names of outputs, warning
     "free rows": (lambda module: module, 7, True, None, None),
     "one row": (lambda module: module, 1, False, None, None),
@@ -104,9 +104,23 @@ def test_onnx_of_discrete_actions(onnx, tmp_path, module, states):
         (policy,) = load(tmp_path / "net.onnx", **options).values()
         assert policy.output(states).kind == "discrete"
         np.testing.assert_array_equal(policy(states), module(states).argmax(1))
-    export_onnx(module, tmp_path / "net.onnx", output_names=["out"])
-    (policy,) = load(tmp_path / "net.onnx", head="mean_log_std", squash="tanh").values()
+
+
+def test_means_and_log_standard_deviations_of_a_program(onnx, tmp_path, states):
+    path, given = tmp_path / "net.onnx", {"head": "mean_log_std", "squash": "tanh"}
+    module = nn.Linear(DS, 4)
+    export_onnx(module, path, output_names=["out"])
+    (policy,) = load(path, **given).values()
     torch.testing.assert_close(policy.act(states), module(states)[:, :2].tanh().detach())
+    (policy,) = load(path, head="mean_log_std", squash="none", stochastic=True).values()
+    torch.testing.assert_close(policy.output(states).std, module(states)[:, 2:].exp().detach())
+    with pytest.raises(ValueError, match="what follows the mean: pass squash='tanh' or 'none'"):
+        load(path, head="mean_log_std")
+    with pytest.raises(ValueError, match="those before tanh: load it without stochastic"):
+        load(path, stochastic=True, **given)
+    export_onnx(nn.Linear(DS, 3), path, output_names=["out"])
+    with pytest.raises(RuntimeError, match="its 3 outputs are no means and log standard deviations"):
+        load(path, **given)["net"].act(states)
 
 
 def test_onnx_that_cannot_be_read(onnx, tmp_path, module, monkeypatch):
@@ -200,7 +214,7 @@ def test_the_first_output_of_an_exported_program_is_the_action(tmp_path, module,
     path = tmp_path / "net.pt2"
     pair = Then(module, lambda states, actions: (actions, states.sum(1)))
     torch.export.save(torch.export.export(pair, (torch.zeros(8, DS),)), path)
-    with pytest.warns(UserWarning, match=r"net\.pt2: returns 2 values, of which the first is taken"):
+    with pytest.warns(UserWarning, match=r"net\.pt2: the first of its 2 outputs is taken"):
         (policy,) = load(path, trust=True).values()
     acts_alike(policy, module, states)
 

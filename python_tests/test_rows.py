@@ -55,7 +55,7 @@ def test_a_file_that_changes_while_it_is_in_use(order, change, tmp_path):
     else:
         np.save(tmp_path / "b.npy", values + 1)
         os.replace(tmp_path / "b.npy", path)
-    for read in (states.read, lambda rows: policy.values[rows]):
+    for read in (states.read, lambda rows: policy.original[rows]):
         with pytest.raises(ValueError, match=r"a\.npy: the file was changed after it was opened; load it again"):
             read(rows)
 
@@ -76,11 +76,11 @@ def test_chunks_of_a_file_that_was_replaced_are_not_read(tmp_path):
     write(values)
     states, policy = load_states(log), policies.load(actions)["a"]
     np.testing.assert_array_equal(states.read(np.arange(10)), values[:10])
-    np.testing.assert_array_equal(policy.values[np.arange(10)], values[:10])
+    np.testing.assert_array_equal(policy.original[np.arange(10)], values[:10])
     write(values + 1)
     for path in (log, actions):
         os.utime(path, ns=(0, 0))  # the clock of the file system may not have moved on
-    for read in (states.read, lambda rows: policy.values[rows]):
+    for read in (states.read, lambda rows: policy.original[rows]):
         with pytest.raises(
             ValueError, match=r"(log\.hdf5: 'observations'|a\.parquet): the file was changed after it was"
         ):

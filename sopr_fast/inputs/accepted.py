@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Any, Protocol, TypeAlias
 
 
@@ -30,13 +30,6 @@ class HasEpisodes(Protocol):
         """Function that yields episodes."""
 
 
-class Loaded(Protocol):
-    """`Transitions`, `StoredStates` or `Subsets`."""
-
-    def __len__(self) -> int:
-        """Return the number of rows or subsets."""
-
-
 NumbersLike: TypeAlias = "ArrayLike | Sequence[float]"
 """Numbers, one for each policy."""
 
@@ -49,8 +42,8 @@ PolicyLike: TypeAlias = "Callable[..., Any] | Predicts | ArrayLike | PathLike"
 PoliciesLike: TypeAlias = "Mapping[str, PolicyLike] | Sequence[PolicyLike] | PolicyLike"
 """Policies by name, or a file or folder of them."""
 
-StatesLike: TypeAlias = "ArrayLike | Sequence[Any] | Mapping[str, Any] | HasEpisodes | Loaded | PathLike"
-"""(rows, dim_s) states, a log of which the states are taken, or clustered subsets."""
+StatesLike: TypeAlias = "ArrayLike | Sequence[Any] | Mapping[str, Any] | HasEpisodes | Sized | PathLike"
+"""(rows, dim_s) states, a log of which the states are taken, `Transitions`, `StoredStates` or `Subsets`."""
 
 LogLike: TypeAlias = "StatesLike"
 """Transitions: a path, data frame, dictionary of arrays, list of episodes or dataset; or only states."""

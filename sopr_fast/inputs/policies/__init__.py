@@ -1,9 +1,9 @@
 """Policies under one interface: names, actions, distributions, and the columns that the model reads."""
 
 from .actor import Actor
-from .adapters import Policies, load
 from .arrays import ArrayPolicy
 from .layout import Layout, check_actions, check_widths, collect, probe, warn_of_answers, warn_of_units
+from .loading import Policies, load
 from .output import Gaussian, Output, Probabilities
 from .policy import Policy
 

@@ -21,17 +21,8 @@ _ROWS = 1024
 LARGEST = 1 - 2**-23  # below 1 in float32, so that the inverse of tanh is finite
 
 ACTIVATIONS = {
-    "relu": torch.relu_,
-    "tanh": torch.tanh_,
-    "elu": F.elu,
-    "gelu": F.gelu,
-    "silu": F.silu,
-    "mish": F.mish,
-    "selu": F.selu,
-    "leaky_relu": F.leaky_relu,
-    "sigmoid": torch.sigmoid_,
-    "softplus": F.softplus,
-    "identity": lambda x: x,
+    **{"relu": torch.relu_, "tanh": torch.tanh_, "sigmoid": torch.sigmoid_, "identity": lambda x: x},
+    **{name: getattr(F, name) for name in ("elu", "gelu", "silu", "mish", "selu", "leaky_relu", "softplus")},
 }
 
 Layer = tuple[Tensor, Tensor]  # weight (out, in), bias (out,)
@@ -39,13 +30,7 @@ Layer = tuple[Tensor, Tensor]  # weight (out, in), bias (out,)
 
 @dataclass(frozen=True)
 class Standardisation:
-    """Standardisation of states: (state - mean) / std, clipped to [-clip, clip].
-
-    Attributes:
-        mean: (dim_s,) float64.
-        std: (dim_s,) float64.
-        clip: Largest absolute value.
-    """
+    """Standardisation of states: (state - mean) / std, (dim_s,) float64 each, clipped to [-clip, clip]."""
 
     mean: Tensor
     std: Tensor
@@ -62,8 +47,7 @@ class Actor(Policy):
     A deterministic actor returns the output of the last layer, through tanh if `squash`, scaled from [-1, 1] to `scale`
     and clipped to `clip`. A stochastic one is a normal distribution of that mean and of standard deviation
     exp(clamp(log_std)), through the same tanh and scale. Its output is then the deterministic action, and the standard
-    deviation before tanh (without tanh, in the units of `scale`). Its samples are clipped to `clip`; its density is the
-    one before clipping.
+    deviation before tanh (without tanh, in the units of `scale`). Its density is the one before clipping.
 
     Args:
         name: Name in rankings and errors.
@@ -71,19 +55,18 @@ class Actor(Policy):
         activation: Activation between layers, one of `ACTIVATIONS`.
         squash: Apply tanh to the action.
         log_std: Log standard deviations (dim_a,), or the layer that gives them from the last hidden layer.
-        log_std_bounds: Range to which they are clamped.
+        log_std_bounds: Range to which they are clamped, or mapped by tanh if `log_std_tanh`.
         stochastic: Act by the distribution; needs `log_std` or logits.
         standardisation: Standardisation of the states.
         scale: Bounds to which actions in [-1, 1] are scaled.
-        clip: Bounds to which actions are clipped.
+        clip: Bounds to which actions and samples are clipped.
         head: Meaning of the last layer's output: "action"; for discrete actions "logits" or "values", of which the
             largest is taken. A stochastic actor returns the probabilities of its logits.
-        atoms: (B,) float32 values of a distributional critic, with head "values": the last layer then gives B logits
-            for each action, and the action's value is the mean of the atoms under their softmax.
-        log_std_tanh: Map log standard deviations to their bounds by tanh instead of clamping them.
+        atoms: (B,) float32 values of a distributional critic: the last layer gives B logits for each action, whose
+            value is the mean of the atoms under their softmax.
 
     Raises:
-        ValueError: An option is unknown, `log_std` is missing, or widths do not fit the layers.
+        ValueError: `log_std` is missing, or widths do not fit the layers.
     """
 
     state_dim: int
@@ -120,17 +103,15 @@ class Actor(Policy):
 
     def _check_widths(self) -> None:
         log_std = self._log_std[1] if isinstance(self._log_std, tuple) else self._log_std
-        standardisation, scale, clip = self.standardisation, self.scale, self.clip
+        states, scale, clip = self.standardisation, self.scale, self.clip
         for what, values, width in (
-            ("standardisation", standardisation and (standardisation.mean, standardisation.std), self.state_dim),
-            ("scale", scale and (scale.low, scale.high), self.action_dim),
-            ("clip", clip and (clip.low, clip.high), self.action_dim),
-            ("log_std", None if log_std is None else (log_std,), self.action_dim),
+            ("standardisation", (states.mean, states.std) if states else (), self.state_dim),
+            ("scale", (scale.low, scale.high) if scale else (), self.action_dim),
+            ("clip", (clip.low, clip.high) if clip else (), self.action_dim),
+            ("log_std", () if log_std is None else (log_std,), self.action_dim),
         ):
-            for value in values or ():
-                if value.shape != (width,):
-                    shape = tuple(value.shape)
-                    raise ValueError(f"policy {self.name!r}: {what} has shape {shape}, expected ({width},)")
+            if wrong := [tuple(value.shape) for value in values if value.shape != (width,)]:
+                raise ValueError(f"policy {self.name!r}: {what} has shape {wrong[0]}, expected ({width},)")
         if self._atoms is not None and len(self._mean[0]) % len(self._atoms):
             raise ValueError(
                 f"policy {self.name!r}: {len(self._mean[0])} outputs are no multiple of {len(self._atoms)} atoms"
@@ -146,7 +127,9 @@ class Actor(Policy):
             if self._atoms is not None:
                 mean = mean.view(len(mean), self.action_dim, len(self._atoms)).softmax(2) @ self._atoms
             return Output("discrete", one_hot(mean.argmax(1), self.action_dim))
-        action = self._to_range(mean.tanh() if self.squash else mean)
+        action = mean.tanh() if self.squash else mean
+        action = action if self.scale is None else self.scale.from_unit(action)
+        action = action if self.clip is None else self.clip.clip(action)
         if log_std is None:
             return Output("action", action)
         if self._log_std_tanh:
@@ -172,11 +155,6 @@ class Actor(Policy):
                 assert self._log_std is not None
                 log_std[rows] = self._log_std if isinstance(self._log_std, Tensor) else _linear(hidden, self._log_std)
         return mean, log_std
-
-    def _to_range(self, actions: Tensor) -> Tensor:
-        if self.scale is not None:
-            actions = self.scale.from_unit(actions)
-        return actions if self.clip is None else self.clip.clip(actions)
 
     def _squashed(self, normal: dist.Normal) -> dist.Distribution:
         transforms: list[dist.Transform] = [dist.TanhTransform()]

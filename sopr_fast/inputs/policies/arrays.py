@@ -1,18 +1,21 @@
-"""Policies given as arrays of actions, one row for every state of the user's data."""
+"""Policies given as actions in every state of the user's data: arrays, data frames, and files of these."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from .output import Gaussian, Output, Probabilities, read_output
+from ...runtime.rows import FileRows
+from ..logs.keys import KEYS, NUMBERED, check_is_policy, list_names, part_of
+from ..logs.tables import ParquetArray, group_numbered, parquet_columns, read_frame
+from .options import Options
+from .output import WORDS, Gaussian, Output, Probabilities, read_output, to_array
 from .policy import Policy
-from .unsupported import WORDS
-
-_UNINDEXED = (torch.uint16, torch.uint32, torch.uint64)  # the oldest torch cannot index tensors of these dtypes
 
 
 class ArrayPolicy(Policy):
@@ -27,22 +30,19 @@ class ArrayPolicy(Policy):
         action_count: Number of discrete actions, for an array of indices.
 
     Raises:
-        ValueError: The array is of words, not dense, or not of one or two dimensions.
+        ValueError: The array is not of numbers, or not of one or two dimensions.
     """
 
     def __init__(self, name: str, values: Any, *, action_count: int | None = None):
-        self.name, self.original = name, values
-        self.values, self.action_count = values, action_count
-        self._parts = values if isinstance(values, tuple) else (values,)
+        self.name, self.original, self.action_count = name, values, action_count
+        self._kind = type(values) if isinstance(values, Gaussian | Probabilities) else None
+        parts = values if self._kind else (values,)
+        self._parts = [to_array(part) if isinstance(part, Tensor) else part for part in parts]
         for part in self._parts:
-            if isinstance(part, Tensor) and part.layout != torch.strided:
-                raise ValueError(f"policy {name!r} is a tensor of layout {part.layout}, expected torch.strided")
-            if (kind := getattr(part.dtype, "kind", "f")) not in "fiu":
-                what = WORDS if kind in "OSU" else f"values of dtype {part.dtype}, expected numbers"
-                raise ValueError(f"policy {name!r} holds {what}")
+            if part.dtype.kind not in "fiu":
+                raise ValueError(f"policy {name!r} holds values of dtype {part.dtype}, expected numbers; {WORDS}")
             if part.ndim not in (1, 2):
                 raise ValueError(f"policy {name!r} has shape {tuple(part.shape)}, expected (states, action width)")
-        self._rows = min(map(len, self._parts))
 
     def check_rows(self, states_count: int) -> None:
         """Check that the arrays have a row for each state of the user's data.
@@ -50,38 +50,74 @@ class ArrayPolicy(Policy):
         Raises:
             ValueError: One has another number of rows.
         """
-        if any(len(part) != states_count for part in self._parts):
-            raise ValueError(
-                f"policy {self.name!r} has actions for {self._rows} states, the data has {states_count} "
-                "(arrays of actions are indexed like the states)"
-            )
+        for part in self._parts:
+            if len(part) != states_count:
+                raise ValueError(
+                    f"policy {self.name!r} has actions for {len(part)} states, the data has {states_count} "
+                    "(arrays of actions are indexed like the states)"
+                )
 
     def _output(self, states: Tensor, source: Tensor | None) -> Output:
         if source is None:
             raise ValueError(f"policy {self.name!r} is an array of actions: pass source, the states' rows in the data")
-        if len(source) and int(source.max()) >= self._rows:
-            raise ValueError(
-                f"policy {self.name!r} has actions for {self._rows} states, not for row {int(source.max())}"
-            )
-        rows: Any
-        if isinstance(self.values, Gaussian):
-            mean, std = (_rows(part, source) for part in self.values)
-            rows = Gaussian(mean, std[:, None] if std.ndim == 1 else std)  # (N,) as one number for each state
-        elif isinstance(self.values, Probabilities):
-            rows = Probabilities(_rows(self.values.p, source))
-        else:
-            rows = _rows(self.values, source)
-        return read_output(self.name, rows, len(source), source, self.action_count)
+        count = min(map(len, self._parts))
+        if len(source) and int(source.max()) >= count:
+            raise ValueError(f"policy {self.name!r} has actions for {count} states, not for row {int(source.max())}")
+        rows = [part[source.numpy()] for part in self._parts]
+        if self._kind is Gaussian and rows[1].ndim == 1:  # one number for each state
+            rows[1] = rows[1][:, None]
+        output = self._kind(*rows) if self._kind else rows[0]
+        return read_output(self.name, output, len(source), source, self.action_count)
 
 
 def is_array(value: Any) -> bool:
     """Return whether the value is an array, a tensor, or `Gaussian` or `Probabilities` of those."""
     if isinstance(value, Gaussian | Probabilities):
         return all(map(is_array, value))
-    return isinstance(value, np.ndarray | torch.Tensor)
+    return isinstance(value, np.ndarray | Tensor)
 
 
-def _rows(values: np.ndarray | Tensor, source: Tensor) -> np.ndarray | Tensor:
-    if isinstance(values, Tensor) and values.dtype in _UNINDEXED and values.is_cpu:
-        values = values.numpy()
-    return values[source.to(values.device)] if isinstance(values, Tensor) else values[source.numpy()]
+def read_npy(path: Path, options: Options) -> list[ArrayPolicy]:
+    """Open an `.npy` file, of which rows are read as they are asked for."""
+    try:
+        actions = FileRows(path)
+    except (ValueError, EOFError, BadZipFile) as error:
+        raise ValueError("damaged, or not an .npy file of a plain array (name archives .npz)") from error
+    return [ArrayPolicy(options.name, actions, action_count=options.action_count)]
+
+
+def read_parquet(path: Path, options: Options) -> list[ArrayPolicy]:
+    """Open a parquet file, of which a row group is read at a time."""
+    arrays = parquet_columns(path)
+    actions = arrays[_name_of_actions(arrays)]
+    check_is_policy(arrays, ("rewards", "next_states", "terminals"))  # states may accompany actions
+    return [ArrayPolicy(options.name, ParquetArray(path, actions), action_count=options.action_count)]
+
+
+def of_frame(frame: Any, where: str) -> np.ndarray:
+    """Return the columns of actions of a data frame; all columns, in their order, if none has a known name."""
+    names = [str(name) for name in frame.columns]
+    arrays = {name: [name] for name in names} | group_numbered(names, where)
+    if not any(map(part_of, arrays)):
+        return frame.to_numpy()
+    try:
+        return np.asarray(read_frame(frame, where)[_name_of_actions(arrays)])
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
+def _name_of_actions(arrays: Mapping[str, list[str]]) -> str:
+    """Return the name of the actions among those of arrays, each of one column or of numbered ones."""
+    named = [name for name in arrays if name in KEYS["actions"]]
+    if len(named) != 1:
+        raise ValueError(
+            f"expected one of the columns {', '.join(KEYS['actions'])}; found {list_names([*arrays])}; write one table "
+            "for each policy, with a row for each state and columns actions_0, actions_1, …"
+        )
+    numbers = {int(match[2]) for name in arrays if (match := NUMBERED.fullmatch(name)) and match[1] == named[0]}
+    if numbers and (arrays[named[0]] == named or numbers != {*range(min(numbers), min(numbers) + len(numbers))}):
+        raise ValueError(
+            f"columns of {named[0]!r} have the numbers {', '.join(map(str, sorted(numbers)))}: leave only those of the "
+            "actions, numbered without gaps"
+        )
+    return named[0]

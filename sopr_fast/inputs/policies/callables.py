@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import logging
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -16,46 +16,42 @@ from torch import Tensor, nn
 
 from ...runtime.process import fork_safe_lock
 from ...runtime.text import one_line
+from ...runtime.warn import warn
 from .output import Output, read_output
 from .policy import Policy
-from .unsupported import RECURRENT, SEQUENCE, check_spaces, is_recurrent, shape_of, warn_of_masks
 
-_log = logging.getLogger("sopr_fast")
 _evaluation = fork_safe_lock()
+_WHERE = "see 'Policies that need more than a state' in the docs of files"
+_NO_ROWS = ("Dict", "Tuple", "Discrete", "MultiDiscrete", "MultiBinary", "Text", "Graph", "Sequence")
+RECURRENT = (
+    "it is recurrent, or reads the steps before a state, but logged states are read one by one: pass an array of its "
+    "actions in every logged state"
+)
 
 
+@dataclass(eq=False, repr=False)
 class Called(Policy):
     """A user's callable, module or object with `predict`; see `adapt`.
 
-    Args:
-        name: Name in rankings and errors.
-        item: The user's object.
+    Attributes:
         call: Function from states (N, dim_s), an own float32 array, to what the policy returns.
+        original: The user's object; a module is in eval mode during calls.
         action_count: Number of discrete actions, for an object that returns their indices.
-        state_dim: Width of the states that the object reads, where it is known.
-        module: Module that is in eval mode during calls.
     """
 
-    def __init__(
-        self,
-        name: str,
-        item: Any,
-        call: Callable[[np.ndarray], Any],
-        action_count: int | None = None,
-        *,
-        state_dim: int | None = None,
-        module: nn.Module | None = None,
-    ):
-        self.name, self.original, self.action_count = name, item, action_count
-        self.call, self.state_dim, self._module = call, state_dim, module
+    name: str
+    call: Callable[[np.ndarray], Any]
+    original: Any = None
+    action_count: int | None = None
+    state_dim: int | None = None
 
     def _output(self, states: Tensor, source: Tensor | None) -> Output:
         try:
-            with _evaluating(self._module):
+            with _evaluating(self.original):
                 value = self.call(states.numpy().copy())  # a policy may change its input in place
         except Exception as error:
             message = f"policy {self.name!r} raised {type(error).__name__} on {len(states)} states: {one_line(error)}"
-            if self._module is None and isinstance(error, TypeError) and "not numpy.ndarray" in str(error):
+            if isinstance(error, TypeError) and "not numpy.ndarray" in str(error):
                 message += " (callables receive a numpy array: pass the module itself, or make a tensor of the array)"
             elif isinstance(error, NotImplementedError):
                 message += " (pass a callable of states that calls its method that acts)"
@@ -69,16 +65,9 @@ def acts(item: Any) -> bool:
 
 
 def adapt(name: str, item: Any, action_count: int | None = None, *, statistics: Any = None) -> Called:
-    """Return the policy that calls the user's object.
+    """Return the policy that calls the user's callable or module, or the `predict` of any other object.
 
-    Models of Stable-Baselines3 and d3rlpy act by their `predict`, that of the former with `deterministic=True` and on
-    states that its `VecNormalize` has standardised.
-
-    Args:
-        name: Name in rankings and errors.
-        item: A callable, a module or an object with `predict`.
-        action_count: Number of discrete actions; that of the model if it knows it and None is given.
-        statistics: The `VecNormalize` of a policy of Stable-Baselines3; that of its environment if None.
+    A model knows its number of actions, if None is given, and the `VecNormalize` of its environment.
 
     Raises:
         ValueError: The object reads or chooses more than one row of numbers, or is recurrent.
@@ -87,7 +76,9 @@ def adapt(name: str, item: Any, action_count: int | None = None, *, statistics: 
         UserWarning: It needs masks of actions.
     """
     try:
-        if is_recurrent(getattr(item, "policy", item)):
+        policy = getattr(item, "policy", item)
+        is_recurrent = hasattr(policy, "lstm_actor") or hasattr(policy, "lstm_hidden_state_shape")
+        if is_recurrent or hasattr(item, "as_stateful_wrapper"):
             raise ValueError(RECURRENT)
         if callable(getattr(item, "get_action_type", None)) and hasattr(item, "impl"):
             return _of_d3rlpy(name, item, action_count)
@@ -95,28 +86,26 @@ def adapt(name: str, item: Any, action_count: int | None = None, *, statistics: 
             return _of_stable_baselines3(name, item, action_count, statistics)
     except ValueError as error:
         raise ValueError(f"policy {name!r} cannot be used: {error}") from None
-    module = item if isinstance(item, nn.Module) else None
+    call = item
     if callable(getattr(item, "predict", None)):
-        return Called(name, item, _predict_of(item), action_count, module=module)
-    return Called(name, item, item if module is None else _forward_of(module), action_count, module=module)
+        call = _predict_of(item)
+    elif isinstance(item, nn.Module):
+        call = _forward_of(item)
+    return Called(name, call, item, action_count)
 
 
 def _predict_of(item: Any) -> Callable[[np.ndarray], Any]:
-    arguments = {"deterministic": True} if _takes_deterministic(item.predict) else {}
+    arguments = {}
+    with contextlib.suppress(TypeError, ValueError):  # functions without a signature
+        parameters = inspect.signature(item.predict).parameters
+        if "deterministic" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+            arguments["deterministic"] = True
 
     def call(states: np.ndarray) -> Any:
         value = item.predict(states, **arguments)
         return value[0] if type(value) is tuple and value else value  # the action, and the state of a memory
 
     return call
-
-
-def _takes_deterministic(predict: Callable) -> bool:
-    try:
-        parameters = inspect.signature(predict).parameters
-    except (TypeError, ValueError):
-        return False
-    return "deterministic" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def _forward_of(module: nn.Module) -> Callable[[np.ndarray], Any]:
@@ -129,12 +118,11 @@ def _forward_of(module: nn.Module) -> Callable[[np.ndarray], Any]:
 
 
 def _of_stable_baselines3(name: str, item: Any, action_count: int | None, statistics: Any) -> Called:
-    """Return the policy of an algorithm, or of the policy in it."""
-    policy, space = getattr(item, "policy", item), item.action_space
+    """Return the policy of an algorithm, or of the policy in it, on states that its `VecNormalize` standardises."""
+    space = item.action_space
     check_spaces(item.observation_space, space)
-    warn_of_masks(name, policy)
+    warn_of_masks(name, getattr(item, "policy", item))
     shape, predict = shape_of(item.observation_space), _predict_of(item)
-    is_discrete = type(space).__name__ == "Discrete"
     if statistics is None and hasattr(item, "get_vec_normalize_env"):
         statistics = item.get_vec_normalize_env()
     is_standardised = statistics is not None and statistics.norm_obs
@@ -146,42 +134,31 @@ def _of_stable_baselines3(name: str, item: Any, action_count: int | None, statis
         actions = predict(observations)
         return actions if np.ndim(actions) < 3 else np.reshape(actions, (len(states), -1))
 
-    called = Called(
-        name,
-        item,
-        call,
-        int(space.n) if action_count is None and is_discrete else action_count,
-        state_dim=math.prod(shape) if shape else None,
-        module=policy if isinstance(policy, nn.Module) else None,
-    )
-    if is_standardised:
-        called.normalisation = "the VecNormalize of its environment"
-        _log.info("policy %r: states are standardised by %s", name, called.normalisation)
+    if action_count is None and type(space).__name__ == "Discrete":
+        action_count = int(space.n)
+    called = Called(name, call, item, action_count, math.prod(shape) if shape else None)
+    called.normalisation = "its VecNormalize" if is_standardised else None
     return called
 
 
 def _of_d3rlpy(name: str, item: Any, action_count: int | None) -> Called:
-    if hasattr(item, "as_stateful_wrapper"):
-        raise ValueError(SEQUENCE)
     shape = item.observation_shape or ()
+    if action_count is None and item.get_action_type().name == "DISCRETE":
+        action_count = item.action_size
 
     def call(states: np.ndarray) -> Any:
         return item.predict(states.reshape(len(states), *shape))
 
-    if action_count is None and item.get_action_type().name == "DISCRETE":
-        action_count = item.action_size
-    return Called(name, item, call, action_count, state_dim=math.prod(shape) if shape else None)
+    return Called(name, call, item, action_count, math.prod(shape) if shape else None)
 
 
 @contextlib.contextmanager
-def _evaluating(module: nn.Module | None) -> Iterator[None]:
+def _evaluating(item: Any) -> Iterator[None]:
     """Set eval mode, and restore the mode of every submodule; one call at a time, since threads may share modules."""
-    if module is None:
-        yield
-        return
-    with _evaluation:
+    modules = [part for part in (item, getattr(item, "policy", None)) if isinstance(part, nn.Module)]
+    with _evaluation if modules else contextlib.nullcontext():
         # Not by module.eval(), which exported programs refuse; frozen programs have no mode at all.
-        switched = [m for m in module.modules() if getattr(m, "training", False)]
+        switched = [m for module in modules for m in module.modules() if getattr(m, "training", False)]
         for m in switched:
             m.training = False
         try:
@@ -189,3 +166,40 @@ def _evaluating(module: nn.Module | None) -> Iterator[None]:
         finally:
             for m in switched:
                 m.training = True
+
+
+def check_spaces(observations: Any, actions: Any) -> None:
+    """Raise ValueError if spaces, of Gymnasium or by name of class, are not of one row of numbers and one action."""
+    if (kind := _kind(observations)) in _NO_ROWS:
+        raise ValueError(
+            f"it reads observations of a {kind} space, but logged states are rows of numbers: pass a callable of "
+            f"states that makes such observations of them and calls predict ({_WHERE})"
+        )
+    if (kind := _kind(actions)) in ("MultiDiscrete", "MultiBinary", "Tuple", "Dict"):
+        raise ValueError(
+            f"it chooses several actions at once, of a {kind} space: pass a callable of states that returns one index "
+            f"for each combination of them ({_WHERE})"
+        )
+
+
+def shape_of(space: Any) -> tuple[int, ...]:
+    """Return the shape of a Box space, else (); gym before 0.21 kept it as `shape`, gymnasium as `_shape`."""
+    attributes = getattr(space, "__dict__", {})
+    shape = attributes.get("_shape", attributes.get("shape"))
+    return shape if isinstance(shape, tuple) else ()
+
+
+def warn_of_masks(name: str, policy: Any) -> None:
+    """Warn if the class of a policy of sb3-contrib, or its full name, is of those that need masks of actions."""
+    if "maskable" in (policy if isinstance(policy, str) else type(policy).__module__):
+        warn(
+            f"policy {name!r}: it chooses among the actions that an environment allows, which the states do not tell: "
+            "all are taken as allowed. If masks matter, pass a callable of states that calls predict with action_masks "
+            f"({_WHERE})"
+        )
+
+
+def _kind(space: Any) -> str:
+    """Return the name of the class of a space, of a record of it, or of text as in "<class 'gym.spaces.dict.Dict'>"."""
+    text = space if isinstance(space, str) else getattr(space, "source", type(space).__name__)
+    return str(text).rpartition(".")[2].rstrip("'>")

@@ -1,107 +1,102 @@
-"""Policies from files and folders."""
+"""Policies from files and folders: names, errors, and which reader reads a file."""
 
 from __future__ import annotations
 
 import os
 import stat
+import zipfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ...runtime.archives import open_archive
+from ...runtime.files import open_regular
 from ...runtime.text import one_line, printable
 from ...runtime.warn import warn
+from . import arrays
 from .actor import Actor
+from .options import Options
 from .policy import Policy
-from .readers import BY_SUFFIX, is_companion, reader_of
-from .readers.options import READING, Options
+from .readers import d3rlpy, programs, sb3, weight_files
 
+Reader = Callable[[Path, Options], Sequence[Policy]]
+
+READERS: dict[str, Reader | None] = {  # None: the content determines the reader
+    ".npz": weight_files.read_npz,
+    ".npy": arrays.read_npy,
+    ".parquet": arrays.read_parquet,
+    ".onnx": programs.read_onnx,
+    ".safetensors": weight_files.read_safetensors,
+    ".d3": d3rlpy.read,
+    **dict.fromkeys((".pkl", ".pickle", ".zip", ".pt", ".pth", ".pt2", ".cleanrl_model")),
+}
 _ERRORS = (FileNotFoundError, ValueError, OSError, ImportError, MemoryError)
-_KINDS_SHOWN = 8
 
 
-def load_files(
-    places: Sequence[Path], options: Options, *, skip: bool = False, relative_to: Path | None = None
-) -> dict[str, Policy]:
-    """Load the policies in files and folders, by name.
+def load_files(places: Sequence[Path], options: Options, *, skip: bool = False) -> list[Policy]:
+    """Load the policies in files and folders, at least one.
 
     Folders are read recursively, in the order of the paths; hidden files and folders, links to folders, and files of
     unknown suffix are passed over. A policy is named by its path without suffix, relative to the folder that contains
     everything given. Files of one folder that differ in the suffix only keep it. A stack adds "-000", "-001", … to the
-    name.
-
-    Args:
-        places: Files and folders, at least one.
-        options, skip: See `sopr_fast.load_policies`.
-        relative_to: Folder to which names are relative, instead of the one that contains everything given.
-
-    Raises and warns as `sopr_fast.load_policies` does.
+    name. For the other arguments, errors and warnings see `sopr_fast.load_policies`.
     """
-    policies: dict[str, Policy] = {}
+    policies: list[Policy] = []
     reason = ""
     files = [file for path in places for file in _files(path)]
-    for file, name in _names(files, relative_to or common_folder(places)).items():
+    folder = os.path.commonpath([os.path.abspath(path if path.is_dir() else path.parent) for path in places])
+    for file, name in _names(files, Path(folder)).items():
         try:
-            loaded = _read(file, replace(options, name=name))
+            policies += _read(file, replace(options, name=name))
         except _ERRORS as error:
             if not skip:
                 raise
             warn(f"skipped {error}")
-            options.used.update(READING)  # it might have needed any
+            options.skip()
             reason = str(error)
-            continue
-        for policy in loaded:
-            if policy.name in policies:
-                raise ValueError(
-                    f"{printable(file)}: another file has a policy named {policy.name!r}; rename one of the files"
-                )
-            policies[policy.name] = policy
     if not policies:
         where = ", ".join(map(printable, places))
         raise ValueError(f"{where}: none of the {len(files)} files could be read, such as {reason}")
     return policies
 
 
-def common_folder(paths: Iterable[Path]) -> Path:
-    """Return the deepest folder that contains all the files and folders."""
-    return Path(os.path.commonpath([os.path.abspath(path if path.is_dir() else path.parent) for path in paths]))
-
-
 def _files(path: Path) -> list[Path]:
     """Return the file itself, or the policy files below a folder."""
-    if not path.is_dir():
-        if not os.path.lexists(path):
-            raise FileNotFoundError(f"{printable(path)}: no such file")
-        return [path]
-    passed: Counter[str] = Counter()
-    files = sorted(_walk(path, passed), key=lambda file: file.parts)
-    if not files:
-        seen = ", ".join(f"{count} {kind}" for kind, count in passed.most_common(_KINDS_SHOWN))
-        raise ValueError(
-            f"{printable(path)}: no policies ({', '.join(BY_SUFFIX)}) in this folder or below it; passed over: "
-            f"{one_line(seen) or 'nothing, since it holds no files'}; files that are named are read by their content"
-        )
-    return files
-
-
-def _walk(folder: Path, passed: Counter[str]) -> Iterator[Path]:
-    """Yield the policy files below a folder, and count the others by kind."""
 
     def fail(error: OSError) -> None:
         raise error
 
-    for parent, folders, names in os.walk(folder, onerror=fail):
+    if not path.is_dir():
+        if not os.path.lexists(path):
+            raise FileNotFoundError(f"{printable(path)}: no such file")
+        return [path]
+    files: list[Path] = []
+    passed: Counter[str] = Counter()
+    for parent, folders, names in os.walk(path, onerror=fail):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in names:
-            file = Path(parent, name)
-            if name.startswith("."):
-                passed["hidden"] += 1
-            elif file.suffix.lower() not in BY_SUFFIX:
-                passed[file.suffix.lower() or "without suffix"] += 1
-            elif is_companion(file):
-                passed["files that belong to a policy (statistics, buffers, optimisers)"] += 1
+        for file in (Path(parent, name) for name in names):
+            suffix = file.suffix.lower()
+            if file.name.startswith(".") or suffix not in READERS or _is_companion(file):
+                passed[suffix or "without suffix"] += 1
             else:
-                yield file
+                files.append(file)
+    if not files:
+        seen = one_line(", ".join(f"{count} {kind}" for kind, count in passed.most_common(8)))
+        raise ValueError(
+            f"{printable(path)}: no policies ({', '.join(READERS)}) in this folder or below it; passed over: "
+            f"{seen or 'nothing, since it holds no files'}; files that are named are read by their content"
+        )
+    return sorted(files, key=lambda file: file.parts)
+
+
+def _is_companion(path: Path) -> bool:
+    """Return whether a file of Stable-Baselines3 or RL Zoo belongs to a model: statistics, buffers, returns, parts."""
+    if path.suffix.lower() == ".pth" and (path.parent / "_stable_baselines3_version").is_file():
+        return True
+    if path.suffix.lower() == ".pkl":
+        return sb3.is_statistics(path) or "replaybuffer" in path.stem.replace("_", "")
+    return path.name in ("evaluations.npz", "train_eval_metrics.zip")
 
 
 def _names(files: Iterable[Path], folder: Path) -> dict[Path, str]:
@@ -120,15 +115,16 @@ def _read(file: Path, options: Options) -> list[Policy]:
     try:
         if not stat.S_ISREG(file.stat().st_mode):
             raise ValueError("not a regular file")
-        policies = list(reader_of(file)(file, options))
-        count, actors = options.action_count, [policy for policy in policies if isinstance(policy, Actor)]
-        if count is not None and any(actor.head == "action" for actor in actors):
-            raise ValueError(f"its actions are continuous, but action_count={count}: leave it out")
-        if count is not None and (other := next((a.action_dim for a in actors if a.action_dim != count), None)):
-            raise ValueError(
-                f"it has {other} discrete actions, but action_count={count}: pass {other}, or, if it chooses several "
-                "actions at once, a callable of states"
-            )
+        policies = list((READERS.get(file.suffix.lower()) or _by_content(file))(file, options))
+        if (count := options.action_count) is not None:
+            for actor in (policy for policy in policies if isinstance(policy, Actor)):
+                if actor.head == "action":
+                    raise ValueError(f"its actions are continuous, but action_count={count}: leave it out")
+                if actor.action_dim != count:
+                    raise ValueError(
+                        f"it has {actor.action_dim} discrete actions, but action_count={count}: pass "
+                        f"{actor.action_dim}, or, if it chooses several actions at once, a callable of states"
+                    )
         return policies
     except _ERRORS as error:
         kind = next(kind for kind in _ERRORS if isinstance(error, kind))
@@ -136,3 +132,47 @@ def _read(file: Path, options: Options) -> list[Policy]:
     except Exception as error:  # a damaged file, or code in it, may raise nearly any type
         message = f"damaged, or of a form that cannot be opened ({type(error).__name__}: {error})"
         raise ValueError(f"{printable(file)}: {one_line(message)}") from error
+
+
+def _by_content(path: Path) -> Reader:
+    """Return the reader of a file whose suffix does not determine it."""
+    suffix = path.suffix.lower()
+    with open_regular(path) as file:
+        head = file.read(10)
+    if zipfile.is_zipfile(path):
+        with open_archive(path) as archive:
+            if (reader := _by_members(archive.namelist())) is not None:
+                return reader
+    elif len(head) > 1 and (0x81 <= head[0] <= 0x8F or head[0] == 0xDE) and 0xA1 <= head[1] <= 0xBF:
+        raise ValueError(  # a mapping of MessagePack whose first key is a word, as flax writes
+            "weights of a JAX agent, which do not say their network: pass a callable of states that applies it, or an "
+            ".npy file of its actions in every logged state"
+        )
+    elif head.startswith(b"\x93NUMPY"):
+        return arrays.read_npy
+    elif head[8:10] == b'{"':
+        return weight_files.read_safetensors
+    elif suffix in (".pt", ".pth", ".cleanrl_model"):
+        return weight_files.read_torch
+    elif suffix in (".pkl", ".pickle") or head.startswith(b"\x80"):
+        return weight_files.read_pickled
+    raise ValueError(
+        f"expected an .npz file of layers, an .npy or .parquet file of actions, or a policy in {', '.join(READERS)}; "
+        "open others in Python, and pass a callable of states, or a frame or array of actions in every logged state"
+    )
+
+
+def _by_members(members: list[str]) -> Reader | None:
+    """Return the reader of an archive, or None if it is of no known kind."""
+    inner = {name.partition("/")[2] for name in members}
+    if "policy.pth" in members:
+        return sb3.read
+    if {"data", "_stable_baselines3_version"} <= {*members}:
+        raise ValueError("a model without torch, such as that of sbx: load it by its class and pass {name: model}")
+    if "archive_format" in inner or "serialized_exported_program.json" in members:
+        return programs.read_exported
+    if any(name.startswith("code/") for name in inner):
+        return programs.read_torchscript
+    if "data.pkl" in inner:
+        return weight_files.read_torch
+    return weight_files.read_npz if all(name.endswith(".npy") for name in members) else None

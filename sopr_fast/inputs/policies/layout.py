@@ -42,45 +42,34 @@ class Layout:
 
 
 def check_actions(policies: Sequence[Policy], layout: Layout, logged: int) -> None:
-    """Check that the log's actions, of `logged` columns, are those of the policies' kind.
-
-    Raises:
-        ValueError: They have other columns; the message says which would fit.
-    """
-    wanted = layout.action_dim
-    if logged == wanted or (layout.kind == "discrete" and logged == 1):
+    """Raise ValueError if the log's actions, of `logged` columns, are not those of the policies' kind."""
+    wanted, is_discrete = layout.action_dim, layout.kind == "discrete"
+    if logged == wanted or (is_discrete and logged == 1):
         return
-    fitting = f"an index, or {wanted} columns of 0 and 1" if layout.kind == "discrete" else f"{wanted} columns"
     hint = ""
-    if layout.kind != "discrete" and wanted == 2 * logged:
+    if not is_discrete and wanted == 2 * logged:
         hint = "; if the files' outputs are means and log standard deviations, pass head='mean_log_std' (--head …)"
-    elif layout.kind != "discrete" and logged == 1:
+    elif not is_discrete and logged == 1:
         hint = f"; if the log's are indices, pass action_count={wanted}, and for files head='values' or 'logits'"
     raise ValueError(
-        f"the log's actions have {logged} columns, but those of policy {policies[0].name!r} need {fitting}: name the "
-        "right ones by sopr_fast.load_log(…, columns={'actions': […]}) (--columns actions=…), or pass only "
-        f"the states to methods that need no logged actions{hint}"
+        f"the log's actions have {logged} columns, but those of policy {policies[0].name!r} need "
+        f"{f'an index, or {wanted} columns of 0 and 1' if is_discrete else f'{wanted} columns'}: name the right ones "
+        "by sopr_fast.load_log(…, columns={'actions': […]}) (--columns actions=…), or pass only the states to methods "
+        f"that need no logged actions{hint}"
     )
 
 
 def warn_of_units(columns: Tensor, logged: Tensor, layout: Layout) -> None:
     """Warn of continuous actions in the log that seem to be in other units than those of the policies.
 
-    They seem so if in every column the median magnitude of one side is more than twice the 99 % quantile of the other.
-
-    Args:
-        columns: (P, N, layout.width) columns of the policies.
-        logged: (M, dim_a) logged actions.
-        layout: Layout of the columns.
-
-    Warns:
-        UserWarning: They seem to be in other units.
+    They seem so if in every column the median magnitude of one side is more than twice the 99 % quantile of the other:
+    of the columns (P, N, layout.width) of the policies, and of the logged actions (M, dim_a).
     """
     if layout.kind == "discrete":
         return
     acted = columns[:, :, : layout.action_dim].reshape(-1, layout.action_dim)
     (usual, most), (typical, limit) = (
-        [np.quantile(values.abs().numpy(), share, axis=0) for share in (0.5, 0.99)] for values in (acted, logged)
+        np.quantile(values.abs().numpy(), (0.5, 0.99), axis=0) for values in (acted, logged)
     )
     differs = (typical > _OTHER_UNITS * most) | (usual > _OTHER_UNITS * limit)
     if (differs & (most > 0) & (limit > 0)).all():
@@ -90,49 +79,8 @@ def warn_of_units(columns: Tensor, logged: Tensor, layout: Layout) -> None:
         )
 
 
-def probe(policies: Sequence[Policy], states: Tensor, source: Tensor, layout: Layout | None = None) -> Layout:
-    """Return the layout of the policies' columns, from their output in the first few states.
-
-    If any policy is stochastic, the columns are mean and standard deviation. A policy that does not fit fails here,
-    before long work.
-
-    Args:
-        policies: At least one.
-        states: (N, dim_s) float32 on the CPU.
-        source: (N,) int64, the states' rows in the user's data.
-        layout: Layout that the policies must fit, that of a model.
-
-    Raises:
-        ValueError: A policy returned something wrong, action widths differ, or some actions are discrete and others
-            continuous.
-        RuntimeError: A policy raised; its error is the cause.
-
-    Warns:
-        UserWarning: Policies give different actions when asked again for the same states, in the same or another batch;
-            or all actions are whole numbers.
-    """
-    check_widths(policies, states.shape[1])
-    rows = slice(min(_PROBE_ROWS, current().batch_size))
-    states, source = states[rows], source[rows]
-    outputs = [policy.output(states, source) for policy in policies]
-    whose = "the model"
-    if layout is None:
-        whose, width = f"policy {policies[0].name!r}", outputs[0].mean.shape[1]
-        layout = Layout(outputs[0].kind, width, width)
-        if layout.kind != "discrete" and any(output.kind == "gaussian" for output in outputs):
-            layout = Layout("gaussian", width, 2 * width)
-    pairs = zip(policies, outputs, strict=True)
-    columns = torch.stack([_columns(policy, output, layout, whose) for policy, output in pairs])
-    warn_of_answers(policies, columns, states, source, layout)
-    return layout
-
-
 def check_widths(policies: Sequence[Policy], width: int) -> None:
-    """Check that every policy of known width reads states of the log's width.
-
-    Raises:
-        ValueError: Some do not; the message names them and the widths that they read.
-    """
+    """Raise ValueError if a policy of known width does not read states of the log's width."""
     others = [f"{policy.name} reads {policy.state_dim}" for policy in policies if policy.state_dim not in (None, width)]
     if others:
         raise ValueError(
@@ -142,15 +90,37 @@ def check_widths(policies: Sequence[Policy], width: int) -> None:
         )
 
 
+def probe(policies: Sequence[Policy], states: Tensor, source: Tensor, layout: Layout | None = None) -> Layout:
+    """Return the layout of the policies' columns, from their output in the first few states.
+
+    If any policy is stochastic, the columns are mean and standard deviation. A policy that does not fit fails here,
+    before long work; see `collect` for the errors, and `warn_of_answers`.
+
+    Args:
+        policies: At least one.
+        states: (N, dim_s) float32 on the CPU.
+        source: (N,) int64, the states' rows in the user's data.
+        layout: Layout that the policies must fit, that of a model.
+    """
+    check_widths(policies, states.shape[1])
+    rows = slice(min(_PROBE_ROWS, current().batch_size))
+    states, source = states[rows], source[rows]
+    outputs = [policy.output(states, source) for policy in policies]
+    whose = "the model"
+    if layout is None:
+        whose, width = f"policy {policies[0].name!r}", outputs[0].mean.shape[1]
+        is_gaussian = outputs[0].kind != "discrete" and any(output.kind == "gaussian" for output in outputs)
+        layout = Layout("gaussian", width, 2 * width) if is_gaussian else Layout(outputs[0].kind, width, width)
+    pairs = zip(policies, outputs, strict=True)
+    columns = torch.stack([_columns(policy, output, layout, whose) for policy, output in pairs])
+    warn_of_answers(policies, columns, states, source, layout)
+    return layout
+
+
 def warn_of_answers(
     policies: Sequence[Policy], columns: Tensor, states: Tensor, source: Tensor, layout: Layout
 ) -> None:
-    """Ask policies again in a few states, and warn of answers that differ from their columns or are whole numbers.
-
-    Warns:
-        UserWarning: Policies give different actions when asked again for the same states, in the same or another batch;
-            or all actions are whole numbers.
-    """
+    """Ask policies again in a few states; warn if their answers depend on the call or batch, or are whole numbers."""
     means = columns[:, : min(_PROBE_ROWS, current().batch_size), : layout.action_dim]
     few = torch.arange(means.shape[1] - 1, (means.shape[1] - 1) // 2, -1, device="cpu")  # none of a single state
     few = few if len(few) else torch.arange(means.shape[1], device="cpu")
@@ -190,14 +160,14 @@ def collect(
     source: Tensor,
     layout: Layout,
     *,
-    progress: Callable[[int], Any] | None = None,
+    progress: Callable[[int], Any] = lambda _: None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Return the columns of every policy in every state; each policy sees each state once.
+    """Return the columns (P, U, layout.width) float32 of every policy; each sees each state once.
 
-    A policy gets at most the `batch_size` of `sopr_fast.options` states at a time.
-    Under kind "action", a stochastic policy contributes its mean. Actors read from files act in parallel, each on one
-    thread, so that their actions do not depend on the number of threads; other policies act one after another.
+    A policy gets at most the `batch_size` of `sopr_fast.options` states at a time. Under kind "action", a stochastic
+    policy contributes its mean. Actors read from files act in parallel, each on one thread, so that their actions do
+    not depend on the number of threads; other policies act one after another.
 
     Args:
         policies: The policies.
@@ -207,35 +177,29 @@ def collect(
         progress: Called with 1 after every policy.
         out: Tensor to write to, instead of a new one.
 
-    Returns:
-        (P, U, layout.width) float32 on the CPU.
-
     Raises:
         ValueError: A policy returned something wrong, or actions of another kind or width than the layout's. The
             message names the policy and the row of the user's data.
         RuntimeError: A policy raised; its error is the cause.
     """
     batch_size = current().batch_size
-    if out is None:
-        out = torch.empty(len(policies), len(states), layout.width, dtype=torch.float32, device="cpu")
     columns = out
+    if columns is None:
+        columns = torch.empty(len(policies), len(states), layout.width, dtype=torch.float32, device="cpu")
 
-    def fill(i: int) -> None:
+    def fill(policy: Policy, columns: Tensor) -> None:
         for first in range(0, len(states), batch_size):
             rows = slice(first, first + batch_size)
-            columns[i, rows] = _columns(policies[i], policies[i].output(states[rows], source[rows]), layout)
+            columns[rows] = _columns(policy, policy.output(states[rows], source[rows]), layout)
 
-    def report() -> None:
-        if progress is not None:
-            progress(1)
-
-    actors = [i for i, policy in enumerate(policies) if isinstance(policy, Actor)]
+    parts = list(zip(policies, columns, strict=True))
     with torch_on_one_thread(), ThreadPoolExecutor(threads(), initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        for _ in pool.map(fill, actors):
-            report()
-    for i in sorted(set(range(len(policies))) - set(actors)):
-        fill(i)
-        report()
+        for _ in pool.map(lambda part: fill(*part), [part for part in parts if isinstance(part[0], Actor)]):
+            progress(1)
+    for policy, own in parts:
+        if not isinstance(policy, Actor):
+            fill(policy, own)
+            progress(1)
     return columns
 
 

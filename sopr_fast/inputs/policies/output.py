@@ -12,12 +12,17 @@ import torch
 from torch import Tensor
 from torch import distributions as dist
 
-from ...runtime.arrays import fill_masked
+from ...runtime.arrays import as_numbers
 from ...runtime.checks import TOO_LARGE
 from ...runtime.process import fork_safe_lock
-from .unsupported import WORDS
 
 _global_generator = fork_safe_lock()
+_COUNT = "load the policies by sopr_fast.load_policies(…, action_count=N) (--action-count N), N discrete actions"
+WORDS = (
+    "give words as indices of discrete actions, coded as in the log, such as "
+    "numpy.unique(words, return_inverse=True)[1], and pass action_count"
+)
+_EXPECTED = f"expected an array or tensor of actions, Gaussian or Probabilities, and nothing else; {WORDS}"
 
 
 class Gaussian(NamedTuple):
@@ -45,12 +50,7 @@ class Probabilities(NamedTuple):
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds of the actions.
-
-    Attributes:
-        low: (dim_a,) float32.
-        high: (dim_a,) float32.
-    """
+    """Bounds of the actions, (dim_a,) float32 each."""
 
     low: Tensor
     high: Tensor
@@ -99,35 +99,30 @@ class Output:
         return None
 
     def log_prob(self, actions: Tensor) -> Tensor:
-        """Return the log density (N,) of actions (N, dim_a), or the log probability of one-hot ones.
-
-        The policy must have a density.
-        """
+        """Return the log density (N,) of actions (N, dim_a), or of one-hot ones; the policy must have a density."""
         density = self.density()
         assert density is not None
         if len(density.batch_shape + density.event_shape) == 1:  # over N numbers instead of (N, 1)
             actions = actions[:, 0]
         log_prob = density.log_prob(actions)
-        if self.distribution is not None:
+        if self.distribution is not None and (support := _support(density)) is not None:
             # Outside the support, a formula may give any number.
-            log_prob = log_prob.masked_fill(~_is_supported(density, actions), -math.inf)
+            log_prob = log_prob.masked_fill(~support.check(actions), -math.inf)
         return log_prob.sum(1) if log_prob.dim() == 2 else log_prob
 
     def sample(self, seed: int) -> Tensor:
-        """Return actions (N, dim_a) float32 sampled from the density and clipped. The policy must have a density."""
-        actions = self._draw(seed)
-        return actions if self.clip is None else self.clip.clip(actions)
-
-    def _draw(self, seed: int) -> Tensor:
+        """Return actions (N, dim_a) float32 sampled from the density and clipped; the policy must have a density."""
+        generator = torch.Generator().manual_seed(seed)
         if self.distribution is not None:
             # Torch's distributions sample from the global generator only.
             with _global_generator, torch.random.fork_rng(devices=[]):
                 torch.default_generator.manual_seed(seed)
-                return self.distribution.sample().float().reshape(self.mean.shape)
-        generator = torch.Generator().manual_seed(seed)
-        if self.std is not None:
-            return torch.normal(self.mean, self.std, generator=generator)
-        return one_hot(torch.multinomial(self.mean, 1, generator=generator)[:, 0], self.mean.shape[1])
+                actions = self.distribution.sample().float().reshape(self.mean.shape)
+        elif self.std is not None:
+            actions = torch.normal(self.mean, self.std, generator=generator)
+        else:
+            actions = one_hot(torch.multinomial(self.mean, 1, generator=generator)[:, 0], self.mean.shape[1])
+        return actions if self.clip is None else self.clip.clip(actions)
 
 
 def one_hot(indices: Tensor, width: int) -> Tensor:
@@ -142,12 +137,6 @@ def _support(distribution: dist.Distribution) -> Any:
         return None
 
 
-def _is_supported(distribution: dist.Distribution, actions: Tensor) -> Tensor:
-    """Return whether actions lie in the support, in the shape of the log density; True where it is unknown."""
-    support = _support(distribution)
-    return torch.ones((), dtype=torch.bool, device="cpu") if support is None else support.check(actions)
-
-
 def on_cpu(distribution: dist.Distribution) -> dist.Distribution:
     """Return the distribution with its parameters, and those of its parts, on the CPU, and without value checks."""
     moved = copy.copy(distribution)
@@ -160,12 +149,16 @@ def on_cpu(distribution: dist.Distribution) -> dist.Distribution:
     return moved
 
 
-def read_output(name: str, value: Any, states: int, source: Tensor | None, action_count: int | None) -> Output:
-    """Read the value that a policy returned for a batch of states.
+def to_array(value: Any) -> np.ndarray:
+    """Return the values as an array of floats or integers, or as one of dtype object if they are not that."""
+    if isinstance(value, tuple) or (isinstance(value, Tensor) and (value.is_meta or value.layout != torch.strided)):
+        return np.empty(0, object)
+    array = as_numbers(value)
+    return array if array.dtype.kind in "fiu" else np.empty(0, object)
 
-    Tensors and arrays are actions. Integers of shape (N,) are indices of discrete actions; floats are probabilities if
-    `action_count` is set. Objects with a mean and a standard deviation are distributions; torch's categorical
-    distributions are probabilities.
+
+def read_output(name: str, value: Any, states: int, source: Tensor | None, action_count: int | None) -> Output:
+    """Read the value that a policy returned for a batch of states, see `sopr_fast.load_policies`.
 
     Args:
         name: Name of the policy.
@@ -179,36 +172,34 @@ def read_output(name: str, value: Any, states: int, source: Tensor | None, actio
     """
     reader = _Reader(name, states, source, action_count)
     if isinstance(value, Probabilities):
-        return reader.probabilities(value.p)
-    if isinstance(value, Gaussian):
-        return reader.gaussian(*value)
+        return reader.probabilities(reader.tensor(value.p))
     if isinstance(value, dist.Categorical | dist.OneHotCategorical):
-        return reader.probabilities(value.probs)
+        return reader.probabilities(reader.tensor(value.probs))
     if isinstance(value, dist.Distribution):
         return reader.distribution(value)
-    is_array = isinstance(value, Tensor) or hasattr(value, "__array__")
-    spread = next((key for key in ("stddev", "std", "scale") if hasattr(value, key)), None)
-    if not is_array and spread and hasattr(value, "mean"):
-        # scipy and TensorFlow define moments as methods, most others as attributes.
-        mean, std = (part() if callable(part) else part for part in (value.mean, getattr(value, spread)))
-        return reader.gaussian(mean, std)
-    return reader.actions(value)
+    if isinstance(value, Gaussian):
+        return reader.gaussian(*value)
+    if not hasattr(value, "__array__") and hasattr(value, "mean") and hasattr(value, "stddev"):
+        # TensorFlow defines moments as methods, others as attributes.
+        return reader.gaussian(*(part() if callable(part) else part for part in (value.mean, value.stddev)))
+    return reader.actions(reader.tensor(value))
 
 
+@dataclass(frozen=True)
 class _Reader:
     """Reader of one output, whose errors name the policy and the row of the user's states."""
 
-    def __init__(self, name: str, states: int, source: Tensor | None, action_count: int | None):
-        self.name, self.states, self.source, self.action_count = name, states, source, action_count
+    name: str
+    states: int
+    source: Tensor | None
+    action_count: int | None
 
-    def error(self, text: str) -> ValueError:
-        return ValueError(f"policy {self.name!r} returned {text}")
+    def error(self, text: str, wrong: Tensor | None = None, hint: str = "") -> ValueError:
+        """Return the error of a value, at the first row of `wrong` (N,)."""
+        where = "" if wrong is None else f" at state row {_first(wrong, self.source)[1]}"
+        return ValueError(f"policy {self.name!r} returned {text}{where}{hint}")
 
-    def row(self, index: int) -> int:
-        return index if self.source is None else int(self.source[index])
-
-    def actions(self, value: Any) -> Output:
-        actions = self.tensor(value)
+    def actions(self, actions: Tensor) -> Output:
         if not actions.is_floating_point():
             return self.indices(actions)
         if self.action_count is not None:
@@ -219,32 +210,29 @@ class _Reader:
         if indices.dim() == 2 and indices.shape[1] == 1:
             indices = indices[:, 0]
         if self.action_count is not None and indices.shape == (self.states, self.action_count):
-            return self.probabilities(indices.float())  # one-hot
+            return self.probabilities(indices)  # one-hot
         if indices.shape != (self.states,):
-            several = "; of several actions at once, return one index for each combination"
-            hint = several if indices.dim() == 2 and len(indices) == self.states else ""
             raise self.error(
-                f"integers of shape {tuple(indices.shape)}, expected ({self.states},) indices of actions{hint}"
+                f"integers of shape {tuple(indices.shape)}, expected ({self.states},) indices of actions; of several "
+                "actions at once, return one index for each combination"
             )
         if self.action_count is None:
             raise self.error(f"integer actions: {_COUNT}")
         outside = (indices < 0) | (indices >= self.action_count)
         if outside.any():
-            first = int(outside.nonzero()[0])
-            limit = self.action_count - 1
-            raise self.error(f"action {indices[first]} at state row {self.row(first)}, expected 0 to {limit}")
+            raise self.error(f"action {indices[outside][0]}, expected 0 to {self.action_count - 1},", outside)
         return Output("discrete", one_hot(indices, self.action_count))
 
-    def probabilities(self, value: Any) -> Output:
-        p = self.matrix(self.tensor(value), self.action_count)
+    def probabilities(self, value: Tensor) -> Output:
+        p = self.matrix(value, self.action_count)
         wrong = (p < 0).any(1) | ((p.sum(1) - 1).abs() > 1e-3)
         if wrong.any():
-            first = int(wrong.nonzero()[0])
+            shown = ", ".join(f"{number:.3g}" for number in p[wrong][0, :6].tolist())
             raise self.error(
-                f"values at state row {self.row(first)} that are not probabilities: {_short(p[first])}; "
-                "if they are logits, return the index of the largest, or "
-                "torch.distributions.Categorical(logits=…) to sample; for a file, pass head='logits' "
-                "or head='values' (--head …)"
+                f"values that are not probabilities, [{shown}{', …' if p.shape[1] > 6 else ''}],",
+                wrong,
+                "; if they are logits, return the index of the largest, or torch.distributions.Categorical(logits=…) "
+                "to sample; for a file, pass head='logits' or head='values' (--head …)",
             )
         return Output("discrete", p)
 
@@ -257,33 +245,24 @@ class _Reader:
         try:
             std = std.broadcast_to(mean.shape).contiguous()
         except RuntimeError:
-            raise self.error(
-                f"a standard deviation of shape {tuple(std.shape)}, expected {tuple(mean.shape)}"
-            ) from None
+            shapes = tuple(std.shape), tuple(mean.shape)
+            raise self.error(f"a standard deviation of shape {shapes[0]}, expected {shapes[1]}") from None
         if (std < 0).any():
-            first = int((std < 0).any(1).nonzero()[0])
-            raise self.error(f"a negative standard deviation at state row {self.row(first)}")
+            raise self.error("a negative standard deviation", (std < 0).any(1))
         return Output("gaussian", mean, std)
 
     def distribution(self, value: dist.Distribution) -> Output:
+        kind = type(value).__name__
         try:
             mean, std = value.mean, value.stddev
         except NotImplementedError:
+            raise self.error(f"a {kind}, whose mean is unknown; return Gaussian(mean, std) instead") from None
+        if getattr(_support(value), "is_discrete", False) or (value.event_shape and value.event_shape == mean.shape):
             raise self.error(
-                f"a {type(value).__name__}, whose mean is unknown; return Gaussian(mean, std) instead"
-            ) from None
-        if getattr(_support(value), "is_discrete", False):
-            raise self.error(
-                f"a {type(value).__name__}: return Probabilities(p) of discrete actions, or their indices; of several "
-                "actions at once, one for each combination"
+                f"a {kind} of event shape {tuple(value.event_shape)}: return a distribution of continuous actions for "
+                "each state, or Probabilities(p) of discrete ones; of several at once, one for each combination"
             )
-        if value.event_shape and value.event_shape == mean.shape:
-            raise self.error(
-                f"one {type(value).__name__} over all states together, of event shape {tuple(mean.shape)}, expected "
-                f"batch shape ({self.states},) or ({self.states}, action width)"
-            )
-        output = self.gaussian(mean, std)
-        return replace(output, distribution=on_cpu(value))
+        return replace(self.gaussian(mean, std), distribution=on_cpu(value))
 
     def matrix(self, value: Tensor, width: int | None = None) -> Tensor:
         """Return the values as (N, width) float32; N numbers are N actions of width 1."""
@@ -291,51 +270,33 @@ class _Reader:
         if value.dim() == 1:
             value = value[:, None]
         if value.dim() != 2 or len(value) != self.states or value.shape[1] == 0 or width not in (None, value.shape[1]):
-            is_batch = value.dim() > 0 and len(value) == self.states
-            hint = "" if is_batch else "; a policy gets a batch of states and returns one action for each"
+            hint = "a policy gets a batch of states and returns one action for each"
             if width is not None and shape in ((self.states,), (self.states, 1)):
-                hint = "; if these are indices of actions, return or store them as integers"
-            raise self.error(f"shape {shape}, expected ({self.states}, {width or 'action width'}){hint}")
+                hint = "if these are indices of actions, return or store them as integers"
+            raise self.error(f"shape {shape}, expected ({self.states}, {width or 'action width'}); {hint}")
         return value.float().contiguous()
 
     def tensor(self, value: Any) -> Tensor:
-        """Return the values as a float or int64 tensor on the CPU."""
-        if not isinstance(value, Tensor):
-            array = np.asarray(fill_masked(value)) if not isinstance(value, tuple | dict | set) else np.empty(0, object)
-            if array.dtype.kind in "US" or (array.dtype.kind == "O" and any(isinstance(x, str) for x in array.flat)):
-                raise self.error(WORDS)
-            if array.dtype.kind not in "fiu":
-                kind = f"a {type(value).__name__}" if array.dtype.kind == "O" else f"dtype {array.dtype}"
-                only = "; pass a callable of states that returns only the actions" if array.dtype.kind == "O" else ""
-                raise self.error(f"{kind}, expected {_EXPECTED}{only}")
-            value = torch.from_numpy(np.array(array, dtype=np.float32 if array.dtype.kind == "f" else np.int64))
-        if value.dtype == torch.bool or value.is_complex() or value.is_meta or value.layout != torch.strided:
-            kind = f"a tensor of {value.dtype} and {value.layout} on {value.device}"
-            raise self.error(f"{kind}, expected {_EXPECTED}")
-        value = value.detach().cpu().clone()  # a policy may return the same memory again
-        return value if value.is_floating_point() else value.long()
-
-
-_COUNT = "load the policies by sopr_fast.load_policies(…, action_count=N) (--action-count N), N discrete actions"
-_EXPECTED = "an array or tensor of actions, or a distribution"
+        """Return the values as a float or int64 tensor of their own memory, which a policy may use again."""
+        array = to_array(value)
+        if array.dtype == object:
+            kind = f"{type(value).__name__} of {value.dtype}" if hasattr(value, "dtype") else type(value).__name__
+            raise self.error(f"a {kind}, {_EXPECTED}")
+        return torch.from_numpy(np.array(array, dtype=np.float32 if array.dtype.kind == "f" else np.int64))
 
 
 def check_finite(name: str, values: Tensor, source: Tensor | None) -> None:
-    """Check that values (N, width) are finite and not too large.
-
-    Raises:
-        ValueError: A value is not; the message names the policy and the first such row of the user's data.
-    """
+    """Raise ValueError if values (N, width) are not finite or too large, with the first such row of the user's data."""
     valid = values.abs() < TOO_LARGE
     if valid.all():
         return
-    first = int((~valid.all(1)).nonzero()[0])
+    first, row = _first(~valid.all(1), source)
     value = float(values[first][~valid[first]][0])
-    row = first if source is None else int(source[first])
     excess = f", which exceeds the supported magnitude {TOO_LARGE:g}" if math.isfinite(value) else ""
     raise ValueError(f"policy {name!r} returned {value:g} at state row {row}{excess}")
 
 
-def _short(values: Tensor) -> str:
-    head = ", ".join(f"{v:.3g}" for v in values[:6].tolist())
-    return f"[{head}{', …' if len(values) > 6 else ''}]"
+def _first(wrong: Tensor, source: Tensor | None) -> tuple[int, int]:
+    """Return the first of the marked rows, and its number in the user's data."""
+    first = int(wrong.nonzero()[0])
+    return first, first if source is None else int(source[first])

@@ -19,6 +19,9 @@ class Policy(ABC):
     States are (N, dim_s), an array or a tensor; results are finite float32 tensors on the CPU. `source` (N,) int64
     holds the states' rows in the user's data: arrays of actions need it, and error messages name these rows.
 
+    Every method that acts raises TypeError if the states are not numbers, ValueError if the policy returned a wrong
+    shape, dtype or value, with its row, and RuntimeError, caused by the policy's own error, if the policy raised.
+
     Attributes:
         name: Name in rankings and errors.
         original: The user's object that the policy stands for, or None if that is the policy itself.
@@ -37,19 +40,13 @@ class Policy(ABC):
     def _output(self, states: Tensor, source: Tensor | None) -> Output: ...
 
     def output(self, states: ArrayLike, source: Tensor | None = None) -> Output:
-        """Return the actions in the states, or the distributions of actions.
-
-        Raises:
-            TypeError: The states are not numbers.
-            ValueError: The policy returned a wrong shape, dtype or value; the message names the policy and the row.
-            RuntimeError: The policy itself raised; its error is the cause.
-        """
+        """Return the actions in the states, or the distributions of actions."""
         states = self._tensor(states, "states")
         with torch.no_grad():
             output = self._output(states, source)
-        check_finite(self.name, output.mean, source)
-        if output.std is not None:
-            check_finite(self.name, output.std, source)
+        for values in (output.mean, output.std):
+            if values is not None:
+                check_finite(self.name, values, source)
         return output
 
     def __call__(self, states: ArrayLike) -> np.ndarray:
@@ -63,17 +60,12 @@ class Policy(ABC):
 
         Args:
             observation: (dim_s,) or (N, dim_s) numbers.
-            state: Returned unchanged; policies have no hidden state.
-            episode_start: Ignored, for the same reason.
-            deterministic: Return the mean or the most likely action. If False, sample the action, where the policy has
-                a distribution, with torch's global generator.
+            state, episode_start: Ignored; policies have no hidden state.
+            deterministic: Return the mean or the most likely action instead of a sample by torch's global generator.
 
         Returns:
             The action and `state`. The action is float32, (dim_a,) for one state and (N, dim_a) for a batch; a discrete
             one is an int64 index, () for one state and (N,) for a batch.
-
-        Raises:
-            TypeError, ValueError, RuntimeError: See `output`.
         """
         states = self._tensor(observation, "observation", dims=(1, 2))
         is_single = states.dim() == 1
@@ -86,11 +78,7 @@ class Policy(ABC):
         return (values[0, ...] if is_single else values), state
 
     def act(self, states: ArrayLike, source: Tensor | None = None) -> Tensor:
-        """Return actions (N, dim_a): means of distributions; for discrete actions the most likely one, one-hot.
-
-        Raises:
-            TypeError, ValueError, RuntimeError: See `output`.
-        """
+        """Return actions (N, dim_a): means of distributions; for discrete actions the most likely one, one-hot."""
         return self.output(states, source).action()
 
     def sample(
@@ -106,9 +94,6 @@ class Policy(ABC):
             states: (N, dim_s) array or tensor.
             generator: Source of the seed; torch's global generator if None.
             source: See the class.
-
-        Raises:
-            TypeError, ValueError, RuntimeError: See `output`.
         """
         output = self.output(states, source)
         return output.mean if output.density() is None else output.sample(_seed(generator))
@@ -118,7 +103,6 @@ class Policy(ABC):
 
         Raises:
             ValueError: The policy is deterministic, so it has no density.
-            TypeError, RuntimeError: See `output`.
         """
         output = self.output(states, source)
         if output.density() is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,11 @@ import torch
 from ....runtime.extras import library
 from ....runtime.pickles import RefusedError, read_pickle, read_weights
 from ..actor import ACTIVATIONS, Actor, Standardisation
-from ..callables import adapt
+from ..callables import RECURRENT, adapt
+from ..options import Options
 from ..output import Bounds
 from ..policy import Policy
-from ..unsupported import SEQUENCE
-from .layers import layer, perceptron
-from .networks import find_network, flatten
-from .options import Options, parse_settings
+from .layers import find_network, flatten, layer, perceptron
 
 _SQUASHED_NORMAL = ("sac", "cql", "cal_ql")
 _TANH = (*_SQUASHED_NORMAL, "ddpg", "td3", "td3_plus_bc", "iql", "awac", "rebrac", "prdc")
@@ -36,10 +35,10 @@ _OTHER_LAYERS = ("use_batch_norm", "use_layer_norm", "exclude_last_activation", 
 def read(path: Path, options: Options) -> Sequence[Policy]:
     """Read the policy in a `.d3` file."""
     saved = read_pickle(path)
-    config, weights = parse_settings(saved["config"]), read_weights(saved["torch"])
+    config, weights = json.loads(saved["config"]), read_weights(saved["torch"])
     kind, params = config["config"]["type"], config["config"]["params"]
     if kind in _SEQUENCES:
-        raise ValueError(SEQUENCE)
+        raise ValueError(RECURRENT)
     try:
         if len(shape := config.get("observation_shape") or [0]) != 1:
             raise RefusedError(f"it reads observations of shape {tuple(shape)}")
@@ -57,19 +56,18 @@ def _actor(kind: str, params: dict[str, Any], weights: dict[str, Any], options: 
     if head == "values" and (params.get("n_critics") != 1 or _typed(params, "q_func_factory")[0] != "mean"):
         raise RefusedError(f"{kind} with several or distributional critics")
     arrays = flatten(weights[module])
-    shared: dict[str, Any] = {"activation": _activation(params), "standardisation": _standardisation(params)}
     network = find_network(arrays)
-    layers = perceptron(arrays, network.layers)
-    if head != "action":
-        return Actor(options.name, layers, squash=False, head=head, stochastic=options.stochastic, **shared)
-    scale = _scaler(params, "action_scaler", ("minimum", "maximum"))
+    scale = _scaler(params, "action_scaler", "min_max")
     return Actor(
         options.name,
-        layers,
+        perceptron(arrays, network.layers),
+        activation=_activation(params),
+        squash=head == "action",
         scale=Bounds(*(side.float() for side in scale)) if scale else None,
         log_std=layer(arrays, network.log_std) if kind in _SQUASHED_NORMAL and network.log_std else None,
         stochastic=options.stochastic,
-        **shared,
+        standardisation=_standardisation(params),
+        head=head,
     )
 
 
@@ -84,29 +82,31 @@ def _activation(params: dict[str, Any]) -> str:
     if kind not in ("default", "vector") or (extra := [k for k in _OTHER_LAYERS if encoder.get(k)]):
         what = ", ".join(extra) if kind in ("default", "vector") else "layers that this package does not read"
         raise RefusedError(f"its encoder is {kind} with {what}")
-    name = encoder.get("activation", "relu")
-    name = _ACTIVATIONS.get(name, name)
+    name = _ACTIVATIONS.get(encoder.get("activation", "relu"), encoder.get("activation", "relu"))
     if name not in ACTIVATIONS:
         raise RefusedError(f"its activation is {name}")
     return name
 
 
 def _standardisation(params: dict[str, Any]) -> Standardisation | None:
-    if _typed(params, "observation_scaler")[0] != "standard":
-        bounds = _scaler(params, "observation_scaler", ("minimum", "maximum"))
-        return Standardisation((bounds[0] + bounds[1]) / 2, (bounds[1] - bounds[0]) / 2) if bounds else None
-    mean, std = _scaler(params, "observation_scaler", ("mean", "std"), "standard")
-    return Standardisation(mean, std + _typed(params, "observation_scaler")[1].get("eps", 1e-3))
+    kind, values = _typed(params, "observation_scaler")
+    if not (statistics := _scaler(params, "observation_scaler", "standard" if kind == "standard" else "min_max")):
+        return None
+    first, second = statistics
+    if kind == "standard":
+        return Standardisation(first, second + values.get("eps", 1e-3))
+    return Standardisation((first + second) / 2, (second - first) / 2)
 
 
-def _scaler(params: dict[str, Any], key: str, names: tuple[str, str], expected: str = "min_max") -> list[torch.Tensor]:
-    """Return the arrays of a scaler, nothing without one."""
+def _scaler(params: dict[str, Any], key: str, expected: str) -> list[torch.Tensor]:
+    """Return the two arrays of a scaler, nothing without one."""
     kind, values = _typed(params, key)
     if kind == "none":
         return []
     if kind != expected:
         raise RefusedError(f"its {key.replace('_', ' ')} is {kind}")
+    names = ("mean", "std") if kind == "standard" else ("minimum", "maximum")
     try:
         return [torch.tensor(values[name], dtype=torch.float64, device="cpu") for name in names]
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"a scaler has no {' or '.join(names)}: the policy was saved before it was fitted") from error
+        raise ValueError(f"its {kind} scaler was saved before it was fitted") from error

@@ -1,25 +1,191 @@
-"""Layers of an actor from named arrays, with checks."""
+"""Layers of the acting network among the arrays of a file, found by the table of names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from ....runtime.pickles import Record
+from ...logs.keys import list_names
 from ..actor import Layer
+from . import names as table
 
 Arrays = Mapping[str, Any]  # tensors, or values that numpy.asarray accepts
+_ASK = "name the actor's key with actor=… (--actor …), or its layers in order with layers=… (--layers …)"
+
+
+@dataclass(frozen=True)
+class Network:
+    """Names of the layers of an actor, in order."""
+
+    layers: list[str]
+    role: str  # what the name of the last one says: a key of `HEADS` or ""
+    prefix: str  # what the names of all of them begin with
+    is_chosen: bool = False  # other layers next to it do not act: the user named it, or it is an average
+    log_std: str | None = None  # name of the layer of log standard deviations
+    gap: str = ""  # the first place where an `nn.Sequential` does not have one module between two layers
+
+
+def flatten(content: Any) -> dict[str, Any]:
+    """Return the values in nested mappings, modules and statistics by dotted names, without states of optimisers.
+
+    Slashes in names become dots. The first of a tuple of state dicts is that of the actor; statistics may follow.
+    """
+    result: dict[str, Any] = {}
+
+    def fields(value: Any) -> Any:
+        if isinstance(value, nn.Module):
+            return value.state_dict()
+        inner = getattr(value, "__dict__", {})
+        return inner if isinstance(value, Record) or {"mean", "var"} <= inner.keys() else value
+
+    def add(prefix: str, value: Any) -> None:
+        value = fields(value)
+        if isinstance(value, Mapping):
+            if "param_groups" not in value:
+                for key, item in value.items():
+                    add(f"{prefix}{key}.".replace("/", "."), item)
+        elif prefix:
+            result[prefix[:-1]] = value
+
+    if isinstance(content, tuple | list) and content and isinstance(first := fields(content[0]), Mapping):
+        for item in map(fields, content[1:]):
+            if isinstance(item, Mapping) and "mean" in item:
+                add("obs_rms.", item)
+        content = first
+    add("", content)
+    return result
+
+
+def find_network(
+    arrays: Arrays, actor: str | None = None, order: Sequence[str] | None = None, *, is_ordered: bool = True
+) -> Network:
+    """Return the actor's network, whose names begin with `actor` or which the table of names finds.
+
+    Args:
+        arrays: Arrays by dotted names; see `flatten`.
+        actor: What the actor's names begin with, or None to find it by the table of names.
+        order: The layers in order, or None to order them by number and by the table.
+        is_ordered: Whether the arrays are in the order of their definition.
+
+    Raises:
+        ValueError: There is no network, several may be the actor, or the order of the layers is not clear.
+    """
+    linear = [
+        key.removesuffix(".weight")
+        for key, value in arrays.items()
+        if key.endswith(".weight") and getattr(value, "ndim", 0) == 2
+    ]
+    if order is not None:
+        if missing := [name for name in order if name not in linear]:
+            raise ValueError(f"no linear layer {missing[0]!r}, expected one of {list_names(linear)}")
+        spread = _only_log_std(name for name in linear if name not in order)
+        return Network(list(order), table.role_of(order[-1]), "\n", is_chosen=True, log_std=spread)
+    if actor is not None:
+        names = [name for name in linear if f"{name}.".startswith(f"{actor}.")]
+        if not names:
+            tops = list_names(sorted({name.partition(".")[0] for name in linear}))
+            raise ValueError(f"no layers of an actor {actor!r} in it, whose layers are in {tops}")
+        return replace(_ordered(*_descend(names, f"{actor}."), is_ordered), is_chosen=True)
+    own = [name for name in linear if not table.is_part_of(name, table.NO_NETWORK)]
+    names = [name for name in own if not table.is_part_of(name, table.CRITIC)]
+    if all(table.role_of(name) == "body" for name in names):  # fc1, fc2, q: the layer next to them acts
+        owners = {name.rpartition(".")[0] for name in names}
+        names = [name for name in own if name in names or not names or name.rpartition(".")[0] in owners]
+    if not names:
+        raise ValueError(
+            f"expected linear layers such as '0.weight', 'l1.weight', found {list_names(sorted(arrays))}; pass a "
+            "callable of states that acts by them, or an .npy file of its actions in every logged state"
+        )
+    return _ordered(*_descend(names), is_ordered)
+
+
+def _descend(names: list[str], prefix: str = "") -> tuple[list[str], str]:
+    """Return the layers of the container that acts, and its prefix."""
+    while True:
+        parts = dict.fromkeys(name[len(prefix) :].partition(".")[0] for name in names)
+        inner = [part for part in parts if f"{prefix}{part}" not in names]
+        averages = [part for part in inner if part in table.AVERAGES]
+        if not averages and not (len(parts) == 1 and inner):
+            return names, prefix
+        prefix = f"{prefix}{(averages or inner)[0]}."
+        names = [name for name in names if name.startswith(prefix)]
+
+
+def _ordered(names: list[str], prefix: str, is_ordered: bool) -> Network:
+    groups: dict[str, list[_Place]] = {}
+    for name in names:
+        place = _Place.of(name)
+        groups.setdefault(place.stem, []).append(place)
+    roles = {stem: table.role_of(stem[len(prefix) :] if stem != prefix else "") for stem in groups}
+    bodies, outputs = ([stem for stem in groups if roles[stem] in kinds] for kinds in (("", "body"), ("output",)))
+    heads = [stem for stem in groups if roles[stem] not in ("", "body", "output", "log_std")]
+    order = [*bodies, *outputs, *heads]
+    alike = {re.sub(r"\d+", "#", stem) for stem in bodies}
+    is_alone = len(bodies) == 1 and all(len(groups[stem]) == 1 for stem in order[1:])
+    is_unknown = any(roles[stem] == "" for stem in bodies) and not is_alone
+    if is_unknown or len(alike) < len(bodies) or len(heads) > 1 or not order:
+        raise ValueError(f"which of its networks acts is not clear among {list_names(list(groups))}: {_ASK}")
+    if not is_ordered and max(len(bodies), len(outputs)) > 1:
+        raise ValueError(f"the file does not keep the order of its layers {list_names(sorted(names))}: {_ASK}")
+    places = [place for stem in order for place in sorted(groups[stem], key=lambda place: place.number)]
+    role = roles[order[-1]]
+    return Network(
+        [place.name for place in places],
+        role if role not in ("", "body") else table.role_of(prefix),
+        prefix,
+        is_chosen=any(part in table.AVERAGES for part in prefix.split(".")),
+        log_std=_only_log_std(place.name for stem in groups if roles[stem] == "log_std" for place in groups[stem]),
+        gap=_gap(places),
+    )
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A layer's name in parts: "net.2" is number 2 in a sequence "net.", "l1" is 1 of "l", "net.1.fc" 1 of "net."."""
+
+    name: str
+    stem: str
+    number: int
+    is_in_sequence: bool
+
+    @classmethod
+    def of(cls, name: str) -> _Place:
+        block = re.fullmatch(r"(.*\.|)(\d+)\.(?:0|fc|lin|linear|layer|dense)", name)
+        if block is not None:  # a block has its activation in itself
+            return cls(name, block[1], int(block[2]), is_in_sequence=False)
+        stem = name.rstrip("0123456789")
+        digits = name[len(stem) :]
+        return cls(name, stem, int(digits or 0), is_in_sequence=digits != "" and stem[-1:] in ("", "."))
+
+
+def _gap(places: list[_Place]) -> str:
+    """Return what the numbers in an `nn.Sequential` say of modules that are not one activation between two layers."""
+    for i, place in enumerate(places):
+        before = places[i - 1]
+        if not place.is_in_sequence:
+            continue
+        if i == 0 or before.stem != place.stem:
+            if place.number > 0:
+                return f"its first layer is {place.name}, and a state dict does not say what is before it"
+        elif (between := place.number - before.number - 1) != 1:
+            return f"layers {before.name} and {place.name} have {between} modules between them, expected one activation"
+    return ""
+
+
+def _only_log_std(names: Iterable[str]) -> str | None:
+    found = [name for name in names if table.role_of(name) == "log_std"]
+    return found[0] if len(found) == 1 else None
 
 
 def floats(arrays: Arrays, key: str) -> Tensor:
-    """Return array `key` in float32.
-
-    Raises:
-        ValueError: It is not of finite floats.
-    """
+    """Return array `key` in float32, or raise ValueError if it is not of finite floats."""
     values = arrays[key]
     if not isinstance(values, Tensor):
         array = np.asarray(values)
@@ -30,28 +196,18 @@ def floats(arrays: Arrays, key: str) -> Tensor:
 
 
 def layer(arrays: Arrays, name: str) -> Layer:
-    """Return weight (out, in) and bias (out,) of a layer, zeros if there is none.
-
-    Raises:
-        ValueError: An array is not of finite floats, or of a wrong shape.
-    """
+    """Return weight (out, in) and bias (out,) of a layer, zeros without one, or raise ValueError if they do not fit."""
     weight_key, bias_key = f"{name}.weight", f"{name}.bias"
     weight = floats(arrays, weight_key)
     bias = floats(arrays, bias_key) if bias_key in arrays else weight.new_zeros(len(weight))
     if weight.numel() == 0 or weight.dim() != 2 or bias.shape != weight.shape[:1]:
-        raise ValueError(
-            f"{weight_key} {tuple(weight.shape)} and {bias_key} {tuple(bias.shape)} are not a layer, "
-            "expected (out, in) and (out,)"
-        )
+        shapes = f"{weight_key} {tuple(weight.shape)} and {bias_key} {tuple(bias.shape)}"
+        raise ValueError(f"{shapes} are not a layer, expected (out, in) and (out,)")
     return weight, bias
 
 
 def perceptron(arrays: Arrays, names: Iterable[str]) -> list[Layer]:
-    """Return the layers `names`, each of which reads the output of the one before; see `layer`.
-
-    Raises:
-        ValueError: See `layer`; or the width of a layer does not fit the one before.
-    """
+    """Return the layers, each of which reads the output of the one before, or raise ValueError if widths do not fit."""
     result: list[Layer] = []
     for name in names:
         result.append(layer(arrays, name))

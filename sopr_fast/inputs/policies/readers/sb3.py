@@ -1,10 +1,10 @@
-"""Stable-Baselines3's `.zip` files: weights and settings of its multilayer perceptrons."""
+"""Stable-Baselines3's `.zip` files: weights and settings of its perceptrons, and statistics of observations."""
 
 from __future__ import annotations
 
 import base64
 import inspect
-import logging
+import json
 import math
 import pickle
 import re
@@ -20,17 +20,15 @@ from ....runtime.archives import open_archive, read_members
 from ....runtime.extras import library
 from ....runtime.pickles import SB3_RECORDS, SPACE_RECORDS, Record, RefusedError, read_pickle, read_weights
 from ....runtime.text import printable
+from ....runtime.warn import warn
+from ...logs.keys import list_names
 from ..actor import ACTIVATIONS, Actor, Standardisation
-from ..callables import Called, adapt
+from ..callables import RECURRENT, Called, adapt, check_spaces, shape_of, warn_of_masks
+from ..options import Options
 from ..output import Bounds
 from ..policy import Policy
-from ..unsupported import RECURRENT, check_spaces, shape_of, warn_of_masks
-from .layers import floats, layer, perceptron
-from .networks import find_network
-from .options import Options, parse_settings
-from .vecnormalize import find_statistics, read_standardisation
+from .layers import find_network, floats, layer, perceptron
 
-_log = logging.getLogger("sopr_fast")
 _MODULES = re.compile(
     r"stable_baselines3\.((common|sac|td3|dqn)\.policies)|sb3_contrib\.((tqc|ars|qrdqn)\.policies|common\.maskable\.policies)"
 )
@@ -41,37 +39,32 @@ _NO_ACTOR = re.compile(
 )
 _FLATTEN = "<class 'stable_baselines3.common.torch_layers.FlattenExtractor'>"
 _SPACES = ("observation_space", "action_space")
+_SETTINGS_BYTES = 8 << 20  # parsed JSON may take 20 times the memory of its text
 _SDE_MEAN_CLIP = 2.0  # the libraries' default clip_mean of gSDE
 
 
 def read(path: Path, options: Options) -> Sequence[Policy]:
-    """Read the actor in a model, with the statistics that belong to it; see `find_statistics`.
-
-    Raises:
-        RefusedError: The model needs `trust`.
-        ValueError: The file is damaged, or the model is recurrent.
-    """
+    """Read the actor in a model, with the statistics that belong to it; see `_find_statistics`."""
     with open_archive(path) as archive:
         members = read_members(archive, ["data", "policy.pth"])
-    settings = parse_settings(members["data"])
-    statistics = find_statistics(path, settings)
-    policy: Policy
+    if len(members["data"]) > _SETTINGS_BYTES:
+        raise ValueError(
+            f"its settings take {len(members['data']) >> 20} MiB, expected at most {_SETTINGS_BYTES >> 20}"
+        )
+    settings = json.loads(members["data"])
+    statistics = _find_statistics(path, settings)
     try:
         check_spaces(*((settings.get(key) or {}).get(":type:", "") for key in _SPACES))
-        standardisation = None if statistics is None else read_standardisation(statistics)
-        policy = _actor(settings, read_weights(members["policy.pth"]), standardisation, options)
-        is_standardised = standardisation is not None
+        standardisation = None if statistics is None else _read_standardisation(statistics)
+        actor = _actor(settings, read_weights(members["policy.pth"]), standardisation, options)
+        actor.normalisation = None if standardisation is None else str(statistics)
+        return [actor]
     except RefusedError as error:
         if not options.trust:
             raise RefusedError(
                 f"{error}; trust=True (--trust) lets stable-baselines3 open it, code included"
             ) from error
-        policy = _opened(path, statistics, options)
-        is_standardised = policy.normalisation is not None
-    if is_standardised:
-        policy.normalisation = str(statistics)
-        _log.info("%s: states are standardised by %s", printable(path), printable(statistics))
-    return [policy]
+    return [_opened(path, statistics, options)]
 
 
 def _actor(
@@ -98,12 +91,13 @@ def _actor(
     parts = {re.sub(r"\.(weight|bias)$", "", key) for key in arrays} - {*network.layers, network.log_std}
     if unknown := sorted(part for part in parts if not _NO_ACTOR.fullmatch(part)):
         raise RefusedError(f"a network that this package does not read, with {', '.join(unknown[:6])}")
-    space = _unpickled(settings, "action_space", SPACE_RECORDS)
-    space_kind = getattr(space, "source", type(space).__name__)
-    shared: dict[str, Any] = {
+    acting: dict[str, Any] = {
         "activation": _activation(keywords, "tanh" if network.layers[-1] == "action_net" else "relu"),
         "standardisation": standardisation,
+        "stochastic": options.stochastic,
     }
+    space = _unpickled(settings, "action_space", SPACE_RECORDS)
+    space_kind = getattr(space, "source", type(space).__name__)
     if space_kind.endswith("discrete.Discrete"):
         weight, bias = layers.pop()
         if "qrdqn" in source and len(bias) % int(space.n) == 0:  # the library views outputs as (quantiles, actions)
@@ -111,15 +105,12 @@ def _actor(
         if space.n != len(bias):
             raise ValueError(f"its network has {len(bias)} outputs, its action space n={space.n}")
         head = "values" if _ARGMAX.match(source) else "logits"
-        return Actor(
-            options.name, [*layers, (weight, bias)], squash=False, head=head, stochastic=options.stochastic, **shared
-        )
+        return Actor(options.name, [*layers, (weight, bias)], squash=False, head=head, **acting)
     if not space_kind.endswith("box.Box"):
         raise RefusedError(f"its action_space is {space_kind}")
     bounds = Bounds(*(torch.from_numpy(np.array(side, np.float32).reshape(-1)) for side in (space.low, space.high)))
-    is_off_policy = network.layers[-1].startswith("actor.")
     is_policy_of_ars = network.layers[-1].startswith("action_net.") and not source.endswith("LinearPolicy")
-    squash = is_off_policy or bool(keywords.get("squash_output", is_policy_of_ars))
+    squash = network.layers[-1].startswith("actor.") or bool(keywords.get("squash_output", is_policy_of_ars))
     clip = None if squash else bounds
     mean_clip = float(keywords.get("clip_mean", _SDE_MEAN_CLIP)) if "actor.log_std" in arrays else 0.0  # gSDE
     if mean_clip > 0:
@@ -128,17 +119,8 @@ def _actor(
     log_std: Any = layer(arrays, network.log_std) if network.log_std else None
     if "log_std" in arrays and not settings.get("use_sde") and not squash:
         log_std = floats(arrays, "log_std")
-    return Actor(
-        options.name,
-        layers,
-        squash=squash,
-        scale=bounds if squash else None,
-        clip=clip,
-        log_std=log_std,
-        log_std_bounds=(-20, 2) if network.log_std else (-math.inf, math.inf),
-        stochastic=options.stochastic,
-        **shared,
-    )
+    spread = {"log_std": log_std, "log_std_bounds": (-20, 2) if network.log_std else (-math.inf, math.inf)}
+    return Actor(options.name, layers, squash=squash, scale=bounds if squash else None, clip=clip, **spread, **acting)
 
 
 def _activation(keywords: dict[str, Any], default: str) -> str:
@@ -169,3 +151,68 @@ def _opened(path: Path, statistics: Path | None, options: Options) -> Called:
     policy.load_state_dict(parameters["policy"])
     unpickled = None if statistics is None else pickle.loads(statistics.read_bytes())
     return adapt(options.name, policy, options.action_count, statistics=unpickled)
+
+
+def _find_statistics(path: Path, settings: dict[str, Any]) -> Path | None:
+    """Return the file of statistics of the model at `path`, or None if there is none.
+
+    It is the model's own by name, else that of its folder, else the only one in the folders next to it. A model whose
+    settings say that it was trained without `VecNormalize` has only those of its name. Several are refused; if none
+    belongs to a model that may need some, or one lies next to a model that needs none, a warning says so.
+    """
+    folder, stem = path.parent, path.stem
+    checkpoint = re.fullmatch(r"(.*)_(\d+_steps)", stem)  # as CheckpointCallback names them
+    names = [f"{checkpoint[1]}_vecnormalize_{checkpoint[2]}.pkl"] if checkpoint else []
+    if own := _first(folder, *names, f"{stem}_vecnormalize.pkl", f"{stem}/vecnormalize.pkl"):
+        return own
+    shared = _first(folder, "vecnormalize.pkl", "vec_normalize.pkl")
+    target = f"copy the statistics that belong to it to {printable(stem)}_vecnormalize.pkl next to it"
+    # With VecNormalize, training keeps an observation as the environment gave it; off-policy algorithms always do.
+    is_known = settings.get("_last_obs") is not None and "_last_original_obs" in settings
+    if is_known and settings["_last_original_obs"] is None:
+        if shared is not None:
+            warn(
+                f"{printable(path)}: the model was trained without VecNormalize, so it reads states as they are, not "
+                f"standardised by {shared.name} of its folder; {target}, or move that file to another folder"
+            )
+        return None
+    below = sorted(file for file in folder.glob("*/vecnormalize.pkl") if file.is_file())
+    if shared is None and len(below) > 1:
+        files = list_names([str(file.relative_to(folder)) for file in below])
+        raise ValueError(f"several statistics could belong to it: {files}; {target}")
+    statistics = shared or next(iter(below), None)
+    others = sorted(file.name for file in folder.glob("*.pkl") if is_statistics(file))
+    was_normalised = is_known and "buffer_size" not in settings
+    if statistics is None and (was_normalised or others):
+        why = "the model was trained with VecNormalize" if was_normalised else f"its folder has {list_names(others)}"
+        warn(
+            f"{printable(path)}: states are not standardised, though {why}; {target}, unless your states are "
+            "standardised already"
+        )
+    return statistics
+
+
+def is_statistics(path: Path) -> bool:
+    """Return whether a file has "vecnormalize" in its name, in any case and with any separators."""
+    return "vecnormalize" in re.sub(r"[^a-z]", "", path.stem.lower())
+
+
+def _first(folder: Path, *names: str) -> Path | None:
+    return next((file for name in names if (file := folder / name).is_file()), None)
+
+
+def _read_standardisation(path: Path) -> Standardisation | None:
+    """Read a file that `VecNormalize.save` wrote; return None if it leaves observations as they are."""
+    try:
+        statistics = read_pickle(path, records=(*SPACE_RECORDS, *SB3_RECORDS))
+        if not statistics.norm_obs:
+            return None
+        moments = np.array([np.ravel(getattr(statistics.obs_rms, name)) for name in ("mean", "var")], np.float64)
+        if not np.isfinite(moments).all():
+            raise ValueError("a mean or variance that is not finite")
+        mean, std = torch.from_numpy(moments[0]), torch.from_numpy(np.sqrt(moments[1] + float(statistics.epsilon)))
+        return Standardisation(mean, std, float(statistics.clip_obs))
+    except RefusedError as error:
+        raise RefusedError(f"statistics in {path.name}: {error}") from error
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"statistics in {path.name}: {error}") from error

@@ -15,15 +15,13 @@ from ....runtime.extras import library
 from ....runtime.native import threads
 from ....runtime.text import printable
 from ....runtime.warn import warn
-from ...logs.keys import list_names
 from ..callables import Called, adapt
+from ..options import DISCRETE, Options
 from ..output import Gaussian, Probabilities, one_hot
-from .options import DISCRETE, Options
-from .patterns import role_of
+from .names import role_of
 
 _ONNXRUNTIME = (1, 24, 4)  # earlier versions follow external data out of the graph's folder
 _OTHER_INPUTS = "pass a callable of states that runs it, or an array of its actions in every logged state"
-_ACTIONS = ("action", "actions")
 _ACTING = ("action", "mean", "logits", "probabilities")  # roles of outputs, the first one first
 
 
@@ -47,13 +45,11 @@ def read_onnx(path: Path, options: Options) -> list[Called]:
         shown = ", ".join(f"{i.name} {i.type} {i.shape}" for i in inputs)
         raise ValueError(f"expected one float input (states, width), found {shown}: {_OTHER_INPUTS}")
     names = [output.name for output in session.get_outputs()]
-    roles = {name: "action" if name in _ACTIONS else role_of(name) for name in names}
+    roles = {name: "action" if name in ("action", "actions") else role_of(name) for name in names}
     output = next((name for role in _ACTING for name in names if roles[name] == role), names[0])
-    if len(names) > 1 and roles[output] not in _ACTING:
-        warn(
-            f"{printable(path)}: has the outputs {list_names(names)}, none of them 'action' or 'actions'; its first, "
-            f"{output!r}, is taken for the actions. If it is not, name the outputs when you export it: "
-            "output_names=['action', …] of torch.onnx.export"
+    if roles[output] not in _ACTING:
+        _warn_of_outputs(
+            path, len(names), "name it when you export it: output_names=['action', …] of torch.onnx.export"
         )
     dtype = np.float64 if inputs[0].type == "tensor(double)" else np.float32
 
@@ -83,11 +79,7 @@ def read_exported(path: Path, options: Options) -> list[Called]:
     if len(inputs) != 1 or inputs[0].dim() != 2:
         shown = ", ".join(str(tuple(i.shape)) for i in inputs)
         raise ValueError(f"expected one input (states, width), found {shown}: {_OTHER_INPUTS}")
-    if (count := len(program.graph_signature.user_outputs)) > 1:
-        warn(
-            f"{printable(path)}: returns {count} values, of which the first is taken for the actions. If it is not, "
-            "export a module that returns only the actions"
-        )
+    _warn_of_outputs(path, len(program.graph_signature.user_outputs), "export a module that returns only the actions")
     module, least, most = program.module(), 1, sys.maxsize
     if isinstance(rows := inputs[0].shape[0], int):
         least = most = rows
@@ -99,6 +91,11 @@ def read_exported(path: Path, options: Options) -> list[Called]:
         return (actions[0] if isinstance(actions, tuple | list) else actions).numpy()
 
     return [with_head(_by_rows(act, least, most), options)]
+
+
+def _warn_of_outputs(path: Path, count: int, remedy: str) -> None:
+    if count > 1:
+        warn(f"{printable(path)}: the first of its {count} outputs is taken for the actions; if it is not, {remedy}")
 
 
 def _opened(load: Callable, path: Path, what: str, options: Options) -> Any:
@@ -115,20 +112,25 @@ def with_head(item: Any, options: Options, head: str | None = None, *, is_progra
         if is_program and options.stochastic and options.action_count is None:
             raise ValueError("its standard deviations are not known: load it without stochastic")
         return policy
+    squash = options.take("squash") if head == "mean_log_std" else ""
+    if squash is None:
+        raise ValueError("head='mean_log_std' needs to know what follows the mean: pass squash='tanh' or 'none'")
+    if squash == "tanh" and options.stochastic:
+        raise ValueError("its standard deviations are those before tanh: load it without stochastic")
 
     def read(states: np.ndarray) -> Any:
         outputs = torch.as_tensor(act(states)).detach()
-        if head == "values" or (head in DISCRETE and not options.stochastic):
+        if head == "mean_log_std":
+            if outputs.shape[1] % 2:
+                raise ValueError(f"its {outputs.shape[1]} outputs are no means and log standard deviations")
+            mean, log_std = outputs.chunk(2, 1)
+            if options.stochastic:
+                return Gaussian(mean, log_std.exp())
+            return mean.tanh() if squash == "tanh" else mean
+        if head == "values" or not options.stochastic:
             return Probabilities(one_hot(outputs.argmax(1), outputs.shape[1]))
-        if head != "mean_log_std":
-            return Probabilities(outputs.softmax(1) if head == "logits" else outputs)
-        mean, log_std = outputs.chunk(2, 1)
-        if options.squash == "tanh":
-            return mean.tanh()
-        return Gaussian(mean, log_std.exp()) if options.stochastic else mean
+        return Probabilities(outputs.softmax(1) if head == "logits" else outputs)
 
-    if head == "mean_log_std":
-        options.take("squash")
     policy.call = read
     return policy
 
@@ -136,18 +138,14 @@ def with_head(item: Any, options: Options, head: str | None = None, *, is_progra
 def _by_rows(act: Callable[[np.ndarray], np.ndarray], least: int, most: int) -> Callable[[np.ndarray], np.ndarray]:
     """Return `act`, which takes `least` to `most` states at a time, as a function of any number of states."""
 
-    def act_in_parts(states: np.ndarray) -> np.ndarray:
-        parts = [states[first : first + most] for first in range(0, len(states), most)]
-        missing = np.repeat(states[-1:], max(least - len(parts[-1]), 0), axis=0)
-        parts[-1] = np.concatenate([parts[-1], missing])
-        return np.concatenate([answer(part) for part in parts])[: len(states)]
-
     def answer(part: np.ndarray) -> np.ndarray:
-        actions = act(part)
-        if len(part) == 1 and actions.ndim < 2:  # a program that leaves out the dimension of states
+        missing = np.repeat(part[-1:], max(least - len(part), 0), axis=0)
+        actions = act(np.concatenate([part, missing]))
+        if len(part) + len(missing) == 1 and actions.ndim < 2:  # a program that leaves out the dimension of states
             actions = actions.reshape(1, -1)
-        if len(actions) != len(part):
-            raise ValueError(f"its output has shape {actions.shape}, expected ({len(part)}, action width)")
-        return actions
+        if len(actions) != len(part) + len(missing):
+            shape = f"({len(part) + len(missing)}, action width)"
+            raise ValueError(f"its output has shape {actions.shape}, expected {shape}")
+        return actions[: len(part)]
 
-    return act_in_parts
+    return lambda states: np.concatenate([answer(states[i : i + most]) for i in range(0, len(states), most)])

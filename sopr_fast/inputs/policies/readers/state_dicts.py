@@ -1,4 +1,4 @@
-"""Actors from the arrays of any file of weights, by the table of patterns and the options."""
+"""Actors from the arrays of any file of weights, by the table of names and the options."""
 
 from __future__ import annotations
 
@@ -15,21 +15,20 @@ from ....runtime.text import printable
 from ....runtime.warn import warn
 from ...logs.keys import list_names
 from ..actor import ACTIVATIONS, Actor, Layer, Standardisation
+from ..callables import RECURRENT
+from ..options import DISCRETE, HEADS, Options
 from ..output import Bounds
-from ..unsupported import RECURRENT
-from . import patterns
-from .layers import floats, layer, perceptron
-from .networks import Network, find_network, flatten
-from .options import DISCRETE, HEADS, Options, ask
+from . import names as table
+from .layers import Network, find_network, flatten, floats, layer, perceptron
 
-_COUNTERS = ("num_batches_tracked", "count", "total_it", "epoch", "step", "steps", "iter")
+Side = Mapping[str, Any]  # the arrays that are no critic's, target's or optimiser's
 
 
 def from_weights(path: Path, content: Any, options: Options, *, is_ordered: bool = True) -> list[Actor]:
     """Return the actor in a state dict, a checkpoint that contains one, or other named arrays.
 
     Args:
-        path: The file, next to which the settings of a run may lie.
+        path: The file.
         content: What it holds: mappings from names to arrays, numbers, text and such mappings.
         options: What the file does not say.
         is_ordered: Whether the arrays are in the order of their definition.
@@ -41,19 +40,18 @@ def from_weights(path: Path, content: Any, options: Options, *, is_ordered: bool
         UserWarning: What scales its states or actions may be missing.
     """
     arrays = flatten(content)
-    if any(patterns.is_part_of(key, patterns.RECURRENT) for key in arrays if not _is_elsewhere(key)):
+    if any(table.is_part_of(key, table.RECURRENT) for key in arrays if not _is_elsewhere(key)):
         raise ValueError(RECURRENT)
-    form = patterns.form_of([*arrays], path.suffix)
+    form = table.form_of([*arrays], path.suffix)
     order = options.take("layers")
     order = order.split(",") if isinstance(order, str) else order
     network = find_network(arrays, options.take("actor"), order, is_ordered=is_ordered)
     layers = perceptron(arrays, network.layers)
     inside = network.prefix if _is_elsewhere(network.prefix) else "\n"  # a critic that acts, such as that of DQN
     side = {key: value for key, value in arrays.items() if key.startswith(inside) or not _is_elsewhere(key)}
-    outputs = len(layers[-1][0])
-    spread, scale = _log_std(side, network), _bounds(side, options, outputs)
+    spread, scale = _log_std(side, network), _bounds(side, options, len(layers[-1][0]))
     is_continuous = spread is not None or scale is not None
-    head, squash, activation = _meaning(network, form, options, _said(arrays, form), outputs, is_continuous)
+    head, squash, activation = _meaning(arrays, network, form, options, is_continuous)
     standardisation, statistics = _standardisation(options.name, side, form)
     _check_unread(options.name, side, network, statistics)
     if network.gap and not form.library and activation != "identity":
@@ -62,54 +60,34 @@ def from_weights(path: Path, content: Any, options: Options, *, is_ordered: bool
         )
     if form.warning and standardisation is None:
         warn(f"{printable(path)}: {form.warning}")
-    shared: dict[str, Any] = {"activation": activation, "standardisation": standardisation}
-    if head in DISCRETE:
-        return [_discrete(network, layers, side, head, options, shared)]
     if head == "mean_log_std":
         if spread is not None:
             raise ValueError("its log standard deviations lie apart from its means: leave head='mean_log_std' out")
-        layers, spread = _halves(layers)
-        factor, offset = (
-            next((float(side[key]) for key in side if key.endswith(end)), None) for end in patterns.AFFINE
-        )
-        if factor is not None and offset is not None:
-            spread = spread[0] * factor, spread[1] * factor + offset
-    if options.stochastic and spread is None:
-        why = (
-            "'sigma' may be a logarithm or not" if any("sigma" in key for key in side) else "no log_std layer or array"
-        )
-        raise ValueError(f"its standard deviations are not known ({why}): load it without stochastic")
+        layers, spread = _halves(layers, side)
+    if head in DISCRETE:
+        spread = scale = None
     is_layer = isinstance(spread, tuple)
-    return [
-        Actor(
-            options.name,
-            layers,
-            squash=squash == "tanh",
-            scale=scale,
-            log_std=spread,
-            log_std_bounds=form.log_std_bounds if is_layer else (-math.inf, math.inf),
-            log_std_tanh=form.log_std_tanh and is_layer,
-            stochastic=options.stochastic,
-            **shared,
-        )
-    ]
-
-
-def _discrete(
-    network: Network,
-    layers: list[Layer],
-    side: Mapping[str, Any],
-    head: str,
-    options: Options,
-    shared: Mapping[str, Any],
-) -> Actor:
-    """Return an actor of discrete actions; a softmax has no weights, so probabilities are those of logits."""
-    atoms = next((floats(side, key) for key in side if key.split(".")[-1] == "atoms"), None)
-    kind = "values" if head == "values" else "logits"
-    actor = Actor(options.name, layers, squash=False, head=kind, atoms=atoms, stochastic=options.stochastic, **shared)
-    if actor.action_dim == 1:
+    atoms = [floats(side, key) for key in side if key.split(".")[-1] == "atoms" and head == "values"]
+    if options.stochastic and spread is None and head not in DISCRETE:
+        why = "'sigma' may be a logarithm or not" if any("sigma" in key for key in side) else "no log_std in it"
+        raise ValueError(f"its standard deviations are not known ({why}): load it without stochastic")
+    actor = Actor(
+        options.name,
+        layers,
+        activation=activation,
+        squash=squash == "tanh",
+        scale=scale,
+        log_std=spread,
+        log_std_bounds=form.log_std_bounds if is_layer else (-math.inf, math.inf),
+        log_std_tanh=form.log_std_tanh and is_layer,
+        stochastic=options.stochastic,
+        standardisation=standardisation,
+        head="action" if head not in DISCRETE else "values" if head == "values" else "logits",
+        atoms=atoms[0] if atoms else None,
+    )
+    if head in DISCRETE and actor.action_dim == 1:
         raise ValueError(f"its last layer {network.layers[-1]!r} has one output, expected one for each action")
-    return actor
+    return [actor]
 
 
 def _ndim(value: Any) -> int:
@@ -119,32 +97,15 @@ def _ndim(value: Any) -> int:
 
 def _is_elsewhere(key: str) -> bool:
     """Return whether an array belongs to a critic, a target or an optimiser."""
-    return patterns.is_part_of(key, patterns.NO_NETWORK) or patterns.is_part_of(key, patterns.CRITIC)
-
-
-def _said(arrays: Mapping[str, Any], form: patterns.Form) -> dict[str, str]:
-    """Return activation and squashing as the file or its library says, "" if neither does."""
-    said = {"activation": form.activation, "squash": form.squash}
-    for key, (option, names) in patterns.TEXTS.items():
-        if (value := arrays.get(key)) is not None:
-            text = value.decode("latin1") if isinstance(value, bytes) else str(value)
-            said[option] = names.get(text, text)
-            expected = ACTIVATIONS if option == "activation" else ("tanh", "none")
-            if said[option] not in expected:
-                raise ValueError(f"its {key} is {text!r}, expected one of {', '.join(names or expected)}")
-    return said
+    return table.is_part_of(key, table.NO_NETWORK) or table.is_part_of(key, table.CRITIC)
 
 
 def _meaning(
-    network: Network, form: patterns.Form, options: Options, said: Mapping[str, str], outputs: int, is_continuous: bool
+    arrays: Mapping[str, Any], network: Network, form: table.Form, options: Options, is_continuous: bool
 ) -> tuple[str, str, str]:
-    """Return head, squashing and activation, as the file says or else the options.
-
-    Raises:
-        ValueError: Neither does, or they contradict each other.
-    """
-    last = network.layers[-1]
-    role = network.role if network.role in HEADS else ""
+    """Return head, squashing and activation, as the file says or else the options; refuse if neither does."""
+    said = {"activation": form.activation, "squash": form.squash} | _texts(arrays)
+    last, role = network.layers[-1], network.role if network.role in HEADS else ""
     head, squash = options.take("head") or form.head, said["squash"]
     if head and role and (head in DISCRETE) != (role in DISCRETE):
         raise ValueError(f"its last layer {last!r} gives {role} by its name, but head={head!r}: load such files apart")
@@ -158,30 +119,47 @@ def _meaning(
             "or 'probabilities' (--head …) if it is not, else leave action_count out"
         )
     else:
-        squash = squash or options.take("squash")
+        squash = squash or options.take("squash") or ""
     activation = said["activation"] or options.take("activation") or ("identity" if len(network.layers) == 1 else "")
-    found = {"activation": str(activation), "head": str(head), "squash": str(squash or "")}
-    missing = [key for key, value in found.items() if not value]
+    missing = [key for key, value in (("activation", activation), ("head", head), ("squash", squash)) if not value]
     if head in DISCRETE[1:] and not (role or form.head) and options.action_count is None:
-        missing.append("action_count")  # several actions at once have logits in one layer, too
+        missing.append("action_count")
     if missing:
         what = f"a file of {form.library}" if form.library else "a state dict"
-        raise ask(missing, what, f"its last layer {last!r} has {outputs} outputs")
-    return found["head"], found["squash"], found["activation"]
+        flags = " and ".join(f"{key}=… (--{key.replace('_', '-')} …)" for key in missing)
+        hint = f"; heads are {', '.join(HEADS)}" if "head" in missing else ""
+        if "action_count" in missing:
+            hint += "; of a network that chooses several actions at once, pass a callable of states instead"
+        seen = f"its last layer {last!r} has {len(arrays[f'{last}.weight'])} outputs"
+        raise ValueError(f"{what} does not say its {' and '.join(missing)}: pass {flags}{hint}; {seen}")
+    return head, squash, activation
 
 
-def _log_std(side: Mapping[str, Any], network: Network) -> Any:
+def _texts(arrays: Mapping[str, Any]) -> dict[str, str]:
+    """Return activation and squashing as words of the file say."""
+    said = {}
+    for key, (option, names) in table.TEXTS.items():
+        if (value := arrays.get(key)) is not None:
+            text = value.decode("latin1") if isinstance(value, bytes) else str(value)
+            said[option] = names.get(text, text)
+            expected = ACTIVATIONS if option == "activation" else ("tanh", "none")
+            if said[option] not in expected:
+                raise ValueError(f"its {key} is {text!r}, expected one of {', '.join(names or expected)}")
+    return said
+
+
+def _log_std(side: Side, network: Network) -> Any:
     """Return the layer or the array of log standard deviations, or None."""
     if network.log_std is not None:
         return layer(side, network.log_std) if "log" in network.log_std.lower() else None
-    found = [key for key in side if patterns.SPREAD.fullmatch(key) and _ndim(side[key]) in (1, 2)]
+    found = [key for key in side if table.SPREAD.fullmatch(key) and _ndim(side[key]) in (1, 2)]
     found = [
-        key for key in found if not (key.endswith("std") and f"{key.removesuffix('std')}mean" in side)
+        key for key in found if not key.endswith("std") or f"{key.removesuffix('std')}mean" not in side
     ]  # of states
-    kind = patterns.SPREAD.fullmatch(found[0])[1] if len(found) == 1 else "sigma"  # type: ignore[index]
+    kind = table.SPREAD.fullmatch(found[0])[1] if len(found) == 1 else "sigma"  # type: ignore[index]
     if kind == "sigma":
         return None
-    if min(np.shape(side[found[0]])) > 1 and _ndim(side[found[0]]) == 2:
+    if _ndim(side[found[0]]) == 2 and min(np.shape(side[found[0]])) > 1:
         raise ValueError(
             f"{found[0]} of state-dependent exploration needs the settings of the model: save the model as .zip"
         )
@@ -189,7 +167,7 @@ def _log_std(side: Mapping[str, Any], network: Network) -> Any:
     return values.clamp_min(1e-6).log() if kind == "std" else values
 
 
-def _bounds(side: Mapping[str, Any], options: Options, width: int) -> Bounds | None:
+def _bounds(side: Side, options: Options, width: int) -> Bounds | None:
     """Return the bounds to which squashed actions are scaled."""
     last = {key.rpartition(".")[2]: key for key in side}
     if {"action_scale", "action_bias"} <= last.keys():
@@ -203,25 +181,27 @@ def _bounds(side: Mapping[str, Any], options: Options, width: int) -> Bounds | N
     return Bounds(-most, most)
 
 
-def _halves(layers: list[Layer]) -> tuple[list[Layer], Layer]:
+def _halves(layers: list[Layer], side: Side) -> tuple[list[Layer], Layer]:
+    """Return the layers whose last one gives means, and the layer of log standard deviations next to them."""
     weight, bias = layers[-1]
-    half = len(weight) // 2
     if len(weight) % 2:
         raise ValueError(f"its last layer has {len(weight)} outputs, which are no means and log standard deviations")
-    first, second = ((weight[rows].contiguous(), bias[rows].contiguous()) for rows in (slice(half), slice(half, None)))
-    return [*layers[:-1], first], second
+    means, deviations = zip(weight.chunk(2), bias.chunk(2), strict=True)
+    affine = [float(side[key]) for end in table.AFFINE for key in side if key.endswith(end)]
+    if len(affine) == 2:
+        deviations = deviations[0] * affine[0], deviations[1] * affine[0] + affine[1]
+    return [*layers[:-1], means], deviations
 
 
-def _standardisation(name: str, side: Mapping[str, Any], form: patterns.Form) -> tuple[Standardisation | None, str]:
+def _standardisation(name: str, side: Side, form: table.Form) -> tuple[Standardisation | None, str]:
     """Return the standardisation by statistics next to the weights, and what their names begin with."""
     found: dict[str, dict[str, Tensor]] = {}
     for key, value in side.items():
-        if (match := patterns.STATISTICS.fullmatch(key.lower())) and not isinstance(value, str | bool | None):
+        if (match := table.STATISTICS.fullmatch(key.lower())) and not isinstance(value, str | bool | None):
             if _ndim(value):
-                floats(side, key)
-            found.setdefault(match[1], {})[match[2].replace("avg", "mean")] = (
-                torch.as_tensor(np.asarray(value)).double().reshape(-1)
-            )
+                floats(side, key)  # finite
+            values = torch.as_tensor(np.asarray(value)).double().reshape(-1)
+            found.setdefault(match[1], {})[match[2].replace("avg", "mean")] = values
     whole = {prefix: parts for prefix, parts in found.items() if "mean" in parts and parts.keys() & {"std", "var"}}
     if not whole:
         return None, "\n"
@@ -238,36 +218,26 @@ def _standardisation(name: str, side: Mapping[str, Any], form: patterns.Form) ->
     return Standardisation(parts["mean"], std, clip), prefix
 
 
-def _check_unread(name: str, side: Mapping[str, Any], network: Network, statistics: str) -> None:
+def _check_unread(name: str, side: Side, network: Network, statistics: str) -> None:
     """Refuse arrays of the actor that are no layers of it, and warn of others that may scale states or actions."""
-    layers = {*network.layers, network.log_std or network.layers[-1]}
-    rest = {
-        key: value
-        for key, value in side.items()
-        if key.rpartition(".")[0] not in layers
-        and not (patterns.STATISTICS.fullmatch(key.lower()) and key.lower().startswith(statistics))
-        and not patterns.SPREAD.fullmatch(key)
-        and patterns.role_of(key.rpartition(".")[0]) != "log_std"
-        and key.rpartition(".")[2] not in (*patterns.SIDES, *_COUNTERS)
-        and not key.endswith(patterns.AFFINE)
-    }
-    arrays = [
-        key
-        for key, value in rest.items()
-        if _ndim(value)
-        and not patterns.SCALING.fullmatch(key.lower())
-        and (key.startswith(network.prefix) or (not network.is_chosen and key.endswith((".weight", ".bias"))))
-    ]
+    arrays, scaling = [], []
+    for key, value in side.items():
+        owner, _, last = key.rpartition(".")
+        is_statistic = table.STATISTICS.fullmatch(key.lower()) and key.lower().startswith(statistics)
+        is_spread = table.SPREAD.fullmatch(key) or table.role_of(owner) == "log_std" or key.endswith(table.AFFINE)
+        is_read = owner in (*network.layers, network.log_std) or last in (*table.SIDES, *table.COUNTERS)
+        if is_read or is_statistic or is_spread:
+            continue
+        is_inside = key.startswith(network.prefix) or (not network.is_chosen and key.endswith((".weight", ".bias")))
+        if _ndim(value) and is_inside and not table.SCALING.fullmatch(key.lower()):
+            arrays.append(key)
+        elif any(map(table.SCALING.fullmatch, key.lower().split("."))) and not isinstance(value, bool | str | None):
+            scaling.append(key)
     if arrays:
         raise ValueError(
             f"its actor has more than linear layers: {list_names(arrays)}; export it to ONNX, or, if these do not act, "
             "name the layers that do with layers=… (--layers …)"
         )
-    scaling = [
-        key
-        for key, value in rest.items()
-        if any(map(patterns.SCALING.fullmatch, key.lower().split("."))) and not isinstance(value, bool | str | None)
-    ]
     if scaling:
         warn(
             f"policy {name!r}: {list_names(scaling)} next to its layers are not read; if they scale states or actions, "

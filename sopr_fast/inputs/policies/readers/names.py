@@ -59,37 +59,24 @@ TEXTS = {  # what a file may say in words: its key → the option, and what its 
     "output_distribution": ("squash", {"tanh_gaussian": "tanh", "gaussian": "none"}),
 }
 SIDES = ("action_scale", "action_bias", "max_action", "atoms")
+COUNTERS = ("num_batches_tracked", "count", "total_it", "epoch", "step", "steps", "iter")
 
 
 @dataclass(frozen=True)
 class Form:
-    """What the code of a library says of its files, and the files do not.
-
-    Attributes:
-        library: Name of the library, for messages.
-        marks: Patterns of names, each of which the file has.
-        suffix: Suffix of the file, "" for any.
-        activation: Activation between layers, "" where it differs.
-        squash: "tanh" or "none" after the last layer, "" where it differs.
-        head: Meaning of the last layer's output, "" where its name says it.
-        log_std_bounds: Range of log standard deviations that a layer gives.
-        log_std_tanh: Whether they are mapped to it by tanh.
-        epsilon: Number added to the variances of observations (to deviations, where the file has these).
-        clip: Bound of standardised observations.
-        warning: What a user must know of such files without statistics of observations.
-    """
+    """What the code of a library says of its files, and the files do not; "" where it differs."""
 
     library: str = ""
-    marks: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()  # patterns of names, each of which the file has
     suffix: str = ""
     activation: str = ""
     squash: str = ""
     head: str = ""
-    log_std_bounds: tuple[float, float] = (-20.0, 2.0)
-    log_std_tanh: bool = False
-    epsilon: float = 1e-8
-    clip: float = float("inf")
-    warning: str = ""
+    log_std_bounds: tuple[float, float] = (-20.0, 2.0)  # of a layer of log standard deviations
+    log_std_tanh: bool = False  # mapped to these bounds by tanh instead of clamped
+    epsilon: float = 1e-8  # added to variances of observations, or to deviations if the file has these
+    clip: float = float("inf")  # of standardised observations
+    warning: str = ""  # of files without statistics of observations
 
 
 _CLEANRL = ".cleanrl_model"

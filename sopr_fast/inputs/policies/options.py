@@ -1,0 +1,56 @@
+"""Options of `load_policies` for what a file does not say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .actor import ACTIVATIONS
+
+# What the last layer of a network returns. The last three are of discrete actions.
+HEADS = ("action", "mean", "mean_log_std", "values", "logits", "probabilities")
+DISCRETE = HEADS[3:]
+_CHOICES = {"activation": ACTIVATIONS, "squash": ("tanh", "none"), "head": HEADS}
+_READING = (*_CHOICES, "actor", "layers", "max_action")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of `sopr_fast.load_policies`, the name of the policy, and the options that some file needed.
+
+    Raises:
+        ValueError: An option has a value that it cannot have.
+    """
+
+    name: str = ""
+    stochastic: bool = False
+    action_count: int | None = None
+    activation: str | None = None
+    squash: str | None = None
+    head: str | None = None
+    actor: str | None = None
+    layers: Sequence[str] | str | None = None
+    max_action: float | None = None
+    trust: bool = False
+    used: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        for key, choices in _CHOICES.items():
+            if (value := getattr(self, key)) is not None and value not in choices:
+                raise ValueError(f"{key} is {value!r}, expected one of {', '.join(choices)}")
+
+    def take(self, key: str) -> Any:
+        """Return an option, and note that a file needs it."""
+        self.used.add(key)
+        return getattr(self, key)
+
+    def skip(self) -> None:
+        """Note that a file which was not read may have needed any option."""
+        self.used.update(_READING)
+
+    def check_used(self) -> None:
+        """Raise ValueError if an option was given that no file needed."""
+        for key in _READING:
+            if (value := getattr(self, key)) is not None and key not in self.used:
+                raise ValueError(f"no file needs {key}={value!r}: leave it out")
