@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 import torch
 
-from sopr_fast.estimators import dual_dice
+from sopr_fast.estimators import FQE, DualDICE
 from sopr_fast.estimators.critics import CriticLearner
-from sopr_fast.estimators.learning import Batches
+from sopr_fast.estimators.dual_dice import DualDICELearner
 from sopr_fast.estimators.log import read
 from sopr_fast.estimators.policy_actions import PolicyActions
 from sopr_fast.inputs.logs import Transitions, load_log
@@ -47,27 +47,17 @@ def log():
     return make_log()
 
 
-def fqe_step(log, policies: int, batch_size: int):
-    adapted, layout, prepared = read(candidates(policies), log)
-    actions = PolicyActions(adapted, layout, prepared)
-    batches = Batches([np.arange(prepared.count)], batch_size, 0, "cpu")
-    return CriticLearner(
-        prepared,
-        batches,
-        lambda rows, update: actions(prepared.next[rows], update),
-        copies=policies,
-        discount=DISCOUNT,
-        hidden=(256, 256),
-        learning_rate=1e-4,
-        target_rate=0.005,
-        seed=0,
-    ).step
+def actions(log, policies: int) -> PolicyActions:
+    table = PolicyActions(*read(candidates(policies), log))
+    table.tabulate()
+    return table
 
 
 @pytest.mark.parametrize("batch_size", [100, 256], ids=["d3rlpy's batch of 100", "batch of 256"])
 def test_fqe_of_ten_policies(log, contend, batch_size):
     d3rlpy = pytest.importorskip("d3rlpy", exc_type=ImportError)
-    step = fqe_step(log, POLICIES, batch_size)
+    method = FQE(discount=DISCOUNT, batch_size=batch_size, learning_rate=1e-4)
+    step = CriticLearner(method, actions(log, POLICIES), target_rate=0.005).step
     flags = [part.astype(np.float32) for part in (log.terminals, log.timeouts)]
     dataset = d3rlpy.dataset.MDPDataset(log.states, log.actions, log.rewards, *flags)
     # Its actor has two layers of 256, as the candidates have.
@@ -92,11 +82,7 @@ def test_fqe_of_ten_policies(log, contend, batch_size):
 
 
 def test_dual_dice_of_ten_policies(log, contend):
-    steps = []
-    for policies in (POLICIES, 1):
-        adapted, layout, prepared = read(candidates(policies), log)
-        actions = PolicyActions(adapted, layout, prepared)
-        steps.append(dual_dice.DualDICELearner(dual_dice.DualDICE(discount=DISCOUNT), actions, 0).step)
+    steps = [DualDICELearner(DualDICE(discount=DISCOUNT), actions(log, count)).step for count in (POLICIES, 1)]
 
     def run(step, times: int) -> None:
         for update in range(times):

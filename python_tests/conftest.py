@@ -81,3 +81,11 @@ def undisturbed_draws():
         drawing.result()
     generator = torch.Generator().manual_seed(0)
     assert all(torch.equal(torch.rand(1, generator=generator), number) for number in drawn)
+
+
+@pytest.fixture(scope="session")
+def log():
+    """A small log of transitions for estimators."""
+    from estimators import small_log
+
+    return small_log()

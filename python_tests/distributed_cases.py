@@ -76,7 +76,7 @@ def estimates() -> list[str]:
     methods = [
         estimators.BehaviourQ(**learns, ensemble=2),
         estimators.Simulator(**small, members=2, horizon=5),
-        estimators.ImportanceWeighting(**learns, bootstraps=5),
+        estimators.ImportanceWeighting(**learns),
         estimators.FQE(**learns),
         estimators.DualDICE(**learns),
         estimators.NearestPolicy(rows=64),
@@ -91,10 +91,6 @@ def estimates() -> list[str]:
         for policies in (several, two):
             found = method.estimate(policies, transitions(), **options)
             lines.append(f"{method.name} {digest(found.values)} {digest(found.standard_errors)}")
-    for policies in (several, two):
-        lines.append(f"coverage {digest([*estimators.covered_shares(policies, transitions()).values()])}")
-        arrays = {name: policy(transitions().states) for name, policy in policies.items()}
-        lines.append(f"arrays {digest([*estimators.covered_shares(arrays, transitions()).values()])}")
     methods = {method.name: method for method in methods}
     columns = evaluate(transitions(), known, known_returns, methods=methods)
     lines += [f"evaluate {name} {digest(np.concatenate(values))}" for name, values in columns.values.items()]

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from mdps import Linear, LinearGain
+from mdps import Linear, LinearGain, TablePolicy, Tabular
 from problems import transitions
 
 from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, ImportanceWeighting, Simulator
@@ -14,7 +14,7 @@ METHODS = {
     "fqe-ensemble": FQE(**SMALL, ensemble=3),
     "behaviour-q": BehaviourQ(**SMALL, ensemble=2),
     "dual-dice": DualDICE(**SMALL),
-    "importance-weighting": ImportanceWeighting(**SMALL, bootstraps=10),
+    "importance-weighting": ImportanceWeighting(updates=30, hidden=(8,), discount=0.9),
     "simulator": Simulator(updates=30, hidden=(8,), members=2, horizon=5),
 }
 each_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
@@ -43,3 +43,11 @@ def two_states(terminal: bool, episodes: int = 40) -> Transitions:
     states, following = np.tile(np.eye(2), (episodes, 1)), np.tile([0.0, 1.0], (2 * episodes, 1))
     parts = states, np.zeros((len(ends), 1)), np.tile([1.0, 3.0], episodes), following
     return transitions(*parts, ends & terminal, ends & (not terminal))
+
+
+def disjoint():
+    """Return two policies and a log without the only action of the first policy."""
+    behaviour = np.tile([0.5, 0.5, 0.0], (5, 1))
+    never, often = np.tile([0.0, 0.0, 1.0], (5, 1)), np.tile([0.4, 0.6, 0.0], (5, 1))
+    log = Tabular.random(seed=0).log(behaviour, 200, 5, seed=0, log_probs=True)
+    return {"never": TablePolicy(never), "often": TablePolicy(often)}, log

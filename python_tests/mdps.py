@@ -147,23 +147,6 @@ class Linear:
         w, constant = self._backups(gain, discount, std, horizon)
         return float(-np.einsum("ei,ij,ej->e", starts, w, starts).mean() - constant)
 
-    def q(self, gain: np.ndarray, discount: float, states: np.ndarray, actions: np.ndarray, std: float) -> np.ndarray:
-        """Return the values (N,) of taking actions (N,) once, then normal ones around gain·s."""
-        w, constant = self._backups(gain, discount, std, 400)
-        following = states @ self.a.T + actions[:, None] * self.b
-        now = np.einsum("ei,ij,ej->e", states, self.cost, states) + self.effort * actions**2
-        then = np.einsum("ei,ij,ej->e", following, w, following) + self.noise**2 * np.trace(w) + constant
-        return -now - discount * then
-
-    def moments(self, gain: np.ndarray, discount: float, starts: np.ndarray, std: float) -> np.ndarray:
-        """Return (1 - γ) Σ γ^t E[s_t s_tᵀ], (2, 2), from `starts` (E, 2), over 400 steps."""
-        closed = self.a + np.outer(self.b, gain)
-        now, total = starts.T @ starts / len(starts), np.zeros((2, 2))
-        for t in range(400):
-            total += (1 - discount) * discount**t * now
-            now = closed @ now @ closed.T + self._spread(std)
-        return total
-
     def _backups(self, gain: np.ndarray, discount: float, std: float, count: int) -> tuple[np.ndarray, float]:
         """Iterate W ← C + γ Fᵀ W F and w ← u σ² + γ (tr(W Σ) + w)."""
         closed = self.a + np.outer(self.b, gain)

@@ -5,20 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
-from estimators import METHODS, SMALL, each_method, gains, small_log, unwarned, with_other
+from estimators import METHODS, SMALL, each_method, gains, unwarned, with_other
 from mdps import LinearGain
 
-from sopr_fast.estimators import FQE, BehaviourQ, learning
+from sopr_fast.estimators import BehaviourQ, learning, policy_actions
 from sopr_fast.runtime import checkpoints
 from sopr_fast.runtime.tensor_files import save_tensors
 
 pytestmark = unwarned
-
-
-@pytest.fixture(scope="module")
-def log():
-    return small_log()
 
 
 @each_method
@@ -39,21 +33,9 @@ def test_resumed_run_ends_the_same(method, log, tmp_path, monkeypatch):
         method.estimate(gains(), log, checkpoint=path)
     resumed = method.estimate(gains(), log, checkpoint=path)
     np.testing.assert_array_equal(whole.values, resumed.values)
-    if "curve" in whole.diagnostics:
-        curves = [{**x.diagnostics["curve"], "seconds": None} for x in (whole, resumed)]
-        assert curves[0] == curves[1]
+    assert resumed.diagnostics["curve"] == whole.diagnostics["curve"]
     with pytest.raises(ValueError, match="is of a run with other policies"):
         method.estimate(gains(), log, seed=1, checkpoint=path)
-
-
-@pytest.mark.parametrize("later", [torch.float32, torch.float64], ids=str)
-def test_checkpoint_of_another_default_dtype_of_torch_serves(later, log, tmp_path, monkeypatch, set_default_dtype):
-    method, path = BehaviourQ(**SMALL), tmp_path / "run.safetensors"
-    set_default_dtype(torch.float64)
-    whole = method.estimate(gains(), log, checkpoint=path)
-    set_default_dtype(later)
-    monkeypatch.setattr(learning.Batches, "__call__", None)
-    np.testing.assert_array_equal(method.estimate(gains(), log, checkpoint=path).values, whole.values)
 
 
 @each_method
@@ -63,14 +45,10 @@ def test_unusable_checkpoint_fails_before_long_work(method, log, tmp_path, monke
         return np.zeros((len(states), log.actions.shape[1]))
 
     monkeypatch.setattr(learning.Batches, "__call__", None)
-    foreign, truncated = tmp_path / "foreign", tmp_path / "truncated"
-    save_tensors(foreign, {}, "model", {})
-    truncated.write_bytes(foreign.read_bytes()[:20])
+    save_tensors(foreign := tmp_path / "foreign", {}, "model", {})
     for path, error, message in (
         (tmp_path / "none" / "run", FileNotFoundError, "cannot write"),
-        (tmp_path, IsADirectoryError, "cannot write"),
         (foreign, ValueError, "foreign"),
-        (truncated, ValueError, "truncated"),
     ):
         with pytest.raises(error, match=message):
             method.estimate([acts_on_a_few], log, checkpoint=path)
@@ -97,22 +75,17 @@ def test_checkpoint_is_refused_for_another_log(method, log, tmp_path):
 def test_checkpoint_of_a_shared_critic_serves_other_policies(log, tmp_path, monkeypatch):
     path, method = tmp_path / "run.safetensors", BehaviourQ(**SMALL)
     whole = method.estimate(gains(), log)
-    others = {"other": LinearGain(np.array([0.3, 0.1]), 0.3)}
-    replace(method, draws=2).estimate(others, log, checkpoint=path)
+    method.estimate({"other": LinearGain(np.array([0.3, 0.1]), 0.3)}, log, checkpoint=path)
     monkeypatch.setattr(learning.Batches, "__call__", None)
     estimates = method.estimate(gains(), log, checkpoint=path)
     np.testing.assert_array_equal(estimates.values, whole.values)
-    curves = [np.array(x.diagnostics["curve"]["values"]) for x in (estimates, whole)]
-    np.testing.assert_array_equal(curves[0][-1], curves[1][-1])
-    assert np.isnan(curves[0][:-1]).all() and curves[0].shape == curves[1].shape
-    critics = (each.diagnostics["critic"] for each in (estimates, whole))
-    np.testing.assert_array_equal(*(critic(log.states, log.actions) for critic in critics))
+    assert estimates.diagnostics["curve"] == whole.diagnostics["curve"]
 
 
 def test_checkpoint_of_a_fitted_behaviour_serves_other_weightings(log, tmp_path, monkeypatch):
     path, method = tmp_path / "run.safetensors", METHODS["importance-weighting"]
     method.estimate(gains(), log, checkpoint=path)
-    other = replace(method, clip=(-6, 2), noise=0.3, bootstraps=3)
+    other = replace(method, clip=(-6, 2), noise=0.3)
     whole = other.estimate(gains(), log)
     monkeypatch.setattr(learning.Batches, "__call__", None)
     estimates = other.estimate(gains(), log, checkpoint=path)
@@ -121,10 +94,11 @@ def test_checkpoint_of_a_fitted_behaviour_serves_other_weightings(log, tmp_path,
         replace(method, hidden=(4,)).estimate(gains(), log, checkpoint=path)
 
 
-@pytest.mark.parametrize("method", [FQE(**SMALL), FQE(**SMALL, memory=0)])
+@pytest.mark.parametrize("table", [0, 1 << 30], ids=["anew", "from-table"])
 @pytest.mark.parametrize("std", [None, 0.3], ids=["deterministic", "stochastic"])
-def test_checkpoint_is_refused_for_a_policy_that_acts_differently_in_one_state(method, std, log, tmp_path):
-    path, policy = tmp_path / "run.safetensors", gains(std=std)["gain-1"]
+def test_checkpoint_is_refused_for_a_policy_that_acts_differently_in_one_state(table, std, log, tmp_path, monkeypatch):
+    monkeypatch.setattr(policy_actions, "_TABLE_BYTES", table)
+    path, policy, method = tmp_path / "run.safetensors", gains(std=std)["gain-1"], METHODS["fqe"]
     method.estimate({"policy": policy}, log, checkpoint=path)
     for row in (2, 59):
 

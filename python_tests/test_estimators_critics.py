@@ -1,29 +1,18 @@
-"""Critics and their targets."""
+"""Critics and their targets, and warnings of critics that extrapolate."""
 
 import numpy as np
 import pytest
-import torch
-from estimators import SMALL, gains, loud, small_log, two_states, unwarned, with_other
+from estimators import SMALL, disjoint, gains, loud, two_states, unwarned, with_other
+from mdps import Linear, LinearGain, TablePolicy
 from problems import transitions
 
-from sopr_fast.estimators import FQE, BehaviourQ, UncertainEstimateWarning, critics
+from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, UncertainEstimateWarning, critics
 from sopr_fast.estimators.log import Log
 
 pytestmark = unwarned
 
-
-@pytest.fixture(scope="module")
-def log():
-    return small_log()
-
-
-def test_the_curve_of_a_shared_critic_ends_at_its_values(log):
-    """The curve watches all rows of a log as small as this one."""
-    estimates = BehaviourQ(**SMALL, ensemble=2).estimate(gains(), log)
-    values = np.array(estimates.diagnostics["curve"]["values"])
-    assert len(values) == len(estimates.diagnostics["curve"]["updates"]) > 1
-    np.testing.assert_allclose(values[-1], estimates.values, rtol=1e-6)
-    assert (values[0] != values[-1]).all()
+ARRIVING = {**SMALL, "target_rate": 1.0}  # without a warning about lag
+critic = pytest.mark.parametrize("method", [FQE(**ARRIVING), BehaviourQ(**ARRIVING)], ids=["fqe", "behaviour-q"])
 
 
 @pytest.mark.parametrize(
@@ -35,52 +24,13 @@ def test_the_scale_of_values_is_that_of_returns_to_go(terminal, to_go, low):
     """With terminals, the value of a last step may be only its reward."""
     scale = critics.ValueScale.of(Log(two_states(terminal)), 0.5)
     assert (scale.mean, scale.low, scale.high) == pytest.approx((np.mean(to_go), low, 3 / (1 - 0.5)))
-    assert scale.restore(scale.normalise(7.0)) == pytest.approx(7)
 
 
-@pytest.mark.parametrize(
-    ("method", "most"), [(FQE(**SMALL), 64), (BehaviourQ(**SMALL, ensemble=2), 2 * 64)], ids=["own", "shared"]
-)
-def test_critics_evaluate_one_chunk_at_a_time(method, most, log, monkeypatch):
-    """A chunk has 64 states; shared critics evaluate one policy, then two."""
-    whole, sizes, evaluate = method.estimate(gains(), log), [], critics.ActionValue.__call__
-
-    def sized(self, states, actions):
-        sizes.append(states.shape[-2])
-        return evaluate(self, states, actions)
-
+@pytest.mark.parametrize("method", [FQE(**SMALL), BehaviourQ(**SMALL, ensemble=2)], ids=["own", "shared"])
+def test_values_do_not_depend_on_how_many_states_are_evaluated_at_once(method, log, monkeypatch):
+    whole = method.estimate(gains(), log)
     monkeypatch.setattr(critics, "_CHUNK", 1)
-    monkeypatch.setattr(critics.ActionValue, "__call__", sized)
     np.testing.assert_allclose(method.estimate(gains(), log).values, whole.values, rtol=1e-6)
-    assert max(sizes) == most
-
-
-def test_critic_returns_values_in_units_of_return(log):
-    policy = gains()["gain-1"]
-    estimates = BehaviourQ(**SMALL).estimate({"policy": policy}, log)
-    critic = estimates.diagnostics["critic"]
-    assert critic(log.states, log.actions).shape == (1, len(log))
-    assert estimates.values[0] == pytest.approx(critic(log.states, policy(log.states)).mean(), rel=1e-4)
-
-
-def test_critic_accepts_tensors_on_any_device(log, device):
-    critic = BehaviourQ(**SMALL).estimate(gains(), log).diagnostics["critic"]
-    states, actions = (torch.from_numpy(part).to(device) for part in (log.states, log.actions))
-    np.testing.assert_array_equal(critic(states, actions), critic(log.states, log.actions))
-
-
-@pytest.mark.parametrize(
-    ("states", "actions", "message"),
-    [
-        (np.zeros((4, 3)), np.zeros((4, 1)), r"states have shape \(4, 3\), expected \(4, 2\)"),
-        (np.zeros((4, 2)), np.zeros((3, 1)), r"actions have shape \(3, 1\), expected \(4, 1\)"),
-        (np.zeros((4, 2)), np.zeros(4), r"actions have shape \(4,\), expected \(4, 1\)"),
-    ],
-)
-def test_message_names_the_argument_of_the_wrong_shape(states, actions, message, log):
-    critic = BehaviourQ(**SMALL).estimate(gains(), log).diagnostics["critic"]
-    with pytest.raises(ValueError, match=message):
-        critic(states, actions)
 
 
 def test_fqe_reaches_its_values_with_the_default_target_rate():
@@ -114,13 +64,62 @@ def test_values_beyond_what_rewards_allow_are_warned_of(sign):
     message = r"values of 'far' \(-?\d.*\) lie outside what rewards allow, -2 to 2"
     with pytest.warns(UncertainEstimateWarning, match=message):
         estimates = method.estimate(policies, log)
-    np.testing.assert_allclose(estimates.diagnostics["allowed"], [-2, 2])
     np.testing.assert_allclose(estimates.values, [sign * 5, sign * 0.5], rtol=0.1)
 
 
+@loud
 def test_bounds_of_rewards_include_values_of_short_episodes(log, recwarn):
     """Rewards are 1 at each of 10 steps; the value of ten steps is less than that of endless ones."""
-    ones = with_other(log, rewards=np.ones_like(log.rewards))
-    estimates = FQE(**SMALL).estimate(gains(), ones)
-    np.testing.assert_allclose(estimates.diagnostics["allowed"], [0, 10])
+    FQE(**SMALL).estimate(gains(), with_other(log, rewards=np.ones_like(log.rewards)))
     assert not any("rewards allow" in str(warning.message) for warning in recwarn.list)
+
+
+def test_arrays_whose_next_actions_are_all_unknown_are_refused():
+    states = np.random.default_rng(0).normal(size=(100, 2))
+    log = transitions(states, states[:, :1], states[:, 0], states + 1, None, np.ones(100, bool))
+    with pytest.raises(ValueError, match="'logged' is an array of actions, but no row of the log is followed"):
+        FQE(**SMALL).estimate({"logged": log.actions}, log)
+
+
+@loud
+@critic
+def test_critics_warn_of_disjoint_support(method, log):
+    with pytest.warns(UncertainEstimateWarning, match=r"hardly covers 'never' \(100%\): in this share") as warned:
+        estimates = method.estimate(*disjoint())
+    assert len(warned) == 1 and warned[0].filename == __file__
+    np.testing.assert_allclose(estimates.diagnostics["uncovered"], [1, 0])
+    far = {"far": lambda states: np.full((len(states), 1), 40.0, np.float32)}
+    with pytest.warns(UncertainEstimateWarning, match=r"hardly covers 'far' \(100%\)"):
+        method.estimate({**gains(), **far}, log)
+
+
+@loud
+@critic
+@pytest.mark.parametrize("std", [None, 0.5], ids=["deterministic", "stochastic"])
+def test_critics_do_not_warn_of_covered_policies(method, std, recwarn):
+    """A policy that acts as the log does is uncovered in 1 % of the states, as the log itself is."""
+    log = Linear.small().log(np.array([0.0, -0.3]), 0.5, 40, 50, seed=0)
+    behaviour = {"behaviour": LinearGain(np.array([0.0, -0.3]), std)}
+    estimates = method.estimate({**behaviour, **gains(std=std)}, log)
+    assert not recwarn.list
+    assert estimates.diagnostics["uncovered"][0] == pytest.approx(0.01 if std else 0, abs=0.01)
+
+
+def test_coverage_counts_actions_not_logged_in_similar_states():
+    """Policies: one takes an unlogged action half of the time; one an action logged in 30 % of the states."""
+    policies, log = disjoint()
+    half = {"half": TablePolicy(0.5 * sum(policy.table for policy in policies.values()))}
+    assert FQE(**SMALL).estimate(half, log).diagnostics["uncovered"] == pytest.approx(0.5)
+    states = np.random.default_rng(0).uniform(0, 1, (400, 1))
+    actions = np.where(states < 0.3, 1.0, 0.0)
+    log = transitions(states, actions, np.zeros(400), states)
+    estimates = FQE(**SMALL).estimate({"ones": lambda states: np.ones((len(states), 1))}, log)
+    assert estimates.diagnostics["uncovered"] == pytest.approx(0.7, abs=0.1)
+
+
+@loud
+def test_dual_dice_warns_of_disjoint_support():
+    with pytest.warns(
+        UncertainEstimateWarning, match=r"DualDICE cannot be trusted for 'never' \(\d+ effective[^)]*\):"
+    ):
+        DualDICE(discount=0.9, hidden=(), updates=500, nu_rate=5e-2, zeta_rate=5e-2).estimate(*disjoint())

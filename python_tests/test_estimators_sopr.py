@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from estimators import gains, small_log, unwarned
+from estimators import gains, unwarned
 from mdps import LinearGain
 
 import sopr_fast
@@ -17,11 +17,6 @@ pytestmark = [unwarned, pytest.mark.filterwarnings("ignore")]
 SMALL_MODEL = {"width": 8, "low_layers": 1, "high_layers": 1, "low_feedforward": 8, "high_feedforward": 8}
 CONFIG = Config(**SMALL_MODEL, high_heads=2, subset_size=40, clusters=4, subsets=6, steps=6)
 METHOD = SOPR(CONFIG)
-
-
-@pytest.fixture(scope="module")
-def log():
-    return small_log()
 
 
 @pytest.fixture(scope="module")

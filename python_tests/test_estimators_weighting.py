@@ -5,20 +5,16 @@ import math
 import numpy as np
 import pytest
 import torch
-from estimators import gains, small_log, unwarned, with_other
+from estimators import disjoint, gains, loud, unwarned, with_other
+from mdps import TablePolicy, Tabular
 from problems import transitions
 from torch.distributions import Normal, TanhTransform
 
-from sopr_fast.estimators import ImportanceWeighting
+from sopr_fast.estimators import ImportanceWeighting, UncertainEstimateWarning
 from sopr_fast.inputs.policies import Gaussian
 from sopr_fast.inputs.policies.actor import Actor
 
 pytestmark = unwarned
-
-
-@pytest.fixture(scope="module")
-def log():
-    return small_log()
 
 
 def test_importance_weighting_keeps_ended_episodes_and_drops_cut_ones():
@@ -66,7 +62,7 @@ def test_weights_of_a_saturated_policy_on_its_own_log_are_equal(mean):
     actions = actor.sample(states, random)
     log = transitions(states, actions, cut, states, None, cut, actor.log_prob(states, actions))
     estimates = ImportanceWeighting(discount=0.9).estimate([actor], log)
-    np.testing.assert_allclose(estimates.diagnostics["effective_by_step"], np.full((1, 4), 100), rtol=1e-4)
+    assert estimates.diagnostics["effective_sample_size"] == pytest.approx(100, rel=1e-4)
 
 
 def test_log_ratios_are_clipped(log):
@@ -93,4 +89,39 @@ def test_an_episode_without_density_has_no_weight():
     )
     estimates = ImportanceWeighting(discount=0.5).estimate([lambda s: Gaussian(0 * s, s)], log)
     assert estimates.values[0] == pytest.approx(1 + 0.5 * 3)
-    np.testing.assert_allclose(estimates.diagnostics["effective_by_step"], [[3, 3]])
+    assert estimates.diagnostics["effective_sample_size"] == pytest.approx(3)
+
+
+@loud
+@pytest.mark.parametrize("fitted", [False, True])
+def test_importance_weighting_warns_of_disjoint_support(fitted):
+    policies, log = disjoint()
+    log = with_other(log, log_probs=None) if fitted else log
+    with pytest.warns(UncertainEstimateWarning, match=r"hardly covers 'never' \(0\): fewer"):
+        estimates = ImportanceWeighting(discount=0.9, updates=500, hidden=(16,)).estimate(policies, log)
+    effective = estimates.diagnostics["effective_sample_size"]
+    assert effective[0] == 0 and effective[1] > 100
+    assert math.isnan(estimates.standard_errors[0]) and estimates.standard_errors[1] < 0.5
+
+
+@loud
+def test_importance_weighting_warns_of_support_lost_after_the_first_step():
+    """In the second, absorbing state, the log takes the first action, one policy the second, another policy both."""
+    step = np.zeros((2, 2, 2))
+    step[..., 1] = 1
+    mdp = Tabular(step, np.zeros((2, 2)), np.array([[1.0, 1.0], [1.0, -100.0]]), np.array([1.0, 0.0]))
+    log = mdp.log(np.array([[0.5, 0.5], [1.0, 0.0]]), 200, 20, seed=0, log_probs=True)
+    policies = {
+        "other": TablePolicy(np.array([[0.5, 0.5], [0.0, 1.0]])),
+        "both": TablePolicy(np.array([[0.5, 0.5], [0.7, 0.3]])),
+        "logged": TablePolicy(np.array([[0.2, 0.8], [1.0, 0.0]])),
+    }
+    with pytest.warns(
+        UncertainEstimateWarning, match=r"hardly covers 'other' \(0\), 'both' \([\d.]+\): fewer"
+    ) as warned:
+        estimates = ImportanceWeighting(discount=0.9).estimate(policies, log)
+    assert len(warned) == 1
+    # Steps 15 to 19 have 0.096 of the weight, 14 to 19 0.122.
+    expected = [0, 200 * 0.7**14, 200 / (0.4**2 + 1.6**2) * 2]
+    np.testing.assert_allclose(estimates.diagnostics["effective_sample_size"], expected, rtol=0.1)
+    np.testing.assert_array_equal(np.isnan(estimates.standard_errors), [True, True, False])

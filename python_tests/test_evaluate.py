@@ -157,7 +157,7 @@ def test_groups_are_found_by_name_or_distance(names, places, groups):
     [
         ({"methods": ["magic"]}, ValueError, "no method 'magic'"),
         ({"methods": []}, ValueError, "no methods given"),
-        ({"methods": [FQE]}, TypeError, "the class FQE; pass FQE()"),
+        ({"methods": [FQE]}, TypeError, r"an estimator such as FQE\(\), got <class"),
         ({"methods": ["FQE", FQE()]}, ValueError, "two methods are called 'FQE'"),
         ({"methods": ["nearest policy"], "returns": dict.fromkeys(NAMES, 1.0)}, ValueError, "returns .* are equal"),
         ({"methods": ["nearest policy"], "returns": {NAMES[0]: 1.0}}, ValueError, "at least 4 policies"),

@@ -410,7 +410,7 @@ def test_clinical_tables_are_sorted_by_patient_and_step(ids, shuffled, tmp_path)
         np.testing.assert_array_equal(log.states, table[["lactate", "pressure"]].to_numpy(np.float32)[log.source])
         assert log.rewards[log.episodes[1:] - 1].tolist() == [15] * 4 and "'patient' and 'hour'" in log.verdict
         uniform = {"uniform": lambda states: Probabilities(np.full((len(states), 3), 1 / 3, np.float32))}
-        method = ImportanceWeighting(updates=50, hidden=(4,), bootstraps=2)
+        method = ImportanceWeighting(updates=50, hidden=(4,))
         value = replace(method, discount=1).estimate(uniform, log).values[0]
         assert value == pytest.approx(15, rel=0.05)
     assert np.flatnonzero(load(table, quiet=False, columns=columns, max_episode_steps=6).timeouts).size == 1
@@ -477,7 +477,7 @@ def test_every_row_of_a_bandit_is_an_episode(extra):
         assert len(load(BANDIT | extra)) == 400  # no warning of time limits
     prefers = {"first": lambda states: Probabilities(np.tile(np.float32([1, 0, 0]), (len(states), 1)))}
     with warnings.catch_warnings(action="error"):
-        value = ImportanceWeighting(discount=1, bootstraps=2).estimate(prefers, log).values[0]
+        value = ImportanceWeighting(discount=1).estimate(prefers, log).values[0]
         FQE(discount=1, updates=20, hidden=(4,)).estimate(prefers, log)
     assert value == pytest.approx(BANDIT["reward"][BANDIT["action"] == 0].mean(), rel=1e-5)
 

@@ -85,12 +85,10 @@ def read_methods(methods: MethodsLike) -> dict[str, Estimator]:
     for label, method in items:
         if isinstance(method, str):
             name = find_method(method)
-            label, method = label or name, _make(name)
+            kind: Any = method_class(name)
+            label, method = label or name, kind(small_model()) if name == "SOPR-T" else kind()
         if isinstance(method, type) or not hasattr(method, "estimate"):
-            shown = (
-                f"the class {method.__name__}; pass {method.__name__}()" if isinstance(method, type) else repr(method)
-            )
-            raise TypeError(f"a method must be a name or an estimator, got {shown}")
+            raise TypeError(f"a method must be a name, or an estimator such as FQE(), got {method!r}")
         label = label or method.name
         if label in chosen:
             raise ValueError(f"two methods are called {label!r}; label them with a mapping")
@@ -105,11 +103,6 @@ def method_class(name: str) -> type[Estimator]:
     from . import estimators  # here, because `--help` shows the names without torch
 
     return getattr(estimators, _CLASSES[name])
-
-
-def _make(name: str) -> Estimator:
-    kind: Any = method_class(name)
-    return kind(small_model()) if name == "SOPR-T" else kind()
 
 
 def _plain(name: str) -> str:

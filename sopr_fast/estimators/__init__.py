@@ -6,8 +6,6 @@
 
 from ..ranking.estimates import Estimates, UncertainEstimateWarning
 from .behaviour_q import BehaviourQ
-from .coverage import covered_shares
-from .critics import Critic
 from .dual_dice import DualDICE
 from .estimator import Estimator
 from .fqe import FQE
@@ -21,7 +19,6 @@ __all__ = [
     "FQE",
     "SOPR",
     "BehaviourQ",
-    "Critic",
     "DualDICE",
     "Estimates",
     "Estimator",
@@ -30,5 +27,4 @@ __all__ = [
     "NearestPolicy",
     "Simulator",
     "UncertainEstimateWarning",
-    "covered_shares",
 ]

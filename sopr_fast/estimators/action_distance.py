@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ..inputs.policies import Policy, probe
 from ..ranking.metrics import policy_distances
 from ..runtime.distributed import share_policies
 from ..runtime.fields import integer, option
 from ..sopr.acting import collect_shared
-from .supervised import SupervisedEstimator, SupervisedProblem, as_arrays, read, spread
+from .estimator import Request
+from .supervised import SupervisedEstimator, as_arrays, read, spread
 
 
 @dataclass(frozen=True)
@@ -39,43 +39,35 @@ class ActionDistanceEstimator(SupervisedEstimator):
         columns = collect_shared(adapted, compared, rows, layout)
         return as_arrays(adapted, columns, layout), compared
 
-    def _columns(self, problem: SupervisedProblem) -> tuple[np.ndarray, np.ndarray]:
-        """Let policies act.
+    def _compare(self, request: Request) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Let policies act and compare them.
 
         Returns:
-            (P, rows, dim_c) columns of the policies to value; (M, rows, dim_c) columns of the known ones.
-        """
-        policies, known, request = problem.policies, problem.known, problem.request
-        with request.timings.stage("policies"):
-            rows, states = spread(problem.states, self.rows)
-            layout = probe([*known, *policies], states, rows)
-            both = [collect_shared(group, states, rows, layout) for group in (policies, known)]
-        return both[0].numpy(), both[1].numpy()
-
-    @staticmethod
-    def _distances(problem: SupervisedProblem, columns: np.ndarray, known_columns: np.ndarray) -> np.ndarray:
-        """Return (P, M) action distances; infinity between a policy and itself.
+            (P, rows, dim_c) columns of the policies to value; (M, rows, dim_c) columns of the known ones; (P, M) action
+            distances between them, infinity between a policy and itself.
 
         Raises:
             ValueError: The only known policy is to be valued.
         """
+        policies, known = request.policies, request.known
+        rows, states = spread(request.log, self.rows)
+        layout = probe([*known, *policies], states, rows)
+        columns, known_columns = (collect_shared(group, states, rows, layout).numpy() for group in (policies, known))
         distances = shared_distances(columns, known_columns)
-        for i, policy in enumerate(problem.policies):
-            for j, other in enumerate(problem.known):
+        for i, policy in enumerate(policies):
+            for j, other in enumerate(known):
                 if policy.name == other.name and (distances[i, j] == 0 or policy.is_same(other)):
                     distances[i, j] = np.inf
         if np.isinf(distances).all(1).any():
             raise ValueError(
-                f"policy {problem.known[0].name!r} is the only known policy, so it has no other to be compared with; "
-                "pass more known policies"
+                f"policy {known[0].name!r} is the only known policy, so it has no other to be compared with; pass more "
+                "known policies"
             )
-        return distances
+        return columns, known_columns, distances
 
 
 def shared_distances(a_columns: np.ndarray, b_columns: np.ndarray) -> np.ndarray:
     """Return all action distances (A, B) as `policy_distances` does; processes share the rows."""
-
-    def distances(part: slice) -> Tensor:
-        return torch.from_numpy(policy_distances(a_columns[part], b_columns))
-
-    return share_policies(len(a_columns), distances).numpy()
+    return share_policies(
+        len(a_columns), lambda part: torch.from_numpy(policy_distances(a_columns[part], b_columns))
+    ).numpy()

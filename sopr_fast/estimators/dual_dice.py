@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,12 @@ from ..runtime.adam import Adam
 from ..runtime.fields import integer, number, option, widths
 from ..runtime.progress import progress_bar
 from .learning import Batches, Learner, learn, masked_mean
-from .log import Log
 from .networks import ActionValue
 from .policy_actions import PolicyActions
-from .reward_estimator import Problem, RewardEstimator
+from .reward_estimator import RewardEstimator
 
 _CHUNK = 1 << 16
 _FEWEST_EFFECTIVE_ROWS = 100
-_WATCHED_ROWS = 4096
 _AVERAGED = 0.25  # share of the updates, the last ones, over which the weights of ζ are averaged
 
 
@@ -46,16 +44,11 @@ class DualDICE(RewardEstimator):
         hidden: See `FQE`.
         nu_rate: Learning rate of Adam for ν.
         zeta_rate: Learning rate of Adam for ζ.
-        draws: See `FQE`.
-        memory: See `FQE`.
 
     Diagnostics:
         effective_sample_size: (P,) (Σ ζ)² / Σ ζ² over positive ratios, in rows.
         mass: (P,) the denominator before normalisation; 1 if the ratios are right.
-        ratios: Function of rows (B,) of the log that returns normalised ratios (P, B).
-        dropped_rows: See `FQE`.
-        curve: Updates, seconds, loss and values (P,) at each record.
-        allowed: See `RewardEstimator`.
+        curve: See `FQE`.
 
     Warns:
         UncertainEstimateWarning: The ratios of a policy have fewer than 100 effective rows or a mass below 0.5 or above
@@ -67,51 +60,29 @@ class DualDICE(RewardEstimator):
     hidden: tuple[int, ...] = option((256, 256), widths)
     nu_rate: float = option(1e-4, number(above=0))
     zeta_rate: float = option(1e-3, number(above=0))
-    draws: int = option(4, integer(1))
-    memory: float = option(1 << 30, number())
 
-    def _evaluate(self, problem: Problem) -> tuple[np.ndarray, np.ndarray | None, dict[str, Any]]:
-        log, request, timings = problem.log, problem.request, problem.request.timings
+    def _evaluate(
+        self, actions: PolicyActions, checkpoint: str | os.PathLike | None
+    ) -> tuple[np.ndarray, np.ndarray | None, dict[str, Any]]:
         if self.discount == 1:
             raise ValueError("DualDICE needs a discount below 1, such as 0.99; FQE and importance weighting take 1")
-        actions = problem.actions(draws=self.draws, memory=self.memory)
-        with timings.stage("training"):
-            learner = DualDICELearner(self, actions, request.seed)
-            curve = learn(
-                learner,
-                self.updates,
-                description="DualDICE",
-                watch=lambda: learner.values(log.evaluated_rows(_WATCHED_ROWS))[0].tolist(),
-                checkpoint=request.checkpoint,
-                identity=lambda: (self, request.seed, *actions.identity()),
-            )
-        with timings.stage("evaluation"):
-            values, mass, effective = learner.values(log.evaluated_rows(log.count))
+        actions.tabulate()
+        learner = DualDICELearner(self, actions)
+        curve = learn(
+            learner,
+            self.updates,
+            description="DualDICE",
+            checkpoint=checkpoint,
+            identity=lambda: (self, actions.seed, *actions.identity()),
+        )
+        values, mass, effective = learner.values()
         doubtful = np.flatnonzero((effective < _FEWEST_EFFECTIVE_ROWS) | (np.abs(mass - 1) > 0.5))
         warn_about(
-            {problem.names[i]: f"{effective[i]:.0f} effective rows, mass {mass[i]:.2f}" for i in doubtful},
+            {actions.policies[i].name: f"{effective[i]:.0f} effective rows, mass {mass[i]:.2f}" for i in doubtful},
             "DualDICE cannot be trusted for {}: too few effective rows, or ratios whose mass is far from 1; raise "
             "updates, or rely on another estimator for these policies",
         )
-        diagnostics = {
-            "effective_sample_size": effective,
-            "mass": mass,
-            "curve": curve,
-            "dropped_rows": actions.dropped_rows,
-            "ratios": partial(_normalised_ratios, learner.averaged, log, mass),
-        }
-        return values, None, diagnostics
-
-
-def _normalised_ratios(zeta: ActionValue, log: Log, mass: np.ndarray, rows: Any) -> np.ndarray:
-    """Return normalised ratios (P, B) of rows (B,) of the log."""
-    return _ratios(zeta, log, torch.as_tensor(rows, device=log.device)).cpu().numpy() / mass[:, None]
-
-
-@torch.no_grad()
-def _ratios(zeta: ActionValue, log: Log, rows: Tensor) -> Tensor:
-    """Return unnormalised ratios (P, B) float64 of rows (B,) of the log."""
-    return zeta(log.states(rows), log.actions[rows]).double()
+        return values, None, {"effective_sample_size": effective, "mass": mass, "curve": curve}
 
 
 class DualDICELearner(Learner):
@@ -120,27 +91,19 @@ class DualDICELearner(Learner):
     Args:
         options: Options of the estimator.
         actions: What the policies do in the states of the log.
-        seed: Seed of initial weights and mini-batches.
     """
 
-    def __init__(self, options: DualDICE, actions: PolicyActions, seed: int):
+    def __init__(self, options: DualDICE, actions: PolicyActions):
         self.options, self.actions, self.discount = options, actions, options.discount
         self.log = log = actions.log
-        seed, other = 2 * seed, 2 * seed + 1  # no two runs share a stream, as seed + 1 would
+        seed, other = 2 * actions.seed, 2 * actions.seed + 1  # no two runs share a stream, as seed + 1 would
         self.batches = Batches([np.arange(log.count)], options.batch_size, seed, log.device)
-        starts = log.initial.cpu().numpy()
-        self.initial = Batches([starts], options.batch_size, other, log.device)
-        copies = len(actions.policies)
-
+        self.initial = Batches([log.initial.cpu().numpy()], options.batch_size, other, log.device)
         self.nu, self.zeta = (
-            ActionValue(log.units, options.hidden, copies=copies, seed=each) for each in (seed, other)
+            ActionValue(log.units, options.hidden, copies=len(actions.policies), seed=each) for each in (seed, other)
         )
         self.averaged = self.zeta.frozen_copy()
-        self.trained = {
-            f"{name}.{i}": parameter
-            for name, value in (("nu", self.nu), ("zeta", self.zeta), ("averaged", self.averaged))
-            for i, parameter in enumerate(value.parameters)
-        }
+        self.networks = {"nu": self.nu, "zeta": self.zeta, "averaged": self.averaged}
         betas = (0.0, 0.99)
         self.optimizers = {
             "nu_adam": Adam(self.nu.parameters, options.nu_rate, betas=betas),
@@ -155,10 +118,10 @@ class DualDICELearner(Learner):
         alive = self.discount * (1 - log.terminals[rows])
         # One pass for next and initial states.
         evaluated = torch.cat([log.next[rows], starts])
-        nu_evaluated = self.nu(log.states(evaluated), self.actions(evaluated, update))
+        nu_evaluated = self.nu.values(log.states(evaluated), self.actions(evaluated, update))
         nu_next, nu_start = nu_evaluated.split([len(rows), len(starts)], 1)
-        residual = self.nu(states, actions) - alive * nu_next
-        zeta = self.zeta(states, actions)
+        residual = self.nu.values(states, actions) - alive * nu_next
+        zeta = self.zeta.values(states, actions)
         inner = masked_mean(residual * zeta - zeta.square() / 2, self.actions.has_next_action(rows))
         loss = inner - (1 - self.discount) * nu_start.mean(1)
         for optimizer in self.optimizers.values():
@@ -167,16 +130,18 @@ class DualDICELearner(Learner):
         for optimizer in self.optimizers.values():
             optimizer.step()
         first = self.options.updates - max(1, int(_AVERAGED * self.options.updates))
-        self.averaged.network.move_toward(self.zeta.network, 1 / max(1, update - first + 1))
+        self.averaged.move_toward(self.zeta, 1 / max(1, update - first + 1))
         return loss.detach()
 
-    def values(self, rows: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return discounted returns, masses and effective sample sizes, (P,) float64 each, over rows of the log."""
-        sums = torch.zeros(4, len(self.actions.policies), dtype=torch.float64, device="cpu")
-        with progress_bar(len(rows), "evaluating", "row") as bar:
-            for chunk in rows.split(max(64, _CHUNK // len(self.actions.policies))):
-                ratios = _ratios(self.averaged, self.log, chunk).cpu()
-                rewards, terminals = (x[chunk].double().cpu() for x in (self.log.rewards, self.log.terminals))
+    @torch.no_grad()
+    def values(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return discounted returns, masses and effective sample sizes, (P,) float64 each, over all rows of the log."""
+        log, policies = self.log, len(self.actions.policies)
+        sums = torch.zeros(4, policies, dtype=torch.float64, device="cpu")
+        with progress_bar(log.count, "evaluating", "row") as bar:
+            for chunk in torch.arange(log.count, device=log.device).split(max(64, _CHUNK // policies)):
+                ratios = self.averaged.values(log.states(chunk), log.actions[chunk]).double().cpu()  # (P, B)
+                rewards, terminals = (x[chunk].double().cpu() for x in (log.rewards, log.terminals))
                 positive = ratios.clamp(min=0)
                 sums[0] += ratios @ rewards
                 sums[1] += ratios @ (1 - self.discount * (1 - terminals))
@@ -185,6 +150,6 @@ class DualDICELearner(Learner):
                 bar.update(len(chunk))
         weight = sums[1]
         values = sums[0] / torch.where(weight.abs() > 1e-12, weight, torch.nan)
-        mass = weight / len(rows) / (1 - self.discount)
+        mass = weight / log.count / (1 - self.discount)
         effective = sums[2].square() / sums[3].clamp(min=1e-300)
         return values.nan_to_num(0.0).numpy(), mass.numpy(), effective.numpy()

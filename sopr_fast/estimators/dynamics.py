@@ -14,8 +14,7 @@ from torch.nn import functional
 
 from ..runtime.adam import Adam
 from ..runtime.options import current
-from .behaviour import held_out_rows
-from .learning import Batches, Learner
+from .learning import Batches, Learner, held_out_rows
 from .log import ROUNDING, Log
 from .networks import StackedMLP
 
@@ -66,7 +65,6 @@ class Dynamics(Learner):
         transitions = log.transitions
         rewards, terminals = transitions.rewards.astype(np.float64), transitions.terminals
         self.reward_size = float(np.abs(rewards).mean())
-        self.reward_variance = float(rewards.var()) or 1.0
         self._rewards = torch.tensor(
             [_spread(rewards[~terminals]), _spread(rewards[terminals])], dtype=torch.float32, device=log.device
         )
@@ -76,7 +74,6 @@ class Dynamics(Learner):
         learned = ~(terminals & unchanged)
         self._learned = torch.from_numpy(learned).float().to(log.device)
         self.change_scale = _change_scale(log, learned)
-        self.low, self.high = log.range()
         self.held_out = held_out_rows(log, seed)
         usable = np.ones(log.count, bool)
         usable[self.held_out] = False
@@ -88,19 +85,19 @@ class Dynamics(Learner):
             pools = [np.flatnonzero(kind) for _ in range(members) for kind in kinds]
             self._end_batches = Batches(pools, _BATCH // 2, seed + 2**32, log.device)
         sizes = [log.state_dim + log.action_dim, *hidden, log.state_dim + 2]
-        seeds = [seed * members + member for member in range(members)]
-        self.networks = [StackedMLP(sizes, seed=each, device=log.device) for each in seeds]
         end_sizes = [log.state_dim, *(min(a, b) for a, b in zip(hidden, _END_HIDDEN, strict=False)), 1]
-        self.end_networks = [StackedMLP(end_sizes, seed=each, device=log.device) for each in seeds]
+        self._trained = [
+            StackedMLP(each, seed=seed * members + member, device=log.device)
+            for each in (sizes, end_sizes)
+            for member in range(members)
+        ]
         # Predictions are made with averages of the weights; training changes the networks themselves.
-        self.averages = [network.frozen_copy() for network in (*self.networks, *self.end_networks)]
-        self.trained, self.optimizers = {}, {}
-        for member, pair in enumerate(zip(self.networks, self.end_networks, strict=True)):
-            parameters = [parameter for network in pair for parameter in network.parameters]
-            self.trained |= {f"{member}.{i}": parameter for i, parameter in enumerate(parameters)}
+        self._averages = [network.frozen_copy() for network in self._trained]
+        self.networks = {str(i): network for i, network in enumerate([*self._trained, *self._averages])}
+        self.optimizers = {}
+        for member in range(members):
+            parameters = [*self._trained[member].parameters, *self._trained[members + member].parameters]
             self.optimizers[f"adam{member}"] = Adam(parameters, _LEARNING_RATE, decay=_WEIGHT_DECAY)
-        for n, average in enumerate(self.averages):
-            self.trained |= {f"average.{n}.{i}": parameter for i, parameter in enumerate(average.parameters)}
 
     def step(self, update: int) -> Tensor:
         """Update all models once and return their losses (M,)."""
@@ -120,22 +117,17 @@ class Dynamics(Learner):
         losses = torch.stack(self._each_member(train))
         if (update + 1) % _AVERAGED_EVERY == 0 or update + 1 == self.updates:
             weight = min(1.0, _AVERAGED_EVERY / (_AVERAGED_SHARE * self.updates))
-            for average, network in zip(self.averages, (*self.networks, *self.end_networks), strict=True):
+            for average, network in zip(self._averages, self._trained, strict=True):
                 average.move_toward(network, weight)
         return losses
 
     def predict(self, states: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each model's scaled change of state and standardised rewards, (M, B, dim_s + 2), and their mean.
-
-        Args:
-            states: (B, dim_s) normalised.
-            actions: (B, dim_a) as networks read them.
-        """
+        """Return each model's scaled change of state and standardised rewards, (M, B, dim_s + 2), and their mean."""
         inputs = torch.cat([states, actions], -1)
 
         @torch.no_grad()
         def forward(member: int) -> Tensor:
-            return self.averages[member](inputs)[0]
+            return self._averages[member](inputs)[0]
 
         members = torch.stack(self._each_member(forward))
         return members, members.mean(0)
@@ -143,12 +135,7 @@ class Dynamics(Learner):
     def step_forward(
         self, states: Tensor, actions: Tensor, noise: Tensor | float = 0.0
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return what follows states (B, dim_s) and actions (B, dim_a): the mean of the models, and noise.
-
-        Args:
-            states: Normalised.
-            actions: As networks read them.
-            noise: (B, dim_s) added to the next states, see `residuals`.
+        """Return what follows states (B, dim_s) and actions (B, dim_a) by the mean of the models, and noise (B, dim_s).
 
         Returns:
             Next states (B, dim_s), rewards (B,), probabilities that the episode ends (B,), and how much the models
@@ -170,34 +157,26 @@ class Dynamics(Learner):
 
         @torch.no_grad()
         def forward(member: int) -> Tensor:
-            return self.averages[self.members + member](reached)[0, :, 0]
+            return self._averages[self.members + member](reached)[0, :, 0]
 
         prior = math.log(self.end_share / (1 - self.end_share))
         return (torch.stack(self._each_member(forward)) + prior).sigmoid().mean(0)
 
-    def usual_disagreement(self, quantile: float) -> float:
-        """Return a quantile of the models' disagreement over logged rows."""
-        rows = self.log.evaluated_rows(_ROWS)
-        return float(self.step_forward(self.log.states(rows), self.log.actions[rows])[3].quantile(quantile))
-
     def progress(self) -> dict[str, str]:
         """Return the error on held-out rows."""
-        return {"held-out error": f"{self.held_out_errors(_WATCHED_ROWS)[0]['state_error']:.3g}"}
+        return {"held-out error": f"{self.held_out_error(_WATCHED_ROWS)[0]:.3g}"}
 
-    def held_out_errors(self, limit: int = _ROWS) -> tuple[dict[str, float], Tensor]:
+    def held_out_error(self, limit: int = _ROWS) -> tuple[float, Tensor]:
         """Return how the averaged models err on at most `limit` held-out rows.
 
         Returns:
-            Mean squared errors: "state_error" as a share of the log's mean squared change of state, "reward_error" as a
-            share of the variance of rewards; and what is missing from the predicted next states (R, dim_s).
+            Mean squared error, as a share of the log's mean squared change of state; what is missing from the predicted
+            next states (R, dim_s).
         """
         rows = torch.from_numpy(self.held_out[:: len(self.held_out) // limit + 1]).to(self.log.device)
         target, weight = self._targets(rows)
-        error = (target - self.predict(self.log.states(rows), self.log.actions[rows])[1]) * weight
-        states = error[weight[:, 0] > 0, :-2]
-        rewards = (error[:, -2:] * self._rewards[:, 1]).square().sum(1) / self.reward_variance
-        errors = {"state_error": states.square().mean(), "reward_error": rewards.mean()}
-        return {name: float(value.nan_to_num()) for name, value in errors.items()}, states * self.change_scale
+        missing = (target - self.predict(self.log.states(rows), self.log.actions[rows])[1])[weight[:, 0] > 0, :-2]
+        return float(missing.square().mean().nan_to_num()), missing * self.change_scale
 
     def _each_member(self, function: Callable[[int], _Result]) -> list[_Result]:
         each = map if self._executor is None else self._executor.map
@@ -215,7 +194,7 @@ class Dynamics(Learner):
         """Return Huber's loss of changes, and half the squared error of rewards, whose means count."""
         target, weight = self._targets(rows)
         inputs = torch.cat([self.log.states(rows), self.log.actions[rows]], -1)
-        out = self.networks[member](inputs, within=self._precision)[0]
+        out = self._trained[member](inputs, within=self._precision)[0]
         changes = functional.smooth_l1_loss(out[:, :-2], target[:, :-2], reduction="none")
         rewards = 0.5 * (out[:, -2:] - target[:, -2:]).square()
         return (torch.cat([changes, rewards], 1) * weight).sum(1).mean() / (target.shape[1] - 1)
@@ -227,9 +206,9 @@ class Dynamics(Learner):
         else:
             states = log.states(rows)
             with torch.no_grad():
-                change = self.networks[member](torch.cat([states, log.actions[rows]], -1))[0, :, :-2]
+                change = self._trained[member](torch.cat([states, log.actions[rows]], -1))[0, :, :-2]
             reached = (states + change * self.change_scale).clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)
-        logit = self.end_networks[member](reached)[0, :, 0]
+        logit = self._trained[self.members + member](reached)[0, :, 0]
         return functional.binary_cross_entropy_with_logits(logit, log.terminals[rows])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -18,7 +18,6 @@ from ..runtime import distributed
 from ..runtime.devices import without_autocast
 from ..runtime.fields import Options, integer
 from ..runtime.options import current, current_device
-from ..runtime.timing import Timings
 
 
 @dataclass(frozen=True)
@@ -28,20 +27,23 @@ class Request:
     Attributes:
         policies: Policies to evaluate, not yet checked against the log.
         log: Logged transitions or states, as the caller passed them.
-        known: Policies with known returns, or None.
-        returns: Their returns as the caller passed them, or None.
+        known: Policies with known returns; none if these are not used.
+        returns: Their returns as the caller passed them.
         seed: Seed of everything random.
         checkpoint: File to resume training from, or None.
-        timings: Seconds by stage so far.
     """
 
     policies: list[Policy]
-    log: LogLike
-    known: list[Policy] | None
-    returns: ReturnsLike | None
+    log: Any
+    known: list[Policy]
+    returns: Any
     seed: int
     checkpoint: str | os.PathLike | None
-    timings: Timings = field(default_factory=Timings)
+
+    @property
+    def names(self) -> list[str]:
+        """(P,) names of the policies to evaluate."""
+        return [policy.name for policy in self.policies]
 
 
 class Estimator(Options, ABC):
@@ -103,16 +105,19 @@ class Estimator(Options, ABC):
         Warns:
             UncertainEstimateWarning: The log holds too little evidence about a policy, or outliers among its actions.
         """
-        if self.supervised and (known is None or returns is None):
-            raise ValueError(f"{self.name} learns from known returns: pass known=policies and returns=their returns")
-        use_known = self.supervised or (self.uses_known and known is not None and returns is not None)
-        learned = load_policies(known) if use_known and known is not None else None
-        if learned is not None:
+        learned: dict[str, Policy] = {}
+        if known is None or returns is None:
+            if self.supervised:
+                raise ValueError(
+                    f"{self.name} learns from known returns: pass known=policies and returns=their returns"
+                )
+        elif self.supervised or self.uses_known:
+            learned = load_policies(known)
             check_ordered("returns", returns, learned)
         request = Request(
             list(load_policies(policies).values()),
             log,
-            None if learned is None else list(learned.values()),
+            list(learned.values()),
             returns,
             integer(0)("seed", seed),
             checkpoint,

@@ -8,8 +8,8 @@ import numpy as np
 
 from ..ranking.estimates import Estimates
 from .action_distance import ActionDistanceEstimator, shared_distances
+from .estimator import Request
 from .gaussian_process_posterior import fit
-from .supervised import SupervisedProblem
 
 
 @dataclass(frozen=True)
@@ -30,21 +30,13 @@ class GaussianProcess(ActionDistanceEstimator):
         ValueError: The only known policy is to be evaluated.
     """
 
-    def _evaluate(self, problem: SupervisedProblem) -> Estimates:
-        columns, known_columns = self._columns(problem)
-        with problem.request.timings.stage("evaluation"):
-            own = np.isinf(self._distances(problem, columns, known_columns))  # (P, M), a policy and itself
-            everyone = np.concatenate([columns, known_columns])
-            count, known = len(columns), len(known_columns)
-            returns = np.concatenate([np.full(count, np.nan), problem.returns])
-            posterior = fit(shared_distances(everyone, everyone), returns, np.zeros(count + known))
-            values, errors = posterior.mean[:count].copy(), posterior.deviation[:count].copy()
-            for i in np.flatnonzero(own.any(1)):
-                values[i], errors[i] = posterior.left_out[:, count + own[i].argmax()]
-        return Estimates(
-            [policy.name for policy in problem.policies],
-            values,
-            errors,
-            method=self.name,
-            timings=dict(problem.request.timings),
-        )
+    def _evaluate(self, request: Request) -> Estimates:
+        columns, known_columns, distances = self._compare(request)
+        own = np.isinf(distances)  # a policy and itself
+        everyone, count = np.concatenate([columns, known_columns]), len(columns)
+        returns = np.concatenate([np.full(count, np.nan), request.returns])
+        posterior = fit(shared_distances(everyone, everyone), returns, np.zeros(len(everyone)))
+        values, errors = posterior.mean[:count].copy(), posterior.deviation[:count].copy()
+        for i in np.flatnonzero(own.any(1)):
+            values[i], errors[i] = posterior.left_out[:, count + own[i].argmax()]
+        return Estimates(request.names, values, errors, method=self.name)

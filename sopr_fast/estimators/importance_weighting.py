@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,20 +12,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..inputs.policies import Layout, Policy
+from ..inputs.policies import Policy
 from ..inputs.policies.actor import LARGEST
 from ..ranking.estimates import warn_about
+from ..runtime.adam import Adam
 from ..runtime.distributed import share_policies
 from ..runtime.fields import integer, interval, number, option, optional, widths
 from ..runtime.options import current
-from .behaviour import EDGE, BehaviourPolicy
-from .learning import learn
+from .learning import Batches, Learner, held_out_rows, learn
 from .log import Log
-from .reward_estimator import Problem, RewardEstimator
+from .networks import StackedMLP
+from .policy_actions import PolicyActions
+from .reward_estimator import RewardEstimator
 
+EDGE = 1 - 1e-4  # actions beyond ±EDGE are clipped, so that their inverse tanh stays small
+_BOOTSTRAPS = 100
 _FEWEST_EFFECTIVE_EPISODES = 5
 _ROUNDING = 1e-4  # of log-probabilities
 _NEGLIGIBLE = 0.1  # share of the discounted weight of steps
+_COMPONENTS = 5  # normals in the mixture of the behaviour
+_BATCH, _LEARNING_RATE = 256, 1e-3  # of the behaviour's fit
 
 
 @dataclass(frozen=True)
@@ -43,20 +51,17 @@ class ImportanceWeighting(RewardEstimator):
     Attributes:
         clip: Bounds (low, high) of the log-ratio of every step, or None; policy_eval's are (-6, 2).
         noise: Standard deviation of the noise of deterministic policies, before tanh or in units of actions.
-        bootstraps: Bootstrap samples of the episodes; the standard deviation of their values is the standard error.
         updates: Gradient steps of the behaviour's fit.
-        batch_size: Rows per step of the fit.
         hidden: Widths of the hidden layers of the fit.
-        learning_rate: Learning rate of Adam.
 
     Diagnostics:
-        effective_by_step: (P, T) effective number of episodes at each step: the smaller of (Σ w)² / Σ w² and Σ w, since
-            weights of a policy that the log covers have mean 1.
-        effective_sample_size: (P,) smallest of these, without the worst steps that hold up to a tenth of the discounted
-            weight.
-        curve: Updates, seconds and loss of the fit, if there was one.
+        effective_sample_size: (P,) effective number of episodes at the worst step, but for steps that hold a tenth of
+            the discounted weight. At each step it is the smaller of (Σ w)² / Σ w² and Σ w, since weights of a policy
+            that the log covers have mean 1.
+        curve: See `FQE`; of the behaviour's fit, if there was one.
         held_out_log_prob: Mean log-probability of held-out actions under the fit, if there was one.
-        allowed: See `RewardEstimator`.
+
+    The standard error is the standard deviation of the values of 100 bootstrap samples of the episodes.
 
     Warns:
         UncertainEstimateWarning: A policy has an `effective_sample_size` below 5; its standard error is NaN.
@@ -64,114 +69,87 @@ class ImportanceWeighting(RewardEstimator):
 
     clip: tuple[float, float] | None = option(None, optional(interval))
     noise: float = option(0.1, number(above=0))
-    bootstraps: int = option(100, integer(0))
     updates: int = option(5000, integer(1))
-    batch_size: int = option(256, integer(1))
     hidden: tuple[int, ...] = option((256, 256), widths)
-    learning_rate: float = option(1e-3, number(above=0))
 
-    def _evaluate(self, problem: Problem) -> tuple[np.ndarray, np.ndarray | None, dict[str, Any]]:
-        log, request, policies = problem.log, problem.request, problem.policies
+    def _evaluate(
+        self, actions: PolicyActions, checkpoint: str | os.PathLike | None
+    ) -> tuple[np.ndarray, np.ndarray | None, dict[str, Any]]:
+        log, policies = actions.log, actions.policies
         diagnostics: dict[str, Any] = {}
-        with request.timings.stage("behaviour"):
-            if log.transitions.log_probs is not None:
-                behaviour, edge = log.transitions.log_probs.astype(np.float64), LARGEST
-                if log.discrete and (behaviour > _ROUNDING).any():
-                    row = int(log.transitions.source[behaviour.argmax()])
-                    raise ValueError(
-                        f"log: log-probability {behaviour.max():.4g} at row {row}; those of discrete actions are at "
-                        "most 0: pass probabilities as columns={'probabilities': …} of sopr_fast.load_log"
-                    )
-            else:
-                behaviour, edge = self._fit(problem, diagnostics), EDGE
-        with request.timings.stage("weighting"):
-            bootstrap = np.random.default_rng([request.seed, 4])
-            episodes = len(log.transitions.episodes) - 1
-            resamples = bootstrap.multinomial(episodes, np.full(episodes, 1 / episodes), self.bootstraps)
+        if log.transitions.log_probs is not None:
+            behaviour, edge = log.transitions.log_probs.astype(np.float64), LARGEST
+            if log.discrete and (behaviour > _ROUNDING).any():
+                row = int(log.transitions.source[behaviour.argmax()])
+                raise ValueError(
+                    f"log: log-probability {behaviour.max():.4g} at row {row}; those of discrete actions are at "
+                    "most 0: pass probabilities as columns={'probabilities': …} of sopr_fast.load_log"
+                )
+        else:
+            behaviour, diagnostics = self._fit(log, actions.seed, checkpoint)
+            edge = EDGE
+        episodes = len(log.transitions.episodes) - 1
+        bootstrap = np.random.default_rng([actions.seed, 4])
+        resamples = bootstrap.multinomial(episodes, np.full(episodes, 1 / episodes), _BOOTSTRAPS)
 
-            def weigh(part: slice) -> Tensor:
-                policy = policies[part.start]
-                ratios = self._log_probs(policy, log, problem.layout, edge) - behaviour
-                if self.clip is not None:
-                    ratios = ratios.clip(*self.clip)
-                return torch.from_numpy(np.hstack(_weigh(ratios, log, self.discount, resamples)))[None]
+        def weigh(part: slice) -> Tensor:
+            ratios = self._log_probs(policies[part.start], log, edge) - behaviour
+            if self.clip is not None:
+                ratios = ratios.clip(*self.clip)
+            return torch.from_numpy(np.hstack(_weigh(ratios, log, self.discount, resamples)))[None]
 
-            rows = share_policies(len(policies), weigh, singly=True, description="weighting").numpy()
-        values, replicates, by_step = rows[:, 0], rows[:, 1 : 1 + self.bootstraps], rows[:, 1 + self.bootstraps :]
-        discounts = self.discount ** np.arange(by_step.shape[1])
-        effective = np.array([_lower_quantile(sizes, discounts) for sizes in by_step])
+        rows = share_policies(len(policies), weigh, singly=True, description="weighting").numpy()
+        values, effective, replicates = rows[:, 0], rows[:, 1], rows[:, 2:]
         low = effective < _FEWEST_EFFECTIVE_EPISODES
         replicates[low] = np.nan
         warn_about(
-            {problem.names[i]: f"{effective[i]:.2g}" for i in np.flatnonzero(low)},
+            {policies[i].name: f"{effective[i]:.2g}" for i in np.flatnonzero(low)},
             f"the log hardly covers {{}}: fewer than {_FEWEST_EFFECTIVE_EPISODES} effective episodes at steps that "
             "matter; log more of these policies, or rely on another estimator",
         )
-        diagnostics |= {"effective_sample_size": effective, "effective_by_step": by_step}
-        return values, replicates, diagnostics
+        return values, replicates, {"effective_sample_size": effective, **diagnostics}
 
-    def _fit(self, problem: Problem, diagnostics: dict[str, Any]) -> np.ndarray:
-        """Return log-probabilities (N,) of the logged actions under a fitted behaviour; add to the diagnostics."""
-        log, request = problem.log, problem.request
-        behaviour = BehaviourPolicy(
-            log,
-            hidden=self.hidden,
-            learning_rate=self.learning_rate,
-            batch_size=self.batch_size,
-            seed=request.seed,
-        )
-        diagnostics["curve"] = learn(
+    def _fit(self, log: Log, seed: int, checkpoint: str | os.PathLike | None) -> tuple[np.ndarray, dict[str, Any]]:
+        """Return log-probabilities (N,) of the logged actions under a fitted behaviour, and diagnostics of the fit."""
+        behaviour = _Behaviour(log, self.hidden, seed)
+        curve = learn(
             behaviour,
             self.updates,
             description="behaviour",
-            checkpoint=request.checkpoint,
-            identity=lambda: (
-                [self.updates, self.batch_size, self.hidden, self.learning_rate],
-                request.seed,
-                *log.identity(),
-            ),
+            checkpoint=checkpoint,
+            identity=lambda: (self.updates, self.hidden, seed, *log.identity()),
         )
-        log_probs = behaviour.log_probs().numpy()
-        diagnostics["held_out_log_prob"] = float(log_probs[behaviour.held_out].mean())
-        return log_probs
+        log_probs = behaviour.log_probs()
+        return log_probs, {"curve": curve, "held_out_log_prob": float(log_probs[behaviour.held_out].mean())}
 
-    def _log_probs(self, policy: Policy, log: Log, layout: Layout, edge: float) -> np.ndarray:
+    def _log_probs(self, policy: Policy, log: Log, edge: float) -> np.ndarray:
         """Return log-probabilities (N,) float64 of the logged actions under a policy.
 
         If all logged actions lie within ±1, they are clipped to ±`edge`.
         """
         actions, within = log.actions.cpu(), False
-        if layout.kind != "discrete":
+        if not log.discrete:
             actions = torch.from_numpy(log.transitions.actions)
             within = bool((actions.abs() <= 1).all())
             if within:
                 actions = actions.clamp(-edge, edge)
-        log_probs = np.empty(log.count)
-        deterministic = []  # actions of a deterministic policy
-        batch_size = current().batch_size
-        for first in range(0, log.count, batch_size):
-            rows = slice(first, min(first + batch_size, log.count))
+        parts = []
+        for rows in torch.arange(log.count, device="cpu").split(current().batch_size):
             states, source = log.raw_states[rows], log.source[rows]
             output = policy.output(states, source)
             if output.kind == "action":
-                deterministic.append(output.mean)
+                parts.append(output.mean)
             elif output.kind == "discrete":
-                log_probs[rows] = (output.mean.double() * actions[rows]).sum(1).log()
+                parts.append((output.mean.double() * actions[rows]).sum(1).log())
             else:
-                log_probs[rows] = policy.log_prob(states, actions[rows], source)
-        if deterministic:
-            log_probs[:] = self._noisy_log_probs(torch.cat(deterministic), actions, within)
-        # A normal of standard deviation 0 has no density: NaN.
-        return np.where(np.isnan(log_probs), -np.inf, log_probs)
+                parts.append(policy.log_prob(states, actions[rows], source).double())
+        log_probs = torch.cat(parts)
+        if output.kind == "action":
+            log_probs = self._noisy_log_probs(log_probs, actions, within)
+        return log_probs.nan_to_num(-torch.inf, torch.inf, -torch.inf).numpy()  # a normal of deviation 0 has no density
 
     def _noisy_log_probs(self, means: Tensor, actions: Tensor, within: bool) -> Tensor:
-        """Return log-densities (N,) float64 of actions under noise around a deterministic policy's actions.
-
-        Args:
-            means: (N, dim_a) the policy's actions.
-            actions: (N, dim_a) logged actions.
-            within: Whether all logged actions lie within ±1.
-        """
+        """Return log-densities (N,) float64 of logged actions under noise around a deterministic policy's actions."""
         means, actions = means.double(), actions.double()
         log_jacobian: Tensor | float = 0.0
         if within and (means.abs() <= 1).all():
@@ -182,23 +160,11 @@ class ImportanceWeighting(RewardEstimator):
         return normal.sum(1) + log_jacobian
 
 
-def _lower_quantile(sizes: np.ndarray, weights: np.ndarray) -> float:
-    """Return the smallest size, without the smallest ones that hold a negligible share of the weight."""
-    order = sizes.argsort()
-    share = weights[order].cumsum() / weights.sum()
-    return sizes[order[np.searchsorted(share, _NEGLIGIBLE, side="right")]]
+def _weigh(log_ratios: np.ndarray, log: Log, discount: float, resamples: np.ndarray) -> tuple[float, float, np.ndarray]:
+    """Return the value, the effective sample size and bootstrap values (R,) of one policy.
 
-
-def _weigh(
-    log_ratios: np.ndarray, log: Log, discount: float, resamples: np.ndarray
-) -> tuple[float, np.ndarray, np.ndarray]:
-    """Return the value, bootstrap values (R,) and effective episodes at every step (T,) of one policy.
-
-    Args:
-        log_ratios: (N,) log-ratios of the policy's density to the behaviour's.
-        log: The log.
-        discount: Discount factor γ.
-        resamples: (R, E) how often each bootstrap sample holds each episode.
+    `log_ratios` (N,) are of the policy's density to the behaviour's; `resamples` (R, E) says how often each bootstrap
+    sample holds each episode.
     """
     transitions = log.transitions
     episodes = transitions.episodes
@@ -228,4 +194,61 @@ def _weigh(
         sums = resamples @ weights
         with np.errstate(invalid="ignore", divide="ignore"):
             replicates += discount**t * np.where(sums > 0, resamples @ (weights * rewards) / sums, 0.0)
-    return value, replicates, effective
+    order = effective.argsort()
+    share = (discount ** np.arange(horizon))[order].cumsum()
+    worst = order[np.searchsorted(share / share[-1], _NEGLIGIBLE, side="right")]
+    return value, effective[worst], replicates
+
+
+class _Behaviour(Learner):
+    """Network of log b(a | s), the density of logged actions, fitted by maximum likelihood.
+
+    For continuous actions it is a mixture of normals, behind tanh if all logged actions lie within ±1; for discrete
+    actions it gives probabilities. A share of the episodes is held out.
+    """
+
+    def __init__(self, log: Log, hidden: Sequence[int], seed: int):
+        self.log = log
+        self.squash = not log.discrete and bool((np.abs(log.transitions.actions) <= 1).all())
+        self.actions = torch.from_numpy(log.transitions.actions).to(log.device) if self.squash else log.actions
+        width = log.action_dim if log.discrete else _COMPONENTS * (2 * log.action_dim + 1)
+        self.network = StackedMLP([log.state_dim, *hidden, width], seed=seed, device=log.device)
+        self.networks = {"behaviour": self.network}
+        self.optimizers = {"adam": Adam(self.network.parameters, _LEARNING_RATE)}
+        self.held_out = held_out_rows(log, seed)
+        rows = np.delete(np.arange(log.count), self.held_out)
+        self.batches = Batches([rows], _BATCH, seed, log.device)
+
+    def step(self, update: int) -> Tensor:
+        """Update the network once and return its loss (1,)."""
+        loss = -self._log_prob(self.batches(update)[0]).mean()
+        self.optimizers["adam"].zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.network.parameters, 10.0)
+        self.optimizers["adam"].step()
+        return loss.detach()[None]
+
+    def _log_prob(self, rows: Tensor) -> Tensor:
+        """Return log-densities (B,) of the actions logged in rows (B,), in the log's units."""
+        log, actions = self.log, self.actions[rows]
+        out = self.network(log.states(rows))[0]
+        if log.discrete:
+            return (out.log_softmax(1) * actions).sum(1)
+        log_jacobian: Tensor | float  # of the change of units
+        if self.squash:
+            actions = actions.clamp(-EDGE, EDGE)
+            log_jacobian = -torch.log1p(-actions.square()).sum(1)
+            actions = actions.atanh()
+        else:
+            log_jacobian = -float(np.log(log.units.action_scale).sum())
+        weight, mean, log_std = out.split([_COMPONENTS, *2 * [_COMPONENTS * log.action_dim]], 1)
+        mean, log_std = (x.unflatten(1, (_COMPONENTS, -1)) for x in (mean, log_std))
+        log_std = log_std.clamp(-5, 2)
+        normal = -0.5 * ((actions[:, None] - mean) * (-log_std).exp()).square() - log_std - 0.5 * math.log(2 * math.pi)
+        return torch.logsumexp(weight.log_softmax(1) + normal.sum(2), 1) + log_jacobian
+
+    @torch.no_grad()
+    def log_probs(self) -> np.ndarray:
+        """Return log-densities (N,) float64 of all logged actions."""
+        rows = torch.arange(self.log.count, device=self.log.device)
+        return torch.cat([self._log_prob(chunk).double().cpu() for chunk in rows.split(16384)]).numpy()

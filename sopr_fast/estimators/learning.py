@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import os
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -15,15 +13,16 @@ from torch import Tensor
 
 from ..runtime.adam import Adam
 from ..runtime.checkpoints import Checkpoint
-from ..runtime.fields import any_number, curves, integer, list_of, real, record, text
-from ..runtime.options import options
+from ..runtime.fields import any_number, list_of, record, text
 from ..runtime.progress import progress_bar
 from ..runtime.tensor_files import by_prefix, check_like, fingerprint, reading
+from .log import Log
+from .networks import StackedMLP
 
 CHECKPOINT = "estimator checkpoint"
 _BLOCK = 64
 _RECORDS = 50
-_CURVES = ("updates", "seconds", "loss")
+_HELD_OUT = 0.05  # share of the episodes
 
 
 class Batches:
@@ -54,11 +53,11 @@ class Learner(ABC):
     """Networks, their optimizers, and one update of them.
 
     Attributes:
-        trained: Tensors by name that training changes, except those of the optimizers.
+        networks: Networks by name that training changes.
         optimizers: Optimizers by name.
     """
 
-    trained: dict[str, Tensor]
+    networks: dict[str, StackedMLP]
     optimizers: dict[str, Adam]
 
     @abstractmethod
@@ -69,19 +68,26 @@ class Learner(ABC):
         """Return what the bar shows next to the loss."""
         return {}
 
+    def _weights(self) -> dict[str, Tensor]:
+        return {
+            f"{name}.{i}": weight.detach()
+            for name, network in self.networks.items()
+            for i, weight in enumerate(network.parameters)
+        }
+
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors that a checkpoint needs, by name."""
-        tensors = {f"trained.{name}": value.detach() for name, value in self.trained.items()}
+        tensors = {f"trained.{name}": weight for name, weight in self._weights().items()}
         for name, optimizer in self.optimizers.items():
             tensors |= optimizer.tensors(name)
         return tensors
 
-    @torch.no_grad()
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Restore the state that `tensors` returned."""
-        check_like(by_prefix(tensors, "trained")[0], self.trained)
-        for name, value in self.trained.items():
-            value.copy_(tensors[f"trained.{name}"])
+        (saved,), weights = by_prefix(tensors, "trained"), self._weights()
+        check_like(saved, weights)
+        for name, weight in weights.items():
+            weight.copy_(saved[name])
         for name, optimizer in self.optimizers.items():
             optimizer.restore(tensors, name)
 
@@ -91,7 +97,6 @@ def learn(
     updates: int,
     *,
     description: str,
-    watch: Callable[[], list[float]] | None = None,
     checkpoint: str | os.PathLike | None = None,
     identity: Callable[[], Iterable[Any]] = tuple,
 ) -> dict[str, list]:
@@ -101,76 +106,68 @@ def learn(
         learner: Networks to train.
         updates: Number of updates.
         description: Name of the training in messages and progress bars.
-        watch: Function that returns values to record, or None.
         checkpoint: File to resume from if it exists, and to write during training; None for none.
         identity: Function that returns what distinguishes this run from others.
 
     Returns:
-        Curves with about 50 records: "updates", "seconds", "loss" (mean since the last record) and, with `watch`,
-        "values". In a resumed run, earlier values are NaN if `watch` returns others than the interrupted run recorded.
+        Curves with about 50 records: "updates" and "loss", the means since the last record.
 
     Raises:
         FloatingPointError: The loss is no longer finite.
         OSError: The checkpoint cannot be written.
         ValueError: The checkpoint is damaged or belongs to another run.
     """
-    file = Checkpoint(checkpoint, CHECKPOINT, "transitions")
-    history: dict[str, list] = {"updates": [], "seconds": [], "loss": [], **({"values": []} if watch else {})}
+    every = max(1, updates // _RECORDS)
+    records = [*range(every, updates, every), updates]  # updates after which the loss is recorded
+    file, losses = Checkpoint(checkpoint, CHECKPOINT, "transitions"), []
     if checkpoint is not None:
         file.identify(fingerprint(*identity()))
     if (state := file.load()) is not None:
         tensors, values = state
         with reading(checkpoint):
-            history = _to_history(record({"fingerprint": list_of(text), "history": curves})("checkpoint", values))
+            fields = {"fingerprint": list_of(text), "losses": list_of(list_of(any_number))}
+            losses = record(fields)("checkpoint", values)["losses"]
+            if not 0 < len(losses) <= len(records):
+                raise ValueError(f"losses must have 1 to {len(records)} records, got {len(losses)}")
             learner.restore(tensors)
-        _check_values(history, watch)
-    done = history["updates"][-1] if history["updates"] else 0
-    earlier = history["seconds"][-1] if history["seconds"] else 0.0
-    every = max(1, updates // _RECORDS)
-    total: Any = 0.0
-    begun = time.monotonic()
+    done = records[len(losses) - 1] if losses else 0
     with progress_bar(updates, description, "update", initial=done) as bar, file.training():
-        for update in range(done, updates):
-            total = total + learner.step(update)
-            bar.update()
-            if (update + 1) % every and update + 1 < updates:
-                continue
-            loss = total / (update + 1 - done)
-            done, total = update + 1, 0.0
+        for end in records[len(losses) :]:
+            total: Any = 0.0
+            for update in range(done, end):
+                total = total + learner.step(update)
+                bar.update()
+            loss, done = total / (end - done), end
             if not loss.isfinite().all():
                 raise FloatingPointError(
                     f"{description}: the loss is not finite after {done} updates; lower the learning rate"
                 )
-            history["updates"].append(done)
-            history["seconds"].append(earlier + time.monotonic() - begun)
-            history["loss"].append(loss.tolist())
-            if watch is not None:
-                history["values"].append(_quietly(watch))
+            losses.append(loss.tolist())
             bar.set_postfix({"loss": f"{float(loss.mean()):.3g}", **learner.progress()}, refresh=False)
             file.keep(
                 learner.tensors(),
-                {"history": history},
+                {"losses": losses},
                 progress=f"{done} of {updates} updates",
-                last=update + 1 == updates,
+                last=done == updates,
             )
-    return history
+    return {"updates": records, "loss": losses}
 
 
-def _to_history(values: dict[str, Any]) -> dict[str, list]:
-    """Return the curves of a checkpoint, checked against each other.
+def held_out_rows(log: Log, seed: int) -> np.ndarray:
+    """Return rows that are held out of training: those of one episode in 20, and at least of one.
+
+    If these are more than a tenth of all rows, only the last ones are held out, a twentieth of all rows.
 
     Raises:
-        ValueError: A curve is missing or of another length, or holds other values than `learn` writes.
+        ValueError: The log has a single row.
     """
-    history = values["history"]
-    if not {*_CURVES} <= {*history} <= {*_CURVES, "values"} or len({len(points) for points in history.values()}) > 1:
-        raise ValueError(f"history must have curves {', '.join(_CURVES)} of one length")
-    if not history["updates"]:
-        raise ValueError("history has no records")
-    list_of(integer(1))("updates", history["updates"])
-    list_of(real)("seconds", history["seconds"])
-    list_of(list_of(any_number))("values", history.get("values", []))
-    return history
+    if log.count == 1:
+        raise ValueError("log: one row is too few, because some rows are held out of training; pass more rows")
+    episodes = log.transitions.episodes
+    count = len(episodes) - 1
+    chosen = np.random.default_rng([seed, 3]).permutation(count)[: max(1, int(_HELD_OUT * count))]
+    rows = np.concatenate([np.arange(episodes[e], episodes[e + 1]) for e in np.sort(chosen)])
+    return rows if len(rows) <= 2 * _HELD_OUT * log.count else rows[-max(1, int(_HELD_OUT * log.count)) :]
 
 
 def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
@@ -178,19 +175,3 @@ def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
         return values.mean(1)
     return (values * mask).sum(1) / mask.sum(1).clamp(min=1)
-
-
-def _quietly(watch: Callable[[], list[float]]) -> list[float]:
-    with options(progress=False):
-        return watch()
-
-
-def _check_values(history: dict[str, list], watch: Callable[[], list[float]] | None) -> None:
-    """Replace the recorded values by NaN if the last ones are not what `watch` returns for the restored networks."""
-    if watch is None:
-        history.pop("values", None)
-        return
-    *before, last = history.get("values", [[]] * len(history["updates"]))
-    current = _quietly(watch)
-    if len(last) != len(current) or not np.allclose(last, current):
-        history["values"] = [[math.nan] * len(current) for _ in before] + [current]

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..ranking.estimates import Estimates
 from .action_distance import ActionDistanceEstimator
-from .supervised import SupervisedProblem
+from .estimator import Request
 
 
 @dataclass(frozen=True)
@@ -29,19 +29,15 @@ class NearestPolicy(ActionDistanceEstimator):
         ValueError: The only known policy is to be evaluated.
     """
 
-    def _evaluate(self, problem: SupervisedProblem) -> Estimates:
-        columns, known_columns = self._columns(problem)
-        with problem.request.timings.stage("evaluation"):
-            distances = self._distances(problem, columns, known_columns)
-        nearest = distances.argmin(1)
-        tied = distances == distances.min(1, keepdims=True)
+    def _evaluate(self, request: Request) -> Estimates:
+        distances = self._compare(request)[2]
+        least = distances.min(1)
         return Estimates(
-            [policy.name for policy in problem.policies],
-            np.array([problem.returns[row].mean() for row in tied]),
+            request.names,
+            np.array([request.returns[row == own].mean() for row, own in zip(distances, least, strict=True)]),
             method=self.name,
             diagnostics={
-                "nearest": [problem.known[i].name for i in nearest],
-                "distances": np.take_along_axis(distances, nearest[:, None], 1)[:, 0],
+                "nearest": [request.known[i].name for i in distances.argmin(1)],
+                "distances": least,
             },
-            timings=dict(problem.request.timings),
         )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -66,12 +67,11 @@ class StackedMLP:
                     x = x.relu_()
         return x
 
-    def frozen_copy(self) -> StackedMLP:
+    def frozen_copy(self) -> Self:
         """Return a copy without gradients, for use as a target network."""
-        copy = object.__new__(StackedMLP)
-        copy.count = self.count
-        copy.parameters = [parameter.detach().clone() for parameter in self.parameters]
-        return copy
+        copied = copy.copy(self)
+        copied.parameters = [parameter.detach().clone() for parameter in self.parameters]
+        return copied
 
     def move_toward(self, other: StackedMLP, rate: float) -> None:
         """Add rate * (other - self) to all parameters."""
@@ -80,7 +80,7 @@ class StackedMLP:
                 own.lerp_(target, rate)
 
 
-class ActionValue:
+class ActionValue(StackedMLP):
     """C functions of state and action.
 
     Networks read continuous actions next to the state. For discrete actions they have one output for each; actions
@@ -96,14 +96,9 @@ class ActionValue:
         self.discrete = units.discrete
         state_dim, action_dim = units.state_dim, units.action_dim
         sizes = [state_dim, *hidden, action_dim] if self.discrete else [state_dim + action_dim, *hidden, 1]
-        self.network = StackedMLP(sizes, device=units.mean.device, **options)
+        super().__init__(sizes, device=units.mean.device, **options)
 
-    @property
-    def parameters(self) -> list[Tensor]:
-        """Parameters of the networks."""
-        return self.network.parameters
-
-    def __call__(self, states: Tensor, actions: Tensor) -> Tensor:
+    def values(self, states: Tensor, actions: Tensor) -> Tensor:
         """Return values (C, B).
 
         Args:
@@ -111,13 +106,6 @@ class ActionValue:
             actions: (B, dim_a) or (C, B, dim_a).
         """
         if self.discrete:
-            return (self.network(states) * actions).sum(-1)
+            return (self(states) * actions).sum(-1)
         leading = torch.broadcast_shapes(states.shape[:-1], actions.shape[:-1])
-        x = torch.cat([states.expand(*leading, -1), actions.expand(*leading, -1)], -1)
-        return self.network(x)[..., 0]
-
-    def frozen_copy(self) -> ActionValue:
-        """Return a copy without gradients, for use as a target network."""
-        copy = object.__new__(ActionValue)
-        copy.discrete, copy.network = self.discrete, self.network.frozen_copy()
-        return copy
+        return self(torch.cat([states.expand(*leading, -1), actions.expand(*leading, -1)], -1))[..., 0]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -61,16 +61,13 @@ class Simulator(Estimator):
 
     Diagnostics:
         state_error: Squared error on held-out rows, as a share of the mean squared change of state.
-        reward_error: The same for rewards, as a share of their variance.
         unpenalised: (P,) returns of the same rollouts without lowered rewards.
         length: (P,) mean lengths of the rollouts' episodes.
         log_length: Mean length of the log's episodes.
         inside: (P,) share of steps within the log's range.
-        known_values: (M,) values of the known policies, where they are given with their returns.
-        known_order: Spearman correlation of these with the returns.
-        known_error: Mean absolute error of these, as a share of the range of returns.
-        curve: Updates, seconds and loss at each record.
-        horizon: Number of steps.
+        known_order: Spearman correlation of the known policies' values with their returns, where both are given.
+        known_error: Mean absolute error of these values, as a share of the range of returns.
+        curve: See `FQE`.
 
     Warns:
         UncertainEstimateWarning: Over half of a policy's steps leave the log's range, or the values of five or more
@@ -87,100 +84,63 @@ class Simulator(Estimator):
 
     def _estimate(self, request: Request) -> Estimates:
         check_checkpoint(request.checkpoint, CHECKPOINT)
-        timings, count = request.timings, len(request.policies)
-        with timings.stage("policies"):
-            everyone, known = _together(request.policies, request.known or [])
-            everyone, layout, log = read(everyone, request.log)
-            returns = check_returns(request.returns, [policy.name for policy in request.known or []]) if known else None
-        _check_roll_out(everyone)
-        with ExitStack() as stack:
-            stack.enter_context(torch_on_one_thread())
-            executor = None
-            if log.device.type == "cpu" and threads() > 1:
-                executor = stack.enter_context(
-                    ThreadPoolExecutor(threads(), initializer=torch.set_num_threads, initargs=(1,))
+        everyone, known = _together(request.policies, request.known)
+        everyone, layout, log = read(everyone, request.log)
+        for policy in everyone:
+            if isinstance(policy, ArrayPolicy):
+                raise ValueError(
+                    f"policy {policy.name!r} is an array of actions, but rollouts reach states outside the log; pass "
+                    "the policy itself"
                 )
-            with timings.stage("training"):
-                model = Dynamics(
-                    log,
-                    members=self.members,
-                    hidden=self.hidden,
-                    updates=self.updates,
-                    seed=request.seed,
-                    executor=executor,
-                )
-                curve = learn(
-                    model,
-                    self.updates,
-                    description="simulator",
-                    checkpoint=request.checkpoint,
-                    identity=lambda: ([self.updates, self.hidden, self.members], request.seed, *log.identity()),
-                )
-            errors, residuals = model.held_out_errors()
-            is_noisy = errors["state_error"] > _NOISY
-            horizon = self.horizon or int(np.diff(log.transitions.episodes).max())
+        returns = check_returns(request.returns, [policy.name for policy in request.known]) if known else np.zeros(0)
+        lengths = np.diff(log.transitions.episodes)
+        horizon = self.horizon or int(lengths.max())
+        in_threads = log.device.type == "cpu" and threads() > 1
+        pool = ThreadPoolExecutor(threads(), initializer=torch.set_num_threads, initargs=(1,))
+        with torch_on_one_thread(), pool if in_threads else nullcontext() as executor:
+            model, curve = self._train(log, request, executor)
+            state_error, residuals = model.held_out_error()
+            is_noisy = state_error > _NOISY
             fewest = _FEWEST_NOISY if is_noisy else _FEWEST_ROLLOUTS
             rollouts = self.rollouts or max(fewest, min(-(-_STEPS // horizon), len(log.initial)))
-            with timings.stage("rollouts"):
-                rolled = roll_out(
-                    model,
-                    everyone,
-                    layout,
-                    rollouts=rollouts,
-                    horizon=horizon,
-                    seed=request.seed,
-                    noise=residuals if is_noisy else None,
-                    known=known,
-                    returns=returns,
-                )
-        count = len(request.policies)
-        names = [policy.name for policy in everyone]
+            noise = residuals if is_noisy else None
+            with progress_bar(horizon, "rolling out", "step") as bar:
+                rolled = _roll_out(model, everyone, layout, rollouts, horizon, noise, request.seed, bar.update)
+                judged = _judge(rolled["values"][known], returns) if known else {}
+                if len(known) > 2:
+                    bar.set_postfix({"order of known policies": f"{judged['known_order']:.2f}"})
+        rolled = {name: column[: len(request.policies)] for name, column in rolled.items()}
+        _warn(request.names, rolled["inside"], len(known), judged)
         values = rolled.pop("values")
-        diagnostics: dict[str, Any] = {
-            **errors,
-            **{name: column[:count] for name, column in rolled.items()},
-            "log_length": float(np.diff(log.transitions.episodes).mean()),
-            "curve": curve,
-            "horizon": horizon,
-        }
-        if returns is not None:
-            diagnostics |= _compare(values[known], returns)
-        inside = rolled["inside"]
-        warn_about(
-            {names[i]: f"{1 - inside[i]:.0%} of steps" for i in np.flatnonzero(inside[:count] < _LEAST_INSIDE)},
-            "rollouts of {} leave the range of the log, where the simulator guesses; measure these policies, or log "
-            "more of what they do",
+        errors = {**judged, "state_error": state_error, "log_length": float(lengths.mean())}
+        return Estimates(request.names, values, method=self.name, diagnostics={**rolled, **errors, "curve": curve})
+
+    def _train(self, log: Log, request: Request, executor: Executor | None) -> tuple[Dynamics, dict[str, list]]:
+        options: dict[str, Any] = {"members": self.members, "hidden": self.hidden, "updates": self.updates}
+        model = Dynamics(log, **options, seed=request.seed, executor=executor)
+        curve = learn(
+            model,
+            self.updates,
+            description="simulator",
+            checkpoint=request.checkpoint,
+            identity=lambda: (options, request.seed, *log.identity()),
         )
-        return Estimates(
-            names[:count], values[:count], method=self.name, diagnostics=diagnostics, timings=dict(timings)
-        )
+        return model, curve
 
 
-def roll_out(
+def _roll_out(
     model: Dynamics,
     policies: list[Policy],
     layout: Layout,
-    *,
     rollouts: int,
     horizon: int,
+    noise: Tensor | None,
     seed: int,
-    noise: Tensor | None = None,
-    known: Sequence[int] = (),
-    returns: np.ndarray | None = None,
+    progress: Callable[[int], Any],
 ) -> dict[str, np.ndarray]:
-    """Roll out P policies from the same initial states.
+    """Roll out P policies from the same initial states, R times each.
 
-    Args:
-        model: The simulator.
-        policies: P policies.
-        layout: Layout of their columns.
-        seed: Seed of starts and sampled actions.
-        rollouts: R rollouts of each policy.
-        horizon: Steps of a rollout.
-        noise: (R, dim_s) rows, of which one is drawn for every rollout and step, and added to the states of all
-            policies; None for none.
-        known: Indices of known policies, whose order the bar shows.
-        returns: Their returns.
+    Of the `noise` (…, dim_s), one row is drawn for every rollout and step, and added to the states of all policies.
 
     Returns:
         (P,) float64 "values", "unpenalised", "length" and "inside", see `Simulator`.
@@ -190,33 +150,32 @@ def roll_out(
     order = torch.randperm(len(log.initial), generator=generator, device="cpu")
     chosen = order.repeat(-(-rollouts // len(order)))[:rollouts].to(log.device)
     states = log.states(log.initial[chosen]).repeat(count, 1)  # (P * R, dim_s)
-    usual = max(_LEAST_USUAL, model.usual_disagreement(_USUAL))
+    logged = log.evaluated_rows(_ROWS)
+    usual = model.step_forward(log.states(logged), log.actions[logged])[3].quantile(_USUAL).clamp(min=_LEAST_USUAL)
+    low, high = log.range()
     totals = torch.zeros(4, len(states), dtype=torch.float64, device=log.device)
     alive = torch.ones_like(totals[0])
-    with progress_bar(horizon, "rolling out", "step") as bar:
-        for step in range(horizon):
-            going = alive.view(count, -1).amax(1) > _OVER
-            if not going.any():
-                bar.update(horizon - step)
-                break
-            rows = going.repeat_interleave(rollouts).nonzero()[:, 0]
-            acting = [policies[p] for p in going.nonzero()[:, 0].tolist()]
-            actions = _act(acting, layout, log, states[rows], generator)
-            added = torch.zeros_like(states[:rollouts])
-            if noise is not None:
-                added = noise[torch.randint(len(noise), (rollouts,), generator=generator, device="cpu")]
-            added = added.repeat(len(acting), 1)
-            parts = map(model.step_forward, *(each.split(_ROWS) for each in (states[rows], actions, added)))
-            states[rows], rewards, ends, disagreement = map(torch.cat, zip(*parts, strict=True))
-            within = ((states[rows] > model.low - _TOLERANCE) & (states[rows] < model.high + _TOLERANCE)).all(1)
-            doubt = model.reward_size * (disagreement / usual - 1).clamp(0, _MOST_PENALTY)
-            totals[:, rows] += alive[rows] * torch.stack([rewards - doubt, rewards, torch.ones_like(rewards), within])
-            alive[rows] *= 1 - ends
-            bar.update()
-        totals[3] /= totals[2]
-        means = totals.view(4, count, rollouts).mean(2).cpu().numpy()
-        if returns is not None and len(returns) > 2:
-            bar.set_postfix({"order of known policies": f"{spearman(returns, means[0, list(known)]):.2f}"})
+    for step in range(horizon):
+        going = alive.view(count, -1).amax(1) > _OVER
+        if not going.any():
+            progress(horizon - step)
+            break
+        rows = going.repeat_interleave(rollouts).nonzero()[:, 0]
+        acting = [policies[p] for p in going.nonzero()[:, 0].tolist()]
+        actions = _act(acting, layout, log, states[rows], generator)
+        added = torch.zeros_like(states[:rollouts])
+        if noise is not None:
+            added = noise[torch.randint(len(noise), (rollouts,), generator=generator, device="cpu")]
+        added = added.repeat(len(acting), 1)
+        parts = map(model.step_forward, *(each.split(_ROWS) for each in (states[rows], actions, added)))
+        states[rows], rewards, ends, disagreement = map(torch.cat, zip(*parts, strict=True))
+        within = ((states[rows] > low - _TOLERANCE) & (states[rows] < high + _TOLERANCE)).all(1)
+        doubt = model.reward_size * (disagreement / usual - 1).clamp(0, _MOST_PENALTY)
+        totals[:, rows] += alive[rows] * torch.stack([rewards - doubt, rewards, torch.ones_like(rewards), within])
+        alive[rows] *= 1 - ends
+        progress(1)
+    totals[3] /= totals[2]
+    means = totals.view(4, count, rollouts).mean(2).cpu().numpy()
     return dict(zip(("values", "unpenalised", "length", "inside"), means, strict=True))
 
 
@@ -248,36 +207,32 @@ def _together(policies: list[Policy], known: list[Policy]) -> tuple[list[Policy]
     for policy in known:
         place = places.get(policy.name)
         if place is None or not policy.is_same(policies[place]):
+            if place is not None:
+                policy = copy.copy(policy)
+                policy.name = f"{policy.name} (known)"
             place = len(everyone)
-            everyone.append(_renamed(policy) if policy.name in places else policy)
+            everyone.append(policy)
         indices.append(place)
     return everyone, indices
 
 
-def _renamed(policy: Policy) -> Policy:
-    renamed = copy.copy(policy)
-    renamed.name = f"{policy.name} (known)"
-    return renamed
+def _judge(values: np.ndarray, returns: np.ndarray) -> dict[str, float]:
+    """Return how well values (M,) of known policies agree with their returns (M,); NaN if these are equal."""
+    if np.ptp(returns) == 0:
+        return {"known_order": np.nan, "known_error": np.nan}
+    error = float(np.abs(values - returns).mean() / np.ptp(returns))
+    return {"known_order": float(spearman(returns, values)), "known_error": error}
 
 
-def _check_roll_out(policies: list[Policy]) -> None:
-    for policy in policies:
-        if isinstance(policy, ArrayPolicy):
-            raise ValueError(
-                f"policy {policy.name!r} is an array of actions, but rollouts reach states outside the log; pass the "
-                "policy itself"
-            )
-
-
-def _compare(values: np.ndarray, returns: np.ndarray) -> dict[str, Any]:
-    """Return how well values (M,) of known policies agree with their returns (M,), and warn if they do not."""
-    varied = len(returns) > 1 and np.ptp(returns) > 0
-    order = float(spearman(returns, values)) if varied else np.nan
-    if len(returns) >= _FEWEST_ORDERED and order < _LEAST_ORDER:
+def _warn(names: list[str], inside: np.ndarray, known: int, judged: dict[str, float]) -> None:
+    if known >= _FEWEST_ORDERED and judged["known_order"] < _LEAST_ORDER:
         warn(
-            f"the simulator orders the {len(returns)} known policies with a rank correlation of {order:.2f} to their "
-            "returns: train longer (raise updates); if that does not help, they do what the log does not show",
+            f"the simulator orders the {known} known policies with a rank correlation of {judged['known_order']:.2f} "
+            "to their returns: train longer (raise updates); if that does not help, they do what the log does not show",
             UncertainEstimateWarning,
         )
-    error = float(np.abs(values - returns).mean() / np.ptp(returns)) if varied else np.nan
-    return {"known_values": values, "known_order": order, "known_error": error}
+    warn_about(
+        {names[i]: f"{1 - inside[i]:.0%} of steps" for i in np.flatnonzero(inside < _LEAST_INSIDE)},
+        "rollouts of {} leave the range of the log, where the simulator guesses; measure these policies, or log "
+        "more of what they do",
+    )

@@ -17,7 +17,8 @@ from ..sopr.config import Config
 from ..sopr.fitting import fit
 from ..sopr.ranker import Ranker
 from ..sopr.subsets import Drawing, Subsets
-from .supervised import SupervisedEstimator, SupervisedProblem, as_arrays, read
+from .estimator import Request
+from .supervised import SupervisedEstimator, as_arrays, read
 
 
 def _to_config(name: str, value: Any) -> Config:
@@ -75,18 +76,14 @@ class SOPR(SupervisedEstimator):
         subsets = drawn.clustered(self.config, current_device()).to("cpu")
         return as_arrays(adapted, columns, layout), subsets.over_drawn()
 
-    def _evaluate(self, problem: SupervisedProblem) -> Estimates:
-        request, returns = problem.request, problem.returns
+    def _evaluate(self, request: Request) -> Estimates:
         options: dict[str, Any] = {"config": self.config, "seed": request.seed, "checkpoint": request.checkpoint}
-        ranker = fit(problem.known, returns, problem.states, **options)
-        ranking = ranker.rank(problem.policies)
-        scale, offset = _units(ranker, returns)
+        ranker = fit(request.known, request.returns, request.log, **options)
+        ranking = ranker.rank(request.policies)
+        scale, offset = _units(ranker, request.returns)
         assert ranking.replicates is not None
         replicates = ranking.replicates * scale + offset
         replicates[np.array(ranking.foreign, bool)] = np.nan  # how far they err is unknown
-        for timings in (ranker.timings, ranking.timings):
-            for stage, seconds in timings.items():
-                request.timings[stage] = request.timings.get(stage, 0.0) + seconds
         return Estimates(
             ranking.names,
             ranking.scores * scale + offset,
@@ -100,7 +97,6 @@ class SOPR(SupervisedEstimator):
                 "foreign": ranking.foreign,
                 "history": ranker.history,
             },
-            timings=dict(request.timings),
         )
 
 

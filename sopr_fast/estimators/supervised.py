@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, ClassVar, TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,25 +33,6 @@ _ROWS = 256  # compared between processes
 States: TypeAlias = StoredStates | Subsets
 
 
-@dataclass(frozen=True)
-class SupervisedProblem:
-    """P policies to evaluate and M known ones.
-
-    Attributes:
-        policies: Policies to evaluate.
-        known: Policies with known returns.
-        returns: (M,) float64 returns.
-        states: (rows, dim_s) logged states, or clustered subsets of them.
-        request: The other arguments of the call.
-    """
-
-    policies: list[Policy]
-    known: list[Policy]
-    returns: np.ndarray
-    states: States
-    request: Request
-
-
 class SupervisedEstimator(Estimator):
     """Base of estimators that learn from known returns and need no rewards."""
 
@@ -60,22 +40,24 @@ class SupervisedEstimator(Estimator):
     needs_rewards: ClassVar[bool] = False
 
     def _estimate(self, request: Request) -> Estimates:
-        with request.timings.stage("policies"):
-            assert request.known is not None
-            names = [policy.name for policy in request.known]
-            returns = check_returns(request.returns, names)
-            states, (policies, known) = read(
-                request.log,
-                request.policies,
-                request.known,
-                names_of_known_policies=names,
-                returns=returns.tolist(),
-            )
-        return self._evaluate(SupervisedProblem(policies, known, returns, states, request))
+        names = [policy.name for policy in request.known]
+        returns = check_returns(request.returns, names)
+        states, (policies, known) = read(
+            request.log,
+            request.policies,
+            request.known,
+            names_of_known_policies=names,
+            returns=returns.tolist(),
+        )
+        return self._evaluate(replace(request, policies=policies, log=states, known=known, returns=returns))
 
     @abstractmethod
-    def _evaluate(self, problem: SupervisedProblem) -> Estimates:
-        """Return the estimates of `problem.policies`."""
+    def _evaluate(self, request: Request) -> Estimates:
+        """Return the estimates of `request.policies`.
+
+        The log of the request is (rows, dim_s) logged states, or clustered subsets of them, in which all its policies
+        can act. Its returns are (M,) float64.
+        """
 
 
 def read(log: Any, *groups: Any, **others: Any) -> tuple[States, list[list[Policy]]]:
@@ -93,14 +75,17 @@ def read(log: Any, *groups: Any, **others: Any) -> tuple[States, list[list[Polic
     Raises:
         ValueError: States or a policy are invalid, or differ between processes. The message names it.
     """
-    states, source, count = _read_states(log)
+    states, source = read_states(log), None
+    count = states.states_count if isinstance(states, Subsets) else len(states)
+    if isinstance(log, Transitions) and log.source_count != count:
+        count, source = log.source_count, torch.from_numpy(log.source)
     adapted = [load(group).for_log(count) for group in groups]
     if isinstance(log, Transitions):
         for actor in (policy for group in adapted for policy in group if isinstance(policy, Actor)):
             kind = "action" if actor.head == "action" else "discrete"
             check_actions([actor], Layout(kind, actor.action_dim, actor.action_dim), log.actions.shape[1])
     if source is not None:
-        adapted = [[_AtSource(policy, torch.from_numpy(source)) for policy in group] for group in adapted]
+        adapted = [[_AtSource(policy, source) for policy in group] for group in adapted]
     if distributed.current().count > 1:
         _, few = spread(states, _ROWS)
         names = [policy.name for group in adapted for policy in group]
@@ -117,37 +102,16 @@ def spread(states: States, most: int) -> tuple[Tensor, Tensor]:
     return rows, torch.from_numpy(states.read(rows.numpy()))
 
 
-def _read_states(log: Any) -> tuple[States, np.ndarray | None, int]:
-    """Return the logged states, their rows in the user's data, and the number of rows of that data.
-
-    The rows are None where every row of the data is a state.
-    """
-    if isinstance(states := read_states(log), Subsets):
-        return states, None, states.states_count
-    if isinstance(log, Transitions) and log.source_count != len(log):
-        return states, log.source, log.source_count
-    return states, None, len(states)
-
-
 def as_arrays(policies: list[Policy], columns: Tensor, layout: Layout) -> list[Policy]:
-    """Return policies whose actions are known in advance.
+    """Return arrays of actions under the names of P policies, from what they do in U states (P, U, dim_c)."""
 
-    Args:
-        policies: P policies.
-        columns: (P, U, dim_c) what they do in U states.
-        layout: Layout of the columns.
+    def values(own: Tensor) -> Any:
+        if layout.kind == "discrete":
+            return Probabilities(own)
+        mean, std = own[:, : layout.action_dim], own[:, layout.action_dim :]
+        return Gaussian(mean, std) if std.any() else mean
 
-    Returns:
-        Arrays of actions, indexed like the U states, under the names of the policies.
-    """
-    return [ArrayPolicy(policy.name, _values(own, layout)) for policy, own in zip(policies, columns, strict=True)]
-
-
-def _values(columns: Tensor, layout: Layout) -> Any:
-    if layout.kind == "discrete":
-        return Probabilities(columns)
-    mean, std = columns[:, : layout.action_dim], columns[:, layout.action_dim :]
-    return Gaussian(mean, std) if std.any() else mean
+    return [ArrayPolicy(policy.name, values(own)) for policy, own in zip(policies, columns, strict=True)]
 
 
 class _AtSource(Policy):

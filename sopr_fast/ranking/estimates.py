@@ -41,7 +41,6 @@ class Estimates:
         replicates: (P, R) float64 estimates by bootstrap samples or members of an ensemble, or None.
         method: Name of the estimator.
         diagnostics: Loss curves, effective sample sizes, errors of models; see each estimator.
-        timings: Seconds by stage.
     """
 
     names: list[str]
@@ -50,7 +49,6 @@ class Estimates:
     replicates: np.ndarray | None = None
     method: str = ""
     diagnostics: dict[str, Any] = field(default_factory=dict)
-    timings: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.standard_errors is None:
@@ -69,7 +67,6 @@ class Estimates:
             self.values,
             self.standard_errors,
             replicates=self.replicates,
-            timings=dict(self.timings),
             settings={"method": self.method} if self.method else {},
         )
 
@@ -90,5 +87,5 @@ class Estimates:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists and numbers, ready for JSON; critics and other callables are left out."""
-        shown = ("method", "names", "values", "standard_errors", "diagnostics", "timings")
+        shown = ("method", "names", "values", "standard_errors", "diagnostics")
         return plain({name: getattr(self, name) for name in shown})

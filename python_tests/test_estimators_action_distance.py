@@ -1,18 +1,13 @@
-"""The return of the nearest known policy."""
+"""Values by action distance to known policies: the return of the nearest, and a Gaussian process."""
 
 import numpy as np
 import pytest
-from estimators import gains, small_log
+from estimators import gains
 from mdps import LinearGain
-from problems import transitions
 
-from sopr_fast.estimators import NearestPolicy
+from sopr_fast.estimators import GaussianProcess, NearestPolicy
+from sopr_fast.estimators.gaussian_process_posterior import fit
 from sopr_fast.ranking.metrics import policy_distances
-
-
-@pytest.fixture(scope="module")
-def log():
-    return small_log()
 
 
 def line(*gains):
@@ -89,12 +84,51 @@ def test_policies_are_compared_on_evenly_spaced_rows():
         assert estimates.diagnostics["distances"][0] == pytest.approx(distance)
 
 
-def test_arrays_of_actions_have_rows_that_transitions_dropped():
-    """Without next states the last row of an episode is dropped from the transitions, not from arrays."""
-    states = np.arange(6.0)[:, None]
-    log = transitions(states, states, states[:, 0], None, None, [0, 0, 1, 0, 0, 1])
-    assert log.source.tolist() == [0, 1, 3, 4]
-    known = {"double": 2 * states, "triple": 3 * states}
-    candidate = {"triple-where-kept": np.where(np.isin(states, log.source), 3 * states, -99)}
-    estimates = NearestPolicy().estimate(candidate, log, known=known, returns=[2, 3])
-    assert estimates.values == 3 and estimates.diagnostics["distances"] == 0
+def named(*gains):
+    """Return policies that differ in one number, by name."""
+    return {f"gain {gain}": policy for gain, policy in zip(gains, line(*gains), strict=True)}
+
+
+def returns_of(known, policies, returns, log):
+    """Return means and deviations by the model of `select` without a simulator."""
+    columns = np.stack([policy(log.states) for policy in [*known.values(), *policies.values()]])
+    unknown = np.full(len(policies), np.nan)
+    posterior = fit(policy_distances(columns, columns), np.append(returns, unknown), np.zeros(len(columns)))
+    return posterior.mean[len(known) :], posterior.deviation[len(known) :]
+
+
+def test_a_gaussian_process_has_the_values_of_its_posterior(log):
+    known, policies = named(0.2, 0.5, 0.6, 1.2, 1.7), named(0.3, 0.9, 3.0)
+    returns = [1.0, 2.0, 2.2, 3.0, 2.0]
+    estimates = GaussianProcess().estimate(policies, log, known=known, returns=returns)
+    mean, deviation = returns_of(known, policies, returns, log)
+    np.testing.assert_allclose(estimates.values, mean, rtol=1e-4)
+    np.testing.assert_allclose(estimates.standard_errors, deviation, rtol=1e-4)
+
+
+def test_a_gaussian_process_values_a_known_policy_by_the_others(log):
+    known, returns = named(0.2, 0.5, 0.6, 1.2, 1.7), np.array([1.0, 2.0, 2.2, 3.0, 2.0])
+    first = GaussianProcess().estimate(known, log, known=known, returns=returns)
+    spread = np.ptp(returns)
+    for i, name in enumerate(known):
+        others = {other: policy for other, policy in known.items() if other != name}
+        mean, _ = returns_of(others, {name: known[name]}, np.delete(returns, i), log)
+        assert first.values[i] == pytest.approx(mean[0], abs=0.2 * spread)  # but for the weights of the grid
+        assert abs(first.values[i] - returns[i]) > 1e-3
+
+
+def test_a_gaussian_process_of_equal_returns_and_of_copies(log):
+    copies = {f"copy {i}": LinearGain(np.array([0.5, 0.0])) for i in range(3)}
+    estimates = GaussianProcess().estimate(named(0.2), log, known=copies, returns=[1.0, 1.0, 1.0])
+    assert estimates.values == pytest.approx(1) and estimates.standard_errors < 1
+    both = GaussianProcess().estimate(named(0.2), log, known=copies, returns=[1.0, 2.0, 3.0])
+    assert both.values == pytest.approx(2) and both.standard_errors < 2
+
+
+def test_a_gaussian_process_of_few_known_policies(log):
+    one = GaussianProcess().estimate(named(0.3), log, known=named(0.2), returns=[5.0])
+    assert one.values == pytest.approx(5) and one.standard_errors > 1
+    with pytest.raises(ValueError, match="is the only known policy"):
+        GaussianProcess().estimate(named(0.2), log, known=named(0.2), returns=[5.0])
+    two = GaussianProcess().estimate(named(0.2, 0.4), log, known=named(0.2, 0.4), returns=[5.0, 6.0])
+    np.testing.assert_allclose(two.values, [6, 5], rtol=2e-3)
