@@ -98,13 +98,11 @@ def emulated(cuda_module_for_cpu, monkeypatch):
 
     def call(kernel, **arguments):
         ran.append(kernel)
-        getattr(module, kernel)(0, *library._values(module, kernel, arguments))
+        getattr(module, kernel)(0, *library.by_position(module, kernel, arguments))
 
     monkeypatch.setattr(library, "call_cpu", call)
     monkeypatch.setattr(native, "_cuda", module)
-    # `ops.kmeans` and others are the functions of these modules.
-    for name in ("kmeans", "kmeans_init", "segment_attention"):
-        monkeypatch.setattr(importlib.import_module(f"sopr_fast.ops.{name}"), "needs_scratch", lambda device: True)
+    monkeypatch.setattr(library, "needs_scratch", lambda device: True)
     encoder = importlib.import_module("sopr_fast.ops.segment_encoder")
 
     class Encoder(torch.autograd.Function):

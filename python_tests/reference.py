@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from sopr_fast.ops.encoder_parameters import encoder_tensors
+from sopr_fast import ops
 
 # Dropout sites of csrc/philox.h.
 ATTENTION_WEIGHTS, AFTER_ATTENTION, INSIDE_FEED_FORWARD, AFTER_FEED_FORWARD = range(4)
@@ -187,7 +187,10 @@ def segment_encoder(
     """See `ops.segment_encoder`; computes in the dtype of its tensors, whatever its `precision`."""
     (subsets, count), clusters = rows.shape, offsets.shape[1] - 1
     inputs = states.shape[1] + columns.shape[2]
-    projection, stack = encoder_tensors(parameters, inputs, width, layers, feedforward, project)
+    shapes = ops.encoder_shapes(inputs, width, layers, feedforward, project)
+    pieces = parameters.split([math.prod(shape) for shape in shapes])
+    tensors = [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
+    projection, stack = tensors[: 2 * project], tensors[2 * project :]
     parts = []
     for cell, (policy, s) in enumerate(itertools.product(range(len(columns)), range(subsets))):
         segments, base = offsets[s], segment_base + cell * clusters
@@ -195,7 +198,8 @@ def segment_encoder(
         x = torch.cat([states[index], columns[policy, index]], 1)
         if projection:
             x = functional.linear(x, *projection).relu()
-        for layer, w in enumerate(stack):
+        for layer in range(layers):
+            w = stack[12 * layer : 12 * layer + 12]
             place = {"rng": rng, "level": level, "layer": layer, "segment_base": base}
             q, k, v = functional.linear(x, w[0], w[1]).view(len(x), 3, heads, width // heads).unbind(1)
             x1 = segment_attention(q, k, v, segments, dropout=dropout, **place).reshape(len(x), width)

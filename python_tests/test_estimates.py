@@ -16,10 +16,11 @@ def make(replicates=None, values=(1.0, 3.0, 2.0), **options):
 
 def test_table_lists_the_best_first():
     estimates = make(np.array([[0.0, 2.0], [3.0, 3.0]]), (1.0, 3.0), method="FQE")
-    heading, *rows = estimates.ranking().table().splitlines()
+    first, heading, *rows = estimates.table().splitlines()
+    assert first == "Estimates of 2 policies by FQE"
     assert heading.split() == ["rank", "policy", "score", "±", "error"]
     assert [row.split() for row in rows] == [["1", "b", "3.0000", "0.0000"], ["2", "a", "1.0000", "1.4142"]]
-    assert repr(estimates) == f"Estimates of 2 policies by FQE\n{estimates.ranking().table()}"
+    assert repr(estimates) == estimates.table()
     without = make(method="FQE")
     assert "error" not in str(without) and "nan" not in str(without)
     assert "b has the highest score of 3 candidates" in without._repr_html_()
@@ -27,7 +28,7 @@ def test_table_lists_the_best_first():
 
 def test_ranking_compares_replicates():
     replicates = np.random.default_rng(0).normal(0, [[1], [2], [3]], (3, 7))
-    ranking = make(replicates).ranking()
+    ranking = make(replicates)
     assert ranking.order == ["b", "c", "a"]
     np.testing.assert_array_equal(ranking.scores, [1, 3, 2])
     np.testing.assert_allclose(ranking.standard_errors, replicates.std(1, ddof=1))
@@ -38,7 +39,7 @@ def test_ranking_compares_replicates():
 
 def test_standard_errors_that_are_nan_stay_nan():
     replicates = np.array([[np.nan, np.nan, np.nan], [0.0, 1.0, 2.0], [1.0, 3.0, 2.0]])
-    ranking = make(replicates, (5.0, 1.0, 2.0)).ranking()
+    ranking = make(replicates, (5.0, 1.0, 2.0))
     assert ranking.order == ["a", "c", "b"]
     np.testing.assert_allclose(ranking.standard_errors, [np.nan, 1, 1])
     wins = ranking.win_probability

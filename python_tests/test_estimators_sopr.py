@@ -48,7 +48,7 @@ def test_win_probabilities_are_those_of_rank(log, known):
     ranker = sopr_fast.fit(policies, returns, log.states, config=CONFIG, seed=3)
     expected = ranker.rank(candidates).win_probability
     assert np.isnan(expected[-1]).all() and np.isfinite(expected[0, 1])
-    np.testing.assert_allclose(estimates.ranking().win_probability, expected, atol=1e-5)
+    np.testing.assert_allclose(estimates.win_probability, expected, atol=1e-5)
 
 
 def test_values_of_known_policies_have_the_moments_of_their_returns(log, known):

@@ -12,7 +12,7 @@ import torch
 from problems import KINDS_OF_ARRAYS, TINY, LinearPolicy, ladder, log, training_gains
 
 import sopr_fast
-from sopr_fast import Config, Subsets
+from sopr_fast import Subsets
 from sopr_fast.inputs.policies import Probabilities
 
 QUICK = dataclasses.replace(TINY, steps=2, subsets=2)
@@ -191,8 +191,6 @@ def test_numpy_options_are_kept_as_plain_ones():
     options = {"steps": np.int64(7), "dropout": np.float32(0.5), "class_token": np.True_}
     kept = json.loads(json.dumps(dataclasses.replace(TINY, **options).to_dict()))
     assert {name: kept[name] for name in options} == {"steps": 7, "dropout": 0.5, "class_token": True}
-    with pytest.raises(ValueError, match="unknown option depth"):
-        Config.from_dict({"depth": 3})
 
 
 @pytest.mark.parametrize("change", KINDS_OF_ARRAYS)

@@ -198,7 +198,7 @@ def test_the_composed_encoder_matches_float64(pool, monkeypatch):
 
 def test_the_backward_pass_of_the_mlp_drops_what_forward_dropped():
     (states, columns, rows, offsets, _), _ = problem([3, 40], **SMALL)
-    shape = {"width": 8, "layers": 1, "feedforward": 16, "project": False, "pool": True, "level": 0}
+    shape = {"width": 8, "layers": 1, "heads": 1, "feedforward": 16, "project": False}
     weights = torch.randn(2 * 8 * 16 + 8 + 16, generator=torch.Generator().manual_seed(0))
 
     def gradient(steps: int) -> torch.Tensor:

@@ -47,7 +47,7 @@ def from_released(
     except KeyError as missing:
         raise ValueError(f"not a released checkpoint: it has no {missing}") from None
     model = ScoringModel(input_dim, config)
-    renamed |= {name: value for name, value in model.named_buffers() if name.startswith("rows.")}
+    renamed |= {f"norm.{name}": model.norm.get_buffer(name) for name in ("count", "mean", "covariance")}
     for old, value in state_dict.items():
         new = _renamed(old, encoder)
         if new is not None and new.partition(".")[0] in dict(model.named_children()):
@@ -84,4 +84,4 @@ def _renamed(name: str, encoder: str) -> str | None:
     if encoder == "mlp":
         place = int(rest)
         return f"{level}.{place // 4}.{place % 4 // 3}.{leaf}"
-    return f"{level}.{rest}.{leaf}"
+    return f"{level}.{rest.removeprefix('layers.')}.{leaf}"

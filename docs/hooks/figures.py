@@ -82,7 +82,7 @@ def of_a_selection() -> dict[str, Figure | str]:
     return {
         "evaluation": evaluation.plot().figure,
         "selection": selection.plot().figure,
-        "estimates": estimates.ranking().plot(true).figure,
+        "estimates": estimates.plot(true).figure,
         "of-an-evaluation": report(evaluation),
         "of-a-selection": report(selection),
     }

@@ -228,9 +228,8 @@ def show(result: Any, text: str, options: argparse.Namespace) -> None:
         if options.plot is not None and is_first():
             from ..runtime.files import atomic_path
 
-            ranking = result.ranking() if hasattr(result, "ranking") else result
             with atomic_path(options.plot) as temporary:
-                ranking.plot().figure.savefig(temporary, dpi=150, format=options.plot.suffix[1:] or "png")
+                result.plot().figure.savefig(temporary, dpi=150, format=options.plot.suffix[1:] or "png")
         if options.report is not None and is_first():
             from ..reports import report
 

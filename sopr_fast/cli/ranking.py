@@ -130,7 +130,7 @@ def _fit(options: argparse.Namespace) -> None:
     )
     ranker.save(options.out)
     count = len(ranker.training_policies.names)
-    print(f"{printable(options.out)}: trained on {count} policies, {ranker.steps} steps")
+    print(f"{printable(options.out)}: trained on {count} policies, {ranker.config.steps} steps")
 
 
 def _rank(options: argparse.Namespace) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ..inputs.policies import Policy, probe
 from ..ranking.estimates import Estimates
-from ..runtime.fields import Check, option
+from ..runtime.fields import instance, option
 from ..runtime.options import current_device
 from ..sopr.acting import collect_shared
 from ..sopr.config import Config
@@ -20,15 +20,8 @@ from ..sopr.subsets import Drawing, Subsets
 from .estimator import Request
 from .supervised import SupervisedEstimator, as_arrays, read
 
-
-def _to_config(name: str, value: Any) -> Config:
-    if not isinstance(value, Config):
-        raise ValueError(f"{name} must be a Config, got {value!r}")
-    return value
-
-
 _CONFIG = Config()
-_config = Check(_to_config, lambda text: Config.from_dict(json.loads(text)))
+_config = replace(instance(Config, "a Config"), parse=lambda text: Config(**json.loads(text)))
 
 
 @dataclass(frozen=True)
@@ -88,7 +81,7 @@ class SOPR(SupervisedEstimator):
             ranking.names,
             ranking.scores * scale + offset,
             ranking.standard_errors * scale,
-            replicates,
+            replicates=replicates,
             method=self.name,
             diagnostics={
                 "scores": ranking.scores,

@@ -42,45 +42,28 @@ def check_arguments(shapes: Mapping[str, str], arguments: Mapping[str, Any]) -> 
             continue
         if value.dtype != (dtype := _INTEGERS.get(name, torch.float32)):
             raise TypeError(f"{name} must be {dtype}, got {value.dtype}")
-        dimensions = shape.split(", ")
-        expected = [_size(dimension, sizes) for dimension in dimensions]
-        if value.dim() != len(expected) or any(
-            wanted is not None and size != wanted for wanted, size in zip(expected, value.shape, strict=True)
+        dimensions = [int(d) if d.isdecimal() else sizes.get(d, d) for d in shape.split(", ")]
+        if value.dim() != len(dimensions) or any(
+            not isinstance(d, str) and d != size for d, size in zip(dimensions, value.shape, strict=True)
         ):
-            shown = ", ".join(str(d if size is None else size) for d, size in zip(dimensions, expected, strict=True))
-            raise ValueError(f"{name} must have shape ({shown}), got {tuple(value.shape)}")
-        for dimension, size in zip(dimensions, value.shape, strict=True):
-            letter, _, more = dimension.partition(" + ")
-            sizes.setdefault(letter, size - int(more or 0))
-
-
-def _size(dimension: str, sizes: Mapping[str, int]) -> int | None:
-    """Return the size of a dimension such as "G + 1" or "2", None if it is not known yet."""
-    letter, _, more = dimension.partition(" + ")
-    if letter.isdecimal():
-        return int(letter)
-    return sizes[letter] + int(more or 0) if letter in sizes else None
+            raise ValueError(f"{name} must have shape ({', '.join(map(str, dimensions))}), got {tuple(value.shape)}")
+        for d, size in zip(dimensions, value.shape, strict=True):
+            if isinstance(d, str):
+                letter = d.removesuffix(" + 1")
+                count = size - (letter != d)
+                sizes |= {letter: count, f"{letter} + 1": count + 1}
 
 
 def check_tensor(name: str, value: Any, shape: str) -> Tensor:
-    """Return `value`, contiguous, after the checks of `check_arguments`.
-
-    Raises:
-        TypeError: `value` is not a tensor, or of another dtype.
-        ValueError: `value` has another shape.
-    """
-    if value is None:
-        raise TypeError(f"{name} must be a tensor, got NoneType")
-    check_are_tensors({name: value}, [name])
+    """Return `value`, contiguous; raise as `check_arguments` does, or TypeError if it is no tensor."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
     check_arguments({name: shape}, {name: value})
     return value.contiguous()
 
 
 def is_checked(values: Tensor) -> bool:
-    """Return whether to look at values: on the CPU, and with SOPR_FAST_CUDA_DEBUG=1 on a GPU, which it waits for.
-
-    Capture of a graph allows no waiting.
-    """
+    """Return whether to look at values: on the CPU, and with SOPR_FAST_CUDA_DEBUG=1 on a GPU, but not in a capture."""
     if values.device.type == "cpu":
         return True
     return os.environ.get("SOPR_FAST_CUDA_DEBUG", "0") != "0" and not torch.cuda.is_current_stream_capturing()
@@ -120,10 +103,7 @@ def check_reverse_mode(operator: str, *arguments: Any) -> None:
 def check_dropout(
     probability: float, rng: Tensor | None, *, level: int, layer: int, site: int = 0, heads: int = 1
 ) -> bool:
-    """Return whether anything is dropped; raise for an invalid argument or one that the counters cannot hold.
-
-    csrc/philox.h lays out the counters.
-    """
+    """Return whether anything is dropped; raise for an argument that the counters of csrc/philox.h cannot hold."""
     if level not in (0, 1):
         raise ValueError(f"level must be 0 or 1, got {level}")
     if not 0 <= probability < 1:
@@ -137,24 +117,15 @@ def check_dropout(
     return True
 
 
-def check_points(points: Tensor) -> Tensor:
-    """Return the points of k-means problems, contiguous and detached."""
-    return check_tensor("points", points, "B, N, D").detach()
-
-
 def check_problems(points: Tensor, k: int) -> None:
     """Raise ValueError unless the points have columns, int32 numbers their rows, and 1 ≤ k ≤ N."""
-    check_rows("points", points)
-    if points.shape[2] < 1:
+    rows, columns = points.shape[1:]
+    if rows >= 2**31:
+        raise ValueError(f"points must have fewer than 2^31 rows a problem, got {rows}; pass fewer")
+    if columns < 1:
         raise ValueError(f"points must have at least one column, got shape {tuple(points.shape)}")
-    if not 1 <= k <= points.shape[1]:
-        raise ValueError(f"k must be between 1 and {points.shape[1]}, the number of points of a problem, got {k}")
-
-
-def check_rows(name: str, values: Tensor) -> None:
-    """Raise ValueError if int32 cannot number the rows of a problem, (B, N, …)."""
-    if values.shape[1] >= 2**31:
-        raise ValueError(f"{name} must have fewer than 2^31 rows a problem, got {values.shape[1]}; pass fewer")
+    if not 1 <= k <= rows:
+        raise ValueError(f"k must be between 1 and {rows}, the number of points of a problem, got {k}")
 
 
 def check_seeds(seeds: Tensor | int, points: Tensor) -> Tensor:

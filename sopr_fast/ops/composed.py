@@ -6,7 +6,6 @@ Gradients recompute a few policies at a time, so memory does not grow with polic
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..runtime import devices
 from ..runtime.devices import without_autocast
-from .encoder_parameters import encoder_tensors
+from .encoder_parameters import Options, encoder_shapes, views
 from .segment_attention import segment_attention
 from .segment_dropout import AFTER_ATTENTION, AFTER_FEED_FORWARD, INSIDE_FEED_FORWARD, segment_dropout
 from .segment_mean import segment_mean
@@ -32,41 +31,34 @@ def segment_encoder(
     offsets: Tensor,
     parameters: Tensor,
     *,
-    width: int,
-    layers: int,
-    heads: int,
-    feedforward: int,
-    project: bool = True,
-    pool: bool = True,
-    dropout: float = 0.0,
     rng: Tensor | None = None,
-    level: int = 0,
-    segment_base: int = 0,
-    **_: Any,
+    **values: Any,
 ) -> Tensor:
     """Compute `ops.segment_encoder` from smaller operators, always in fp32; keeps all activations for autograd."""
-    inputs = states.shape[1] + columns.shape[2]
-    projection, stack = encoder_tensors(parameters, inputs, width, layers, feedforward, project)
+    options, inputs = Options(**values), states.shape[1] + columns.shape[2]
+    width, heads, project = options.width, options.heads, options.project
+    tensors = views(parameters, encoder_shapes(inputs, width, options.layers, options.feedforward, project))
 
     def encode(x: Tensor, segments: Tensor) -> Tensor:
-        for layer, w in enumerate(stack):
-            place: dict[str, Any] = {"rng": rng, "level": level, "layer": layer, "segment_base": segment_base}
-            drop: Callable[..., Tensor] = functools.partial(
-                segment_dropout, offsets=segments, probability=dropout, **place
-            )
+        for layer in range(options.layers):
+            w = tensors[2 * project + 12 * layer :][:12]
+            drop = functools.partial(_dropped, segments=segments, rng=rng, options=options, layer=layer)
             # Three products, since the kernels would copy slices of one.
             q, k, v = (
                 _linear(x, weight, bias).view(len(x), heads, width // heads)
                 for weight, bias in zip(w[0].chunk(3), w[1].chunk(3), strict=True)
             )
-            mixed = segment_attention(q, k, v, segments, dropout=dropout, **place).reshape(len(x), width)
+            mixed = segment_attention(
+                q, k, v, segments, dropout=options.dropout, rng=rng, level=options.level, layer=layer,
+                segment_base=options.segment_base,
+            ).reshape(len(x), width)  # fmt: skip
             x = functional.layer_norm(x + drop(_linear(mixed, w[2], w[3]), site=AFTER_ATTENTION), (width,), w[4], w[5])
             inner = drop(_linear(x, w[6], w[7]).relu(), site=INSIDE_FEED_FORWARD)
             inner = drop(_linear(inner, w[8], w[9]), site=AFTER_FEED_FORWARD)
             x = functional.layer_norm(x + inner, (width,), w[10], w[11])
         return x
 
-    return _encode_tokens(states, columns, rows, offsets, projection, encode, pool)
+    return _encode_tokens(states, columns, rows, offsets, tensors[: 2 * project], encode, options.pool)
 
 
 def segment_encoder_backward(
@@ -81,17 +73,9 @@ def segment_encoder_backward(
     segment_base: int,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute the gradients of `ops.segment_encoder` from smaller operators, always in fp32.
+    """Return the gradients of the parameters and, if asked for, of the columns of `ops.segment_encoder`, in fp32.
 
     Recomputes a few policies at a time.
-
-    Args:
-        grad_out: Gradient of the output.
-        states: See `ops.segment_encoder`, as all other arguments that are not listed.
-        columns_grad: Also return the gradient of the columns.
-
-    Returns:
-        Gradients of the parameters and of the columns, or None for the latter.
     """
     parameters = parameters.detach().requires_grad_()
     grad_parameters = torch.zeros_like(parameters)
@@ -117,76 +101,37 @@ def mlp_encoder(
     offsets: Tensor,
     parameters: Tensor,
     *,
-    width: int,
-    layers: int,
-    feedforward: int,
-    project: bool,
-    pool: bool,
-    dropout: float,
     rng: Tensor | None,
-    level: int,
-    segment_base: int = 0,
+    **values: Any,
 ) -> Tensor:
-    """Encode every segment of every (policy, subset) with SOPR-MLP (paper section 4.4).
+    """Encode every segment of every (policy, subset) with SOPR-MLP (paper section 4.4), in fp32.
 
-    A layer is two linear maps with dropout and ReLU between them.
-
-    Args:
-        states: (U, dim_s) float32, shared by all policies.
-        columns: (P, U, dim_c) float32.
-        rows: (S, N) int32; see `ops.segment_encoder`.
-        offsets: (S, K + 1) int32; see `ops.segment_encoder`.
-        parameters: Weight and bias of the projection, if any, and of the two linear maps of every layer, flat.
-        width: Width E of the tokens.
-        layers: Number of layers.
-        feedforward: Width between the two maps of a layer.
-        project: Apply a linear map and ReLU to the tokens first.
-        pool: Return means of segments instead of tokens.
-        dropout: Probability of dropping a value.
-        rng: (2,) int64: seed and step. None disables dropout.
-        level: Level of the encoder, 0 or 1, which selects other dropout masks.
-        segment_base: Number of the first segment; see `ops.segment_encoder`.
-
-    Returns:
-        (P, S, K, E) float32, or (P, S, N, E) without pooling.
+    A layer is two linear maps with dropout and ReLU between them. All arguments and the result are those of
+    `ops.segment_encoder`, but for the parameters: weight and bias of the projection, if any, and of the two linear maps
+    of every layer, flat.
     """
+    options, inputs = Options(**values), states.shape[1] + columns.shape[2]
     rng = None if rng is None else rng.clone()  # the backward pass draws the masks again
-    inputs = states.shape[1] + columns.shape[2]
-    shapes = [(width, inputs), (width,)] if project else []
-    shapes += [(feedforward, width), (feedforward,), (width, feedforward), (width,)] * layers
-    parts = parameters.split([math.prod(shape) for shape in shapes])
-    tensors = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
-    projection, stack = tensors[: 2 * project], tensors[2 * project :]
+    width, feedforward, first = options.width, options.feedforward, 2 * options.project
+    shapes: list[tuple[int, ...]] = [(width, inputs), (width,)] * options.project
+    shapes += [(feedforward, width), (feedforward,), (width, feedforward), (width,)] * options.layers
+    tensors = views(parameters, shapes)
 
     def encode(some_columns: Tensor, base: int) -> Tensor:
+        some = options._replace(segment_base=base)
+
         def apply(x: Tensor, segments: Tensor) -> Tensor:
-            for i in range(layers):
-                widen, widen_bias, narrow, narrow_bias = stack[4 * i : 4 * i + 4]
-                inner = segment_dropout(
-                    _linear(x, widen, widen_bias), segments, probability=dropout, rng=rng, level=level, layer=i,
-                    site=INSIDE_FEED_FORWARD, segment_base=base,
-                )  # fmt: skip
+            for layer in range(options.layers):
+                widen, widen_bias, narrow, narrow_bias = tensors[first + 4 * layer :][:4]
+                inner = _linear(x, widen, widen_bias)
+                inner = _dropped(inner, segments, rng, some, layer, INSIDE_FEED_FORWARD)
                 x = _linear(inner.relu(), narrow, narrow_bias)
             return x
 
-        return _encode_tokens(states, some_columns, rows, offsets, projection, apply, pool)
+        return _encode_tokens(states, some_columns, rows, offsets, tensors[:first], apply, options.pool)
 
-    return _by_policies(columns, rows, offsets, encode, segment_base)
-
-
-def _groups(columns: Tensor, rows: Tensor, offsets: Tensor, segment_base: int) -> Iterator[tuple[int, Tensor, int]]:
-    """Yield the first policy, the columns and the first segment's number of groups of policies that fit in memory."""
-    size = max(1, MAX_TOKENS // max(1, rows.numel()))
-    for start in range(0, max(1, len(columns)), size):
-        yield start, columns[start : start + size], segment_base + start * len(rows) * (offsets.shape[1] - 1)
-
-
-def _by_policies(
-    columns: Tensor, rows: Tensor, offsets: Tensor, encode: Callable[[Tensor, int], Tensor], segment_base: int
-) -> Tensor:
-    """Encode a few policies at a time, given their columns and the number of the first segment."""
     encoded = []
-    for _, some_columns, base in _groups(columns, rows, offsets, segment_base):
+    for _, some_columns, base in _groups(columns, rows, offsets, options.segment_base):
         with without_autocast(some_columns.device):  # segment operators accept float32 only
             if torch.is_grad_enabled():
                 result = checkpoint(encode, some_columns, base, use_reentrant=False, preserve_rng_state=False)
@@ -194,6 +139,20 @@ def _by_policies(
                 result = encode(some_columns, base)
         encoded.append(result)
     return torch.cat(encoded)
+
+
+def _dropped(x: Tensor, segments: Tensor, rng: Tensor | None, options: Options, layer: int, site: int) -> Tensor:
+    return segment_dropout(
+        x, segments, probability=options.dropout, rng=rng, level=options.level, layer=layer, site=site,
+        segment_base=options.segment_base,
+    )  # fmt: skip
+
+
+def _groups(columns: Tensor, rows: Tensor, offsets: Tensor, segment_base: int) -> Iterator[tuple[int, Tensor, int]]:
+    """Yield the first policy, the columns and the first segment's number of groups of policies that fit in memory."""
+    size = max(1, MAX_TOKENS // max(1, rows.numel()))
+    for start in range(0, max(1, len(columns)), size):
+        yield start, columns[start : start + size], segment_base + start * len(rows) * (offsets.shape[1] - 1)
 
 
 def _encode_tokens(
@@ -208,13 +167,9 @@ def _encode_tokens(
     """Apply a function to the tokens of `ops.segment_encoder`, without waiting for a GPU.
 
     Args:
-        states: See `ops.segment_encoder`, as `columns`, `rows`, `offsets` and `pool`.
-        columns: Columns of P policies.
-        rows: Indices of states.
-        offsets: Offsets of the segments.
+        states: See there, as `columns`, `rows`, `offsets` and `pool`.
         projection: Weight and bias of a linear map that precedes, or nothing.
         encode: Function from tokens (T, width) and offsets of all segments to tokens.
-        pool: Return means of segments.
     """
     subsets, count = rows.shape
     clusters, policies = offsets.shape[1] - 1, len(columns)

@@ -1,10 +1,27 @@
-"""Layout of the flat parameters of `segment_encoder`."""
+"""Options of `segment_encoder` and the layout of its flat parameters."""
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from torch import Tensor
+
+
+class Options(NamedTuple):
+    """Arguments of encoders that are not tensors; see `segment_encoder`."""
+
+    width: int
+    layers: int
+    heads: int
+    feedforward: int
+    project: bool = True
+    pool: bool = True
+    dropout: float = 0.0
+    level: int = 0
+    segment_base: int = 0
+    precision: str = "fp32"
+    long_tiles: int = -1
 
 
 def encoder_shapes(
@@ -28,12 +45,7 @@ def encoder_shapes(
     return [(width, inputs), (width,)] * project + (attention + feed) * layers
 
 
-def encoder_tensors(
-    parameters: Tensor, inputs: int, width: int, layers: int, feedforward: int, project: bool
-) -> tuple[list[Tensor], list[list[Tensor]]]:
-    """Split flat parameters into the tensors of the projection (none without one) and the 12 tensors of each layer."""
-    shapes = encoder_shapes(inputs, width, layers, feedforward, project)
-    pieces = parameters.split([math.prod(shape) for shape in shapes])
-    tensors = [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
-    first = 2 * project
-    return tensors[:first], [tensors[i : i + 12] for i in range(first, len(tensors), 12)]
+def views(parameters: Tensor, shapes: list[tuple[int, ...]]) -> list[Tensor]:
+    """Return the tensors of these shapes, in order, of which flat parameters consist."""
+    parts = parameters.split([math.prod(shape) for shape in shapes])
+    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ..runtime import native
-from .checks import check_finite, check_points, check_problems, check_seeds, check_tensor
+from .checks import check_finite, check_problems, check_seeds, check_tensor
 from .kmeans_init import kmeans_init
-from .library import call, define, needs_scratch
+from .library import call, define
 
 
 class KMeans(NamedTuple):
@@ -79,8 +79,7 @@ def kmeans(
             for x, l, c in zip(points, labels, centroids):
                 c[:] = torch.stack([x[l == cluster].mean(0) for cluster in range(k)])
     """
-    points = check_points(points)
-    check_problems(points, k)
+    points = check_tensor("points", points, "B, N, D").detach()
     if not (iterations >= 0 and tolerance >= 0 and restarts >= 1):  # true of NaN
         raise ValueError(
             "iterations and tolerance must be at least 0 and restarts at least 1, "
@@ -127,9 +126,24 @@ def _kernel(points: Tensor, start: Tensor, iterations: int, tolerance: float) ->
     centroids, labels, inertia, steps, rows, offsets = outputs
     centroids.copy_(start)
     problems, count, width = points.shape
+    clusters = start.shape[1]
+
+    def scratch() -> dict[str, Tensor]:
+        return {
+            "squared": points.new_empty(problems, count),
+            "sums": points.new_empty(start.shape, dtype=torch.int64),
+            "sizes": points.new_empty(problems, clusters, dtype=torch.int64),
+            "scaled": points.new_empty(problems, clusters, native._cuda.kmeans_stride(width)),
+            "moved": points.new_empty(problems, clusters, dtype=torch.float64),
+            "order": points.new_empty(problems, count, dtype=torch.int32),
+            "anchors": points.new_empty(problems, count, dtype=torch.int32),
+            "ends": points.new_empty(problems, clusters, native._cuda.kmeans_distances, dtype=torch.int32),
+        }
+
     call(
         "kmeans",
         points.device,
+        scratch=scratch,
         points=points,
         centroids=centroids,
         labels=labels,
@@ -139,27 +153,12 @@ def _kernel(points: Tensor, start: Tensor, iterations: int, tolerance: float) ->
         steps_done=steps,
         problems=problems,
         count=count,
-        clusters=start.shape[1],
+        clusters=clusters,
         width=width,
         steps=iterations,
         tolerance=tolerance,
-        **(_scratch(points, start) if needs_scratch(points.device) else {}),
     )
     return outputs
-
-
-def _scratch(points: Tensor, start: Tensor) -> dict[str, Tensor]:
-    problems, count, width = points.shape
-    return {
-        "squared": points.new_empty(problems, count),
-        "sums": points.new_empty(start.shape, dtype=torch.int64),
-        "sizes": points.new_empty(start.shape[:2], dtype=torch.int64),
-        "scaled": points.new_empty(*start.shape[:2], native._cuda.kmeans_stride(width)),
-        "moved": points.new_empty(start.shape[:2], dtype=torch.float64),
-        "order": points.new_empty(problems, count, dtype=torch.int32),
-        "anchors": points.new_empty(problems, count, dtype=torch.int32),
-        "ends": points.new_empty(*start.shape[:2], native._cuda.kmeans_distances, dtype=torch.int32),
-    }
 
 
 def _fake(points: Tensor, start: Tensor, iterations: int, tolerance: float) -> tuple[Tensor, ...]:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ..runtime import native
-from .checks import check_finite, check_points, check_problems, check_seeds
-from .library import call, define, needs_scratch
+from .checks import check_finite, check_problems, check_seeds, check_tensor
+from .library import call, define
 
 
 def kmeans_init(
@@ -43,7 +43,7 @@ def kmeans_init(
 
         [sklearn.cluster.kmeans_plusplus(x.numpy(), k)[1] for x in points]  # with other random draws
     """
-    points = check_points(points)
+    points = check_tensor("points", points, "B, N, D").detach()
     if not 0 <= restart < 2**32:
         raise ValueError(f"restart must be between 0 and 2^32 - 1, got {restart}")
     if method not in ("k-means++", "random"):
@@ -55,9 +55,22 @@ def _kernel(points: Tensor, k: int, seeds: Tensor, restart: int, plus_plus: bool
     points, seeds = points.contiguous(), seeds.contiguous()
     rows = _fake(points, k, seeds, restart, plus_plus)
     problems, count, width = points.shape
+
+    def scratch() -> dict[str, Tensor]:
+        return {
+            "squared": points.new_empty(problems, count),
+            "weights": points.new_empty(problems, -(-count // native._cuda.kmeans_bin), dtype=torch.int64),
+            "labels": points.new_empty(problems, count, dtype=torch.int32),
+            "radii": points.new_empty(problems, count),
+            "order": points.new_empty(problems, count, dtype=torch.int32),
+            "anchors": points.new_empty(problems, count, dtype=torch.int32),
+            "ends": points.new_empty(problems, k, native._cuda.kmeans_distances, dtype=torch.int32),
+        }
+
     call(
         "kmeans_init",
         points.device,
+        scratch=scratch,
         points=points,
         seeds=seeds,
         rows=rows,
@@ -67,23 +80,8 @@ def _kernel(points: Tensor, k: int, seeds: Tensor, restart: int, plus_plus: bool
         width=width,
         restart=restart,
         plus_plus=plus_plus,
-        **(_scratch(points, k) if needs_scratch(points.device) else {}),
     )
     return rows
-
-
-def _scratch(points: Tensor, k: int) -> dict[str, Tensor]:
-    problems, count = points.shape[:2]
-    bins = -(-count // native._cuda.kmeans_bin)
-    return {
-        "squared": points.new_empty(problems, count),
-        "weights": points.new_empty(problems, bins, dtype=torch.int64),
-        "labels": points.new_empty(problems, count, dtype=torch.int32),
-        "radii": points.new_empty(problems, count),
-        "order": points.new_empty(problems, count, dtype=torch.int32),
-        "anchors": points.new_empty(problems, count, dtype=torch.int32),
-        "ends": points.new_empty(problems, k, native._cuda.kmeans_distances, dtype=torch.int32),
-    }
 
 
 def _fake(points: Tensor, k: int, seeds: Tensor, restart: int, plus_plus: bool) -> Tensor:

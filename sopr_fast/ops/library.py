@@ -30,18 +30,16 @@ def define(
 ) -> Callable:
     """Register `sopr_fast::<schema>` and return the operator.
 
+    Kernels read addresses, and compiled or exported code calls the operator itself, so the operator checks its
+    arguments.
+
     Args:
-        schema: Name, arguments and results in the syntax of `torch.library`.
+        schema: Name, arguments and results; `fake`, `backward` and `setup_context` are those of `torch.library` too.
         cpu: Kernel for CPU tensors.
-        fake: Shapes and dtypes of the results; see `torch.library.register_fake`.
-        shapes: Shapes of the tensors by name; see `check_arguments`. Kernels read addresses, and compiled or exported
-            code calls the operator itself, so the operator checks its arguments.
         cuda: Kernel for CUDA tensors, registered if the CUDA module is built.
+        shapes: Shapes of the tensors by name; see `check_arguments`.
         check_sizes: Raises if the sizes do not fit the other arguments.
-        check: Raises if the values of the arguments are invalid. Runs inside the operator, since compiled code sees
-            no values, but not while a CUDA graph is captured.
-        backward: See `torch.library.register_autograd`.
-        setup_context: See `torch.library.register_autograd`.
+        check: Raises if values are invalid; not called while a CUDA graph is captured, for which it would wait.
     """
 
     def checked(kernel: Callable, check: Callable | None) -> Callable:
@@ -50,7 +48,6 @@ def define(
             check_arguments(shapes, dict(zip(names, arguments, strict=True)))
             if check_sizes is not None:
                 check_sizes(*arguments)
-            # Checks would synchronize with a stream that is being captured.
             if check is not None and not (arguments[0].is_cuda and torch.cuda.is_current_stream_capturing()):
                 arguments = _private(arguments)
                 check(*arguments)
@@ -123,10 +120,7 @@ def _why_no_code(index: int | None) -> str:
 
 
 def _has_code(architecture: str, capability: int) -> bool:
-    """Return whether a GPU runs code that CMake built for an architecture.
-
-    It does if the code is machine code of the GPU's generation, or PTX of an earlier architecture.
-    """
+    """Return whether a GPU runs an architecture's code: machine code of its generation, or PTX of an earlier one."""
     number, _, kind = architecture.partition("-")
     if not number.isdigit():  # such as "native": built for the GPUs of this machine
         return True
@@ -134,19 +128,10 @@ def _has_code(architecture: str, capability: int) -> bool:
 
 
 def call_cpu(kernel: str, *, threads: int | None = None, **arguments: Any) -> None:
-    """Run a CPU kernel. Tensors are passed as addresses, None as a null address.
-
-    Args:
-        kernel: Name of the kernel.
-        threads: Threads that its workspace was made for, since their number may change meanwhile.
-        arguments: Keywords of the kernel.
-
-    Raises:
-        MemoryError: The scratch buffers do not fit in memory.
-    """
+    """Run a CPU kernel on as many threads as its workspace was made for: their number may change meanwhile."""
     threads = threads or native.threads()
     try:
-        getattr(native._cpu, kernel)(threads, *_values(native._cpu, kernel, arguments))
+        getattr(native._cpu, kernel)(threads, *by_position(native._cpu, kernel, arguments))
     except MemoryError as error:
         raise MemoryError(
             f"{kernel} needs more memory than is free; pass less at a time or, since each of the {threads} threads "
@@ -169,11 +154,13 @@ def call_cuda(kernel: str, device: torch.device, **arguments: Any) -> None:
     """Run a CUDA kernel on the current stream of a device."""
     with current_device(device):
         stream = torch.cuda.current_stream(device).cuda_stream
-        getattr(native._cuda, kernel)(stream, *_values(native._cuda, kernel, arguments))
+        getattr(native._cuda, kernel)(stream, *by_position(native._cuda, kernel, arguments))
 
 
-def call(kernel: str, device: torch.device, **arguments: Any) -> None:
-    """Run a kernel that the CPU and CUDA modules both have with the same keywords."""
+def call(kernel: str, device: torch.device, *, scratch: Callable[[], dict] = dict, **arguments: Any) -> None:
+    """Run a kernel of either module; `scratch` makes the buffers of a CUDA kernel, a CPU kernel allocates its own."""
+    if needs_scratch(device):
+        arguments |= scratch()
     if device.type == "cuda":
         call_cuda(kernel, device, **arguments)
     else:
@@ -181,7 +168,7 @@ def call(kernel: str, device: torch.device, **arguments: Any) -> None:
 
 
 def needs_scratch(device: torch.device) -> bool:
-    """Return whether kernels of a device take scratch buffers; CPU kernels allocate their own."""
+    """Return whether the kernels of a device take scratch buffers; a test of CUDA kernels on a CPU replaces it."""
     return device.type == "cuda"
 
 
@@ -190,14 +177,10 @@ def contiguous(*tensors: Any) -> tuple[Any, ...]:
     return tuple(None if tensor is None else tensor.contiguous() for tensor in tensors)
 
 
-def _values(module: Any, kernel: str, arguments: dict[str, Any]) -> list[Any]:
-    if (names := ", ".join(arguments)) != module.keywords[kernel]:
-        raise TypeError(f"{kernel} takes {module.keywords[kernel]}, got {names}")
-    return by_position(arguments)
-
-
-def by_position(arguments: Mapping[str, Any]) -> list[Any]:
-    """Return the arguments as kernels take them: tensors as addresses, None as a null address."""
-    return [
-        value.data_ptr() if isinstance(value, Tensor) else 0 if value is None else value for value in arguments.values()
-    ]
+def by_position(module: Any, kernel: str, arguments: Mapping[str, Any]) -> list[Any]:
+    """Return the arguments in the order of a kernel: tensors as addresses, None as a null address."""
+    names = module.keywords[kernel].split(", ")
+    if arguments.keys() != {*names}:
+        raise TypeError(f"{kernel} takes {', '.join(names)}, got {', '.join(arguments)}")
+    values = [arguments[name] for name in names]
+    return [value.data_ptr() if isinstance(value, Tensor) else 0 if value is None else value for value in values]

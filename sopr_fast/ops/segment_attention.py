@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .checks import check_dropout, check_offsets, check_tensor
-from .library import call, contiguous, define, differentiable_once, needs_scratch
+from .library import call, contiguous, define, differentiable_once
 from .segment_dropout import ATTENTION_WEIGHTS
 
 
@@ -61,62 +61,49 @@ def segment_attention(
     return _segment_attention(q, k, v, offsets, rng, scale, dropout, level, layer, segment_base)[0]
 
 
-class _Options(NamedTuple):
-    """Arguments of the operators that are not tensors."""
-
-    scale: float
-    dropout: float
-    level: int
-    layer: int
-    segment_base: int
-
-
-def _arguments(tensors: tuple[Any, ...], rng: Tensor | None, options: _Options) -> dict[str, Any]:
-    """Return the arguments that both kernels take.
-
-    Args:
-        tensors: q, k, v, offsets, out and statistics.
-        rng: Seed and step of dropout.
-        options: Other arguments of the operators.
-    """
-    q, k, v, offsets, out, statistics = tensors
-    return {
-        "q": q,
-        "k": k,
-        "v": v,
-        "offsets": offsets,
-        "out": out,
-        "statistics": statistics,
-        "segments": len(offsets) - 1,
-        "heads": q.shape[1],
-        "dim": q.shape[2],
-        "scale": options.scale,
-        "rng": rng,
-        "dropout": options.dropout,
-        "level": options.level,
-        "layer": options.layer,
-        "site": ATTENTION_WEIGHTS,
-        "segment_base": options.segment_base,
-        "order": torch.empty_like(offsets) if needs_scratch(offsets.device) else None,  # in which a GPU takes segments
-    }
+def _run(kernel: str, tensors: tuple[Any, ...], options: tuple[Any, ...], **gradients: Tensor) -> None:
+    """Run a kernel on q, k, v, offsets, out, statistics and rng, with the other arguments of the operators."""
+    q, k, v, offsets, out, statistics, rng = tensors
+    scale, dropout, level, layer, segment_base = options
+    call(
+        kernel,
+        q.device,
+        scratch=lambda: {"order": torch.empty_like(offsets)},  # in which a GPU takes segments
+        q=q,
+        k=k,
+        v=v,
+        offsets=offsets,
+        out=out,
+        statistics=statistics,
+        segments=len(offsets) - 1,
+        heads=q.shape[1],
+        dim=q.shape[2],
+        scale=scale,
+        rng=rng,
+        dropout=dropout,
+        level=level,
+        layer=layer,
+        site=ATTENTION_WEIGHTS,
+        segment_base=segment_base,
+        order=None,
+        **gradients,
+    )
 
 
 def _forward(
     q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, rng: Tensor | None, *options: Any
 ) -> tuple[Tensor, Tensor]:
-    q, k, v, offsets, rng = contiguous(q, k, v, offsets, rng)
     out, statistics = _fake(q)
-    call("segment_attention", q.device, **_arguments((q, k, v, offsets, out, statistics), rng, _Options(*options)))
+    _run("segment_attention", contiguous(q, k, v, offsets, out, statistics, rng), options)
     return out, statistics
 
 
 def _backward_kernel(grad_out: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
-    grad_out, *tensors, rng = contiguous(grad_out, *arguments[:7])
-    grads = tuple(map(torch.empty_like, tensors[:3]))
-    named = _arguments(tuple(tensors), rng, _Options(*arguments[7:]))
-    gradients = dict(zip(("grad_out", "grad_q", "grad_k", "grad_v"), (grad_out, *grads), strict=True))
-    call("segment_attention_backward", grad_out.device, **named, **gradients)
-    return grads
+    grad_out, *tensors = contiguous(grad_out, *arguments[:7])
+    grads = [torch.empty_like(each) for each in tensors[:3]]
+    named = dict(zip(("grad_q", "grad_k", "grad_v"), grads, strict=True))
+    _run("segment_attention_backward", tuple(tensors), arguments[7:], grad_out=grad_out, **named)
+    return tuple(grads)
 
 
 _SHAPES = {"q": "T, H, D", "k": "T, H, D", "v": "T, H, D", "offsets": "G + 1", "rng": "2"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
 import torch
@@ -14,27 +14,11 @@ from torch import Tensor
 from ..runtime import native
 from . import composed
 from .checks import check_are_tensors, check_arguments, check_dropout, common_device, is_checked
-from .encoder_parameters import encoder_shapes
+from .encoder_parameters import Options, encoder_shapes
 from .library import by_position, call, call_cpu, contiguous, current_device, define, differentiable_once
 
 _log = logging.getLogger(__name__)
 _TILE = 128  # rows
-
-
-class Options(NamedTuple):
-    """Arguments of the operators that are not tensors; see `segment_encoder`."""
-
-    width: int
-    layers: int
-    heads: int
-    feedforward: int
-    project: bool
-    pool: bool
-    dropout: float
-    level: int
-    segment_base: int
-    precision: str
-    long_tiles: int = -1
 
 
 def long_tiles(offsets: Tensor) -> int:
@@ -177,18 +161,12 @@ def _check_rows(states: Tensor, columns: Tensor, rows: Tensor, offsets: Tensor, 
         raise ValueError(f"rows must be in [0, {count}), the range of states, got {row.min()} … {row.max()}")
 
 
-def _fields(tensors: tuple[Any, ...], options: Options, *, out: Tensor | None, **more: Any) -> dict[str, Any]:
+def _fields(tensors: tuple[Any, ...], options: Options, **more: Any) -> dict[str, Any]:
     """Return the arguments of the kernels, with these instead of defaults."""
-    states, columns, rows, offsets, parameters, rng = tensors
+    states, columns, rows, offsets, *_ = tensors
     fields = {
-        "states": states,
-        "columns": columns,
-        "rows": rows,
-        "offsets": offsets,
-        "order": None,
-        "parameters": parameters,
-        "out": out,
-        "workspace": None,
+        **dict(zip(_SHAPES, tensors, strict=True)),
+        **options._asdict(),
         "policies": len(columns),
         "subsets": len(rows),
         "states_count": len(states),
@@ -196,26 +174,12 @@ def _fields(tensors: tuple[Any, ...], options: Options, *, out: Tensor | None, *
         "column_width": columns.shape[2],
         "subset_size": rows.shape[1],
         "clusters": offsets.shape[1] - 1,
-        "width": options.width,
-        "layers": options.layers,
-        "heads": options.heads,
-        "feedforward": options.feedforward,
-        "longest": 0,
-        "rng": rng,
-        "dropout": options.dropout,
-        "level": options.level,
-        "layer": 0,
-        "site": 0,
-        "segment_base": options.segment_base,
-        "project": options.project,
-        "pool": options.pool,
         "bf16": options.precision == "bf16",
-        "tape": None,
-        "kept": 0,
-        "blocks": None,
+        **dict.fromkeys(("order", "out", "workspace", "tape", "blocks")),
+        **dict.fromkeys(("longest", "layer", "site", "kept"), 0),
         "block_count": 1,
-        "long_tiles": options.long_tiles,
     }
+    del fields["precision"]
     return fields | more
 
 
@@ -228,7 +192,6 @@ def run_on_cpu(
     options: Options,
     fields: Mapping[str, Any],
     *,
-    out: Tensor | None = None,
     memory: Callable[[int], Tensor] = _fresh,
     **gradients: Any,
 ) -> None:
@@ -238,15 +201,11 @@ def run_on_cpu(
         tensors: States, columns, rows, offsets, parameters, rng.
         options: The other arguments of the operator.
         fields: Further arguments of the kernel, see `cpu_fields`.
-        out: Result of the forward pass.
         memory: Function from a number of floats to the workspace, by default fresh memory.
-        gradients: Further arguments of the backward pass.
     """
-    arguments = _fields(tensors, options, out=out, **fields)
-    threads = native.threads()
-    arguments["workspace"] = memory(
-        native._cpu.segment_encoder_workspace(bool(gradients), threads, *by_position(arguments))
-    )
+    arguments = _fields(tensors, options, **fields)
+    threads, values = native.threads(), by_position(native._cpu, "segment_encoder", arguments)
+    arguments["workspace"] = memory(native._cpu.segment_encoder_workspace(bool(gradients), threads, *values))
     call_cpu("segment_encoder_backward" if gradients else "segment_encoder", threads=threads, **arguments, **gradients)
 
 
@@ -259,13 +218,14 @@ def cpu_fields(offsets: Tensor) -> dict[str, Any]:
 
 def tape_size(tensors: tuple[Any, ...], options: Options, fields: Mapping[str, Any]) -> int:
     """Return the floats that the activations of a policy take."""
-    return native._cpu.segment_encoder_tape(*by_position(_fields(tensors, options, out=None, **fields)))
+    arguments = _fields(tensors, options, **fields)
+    return native._cpu.segment_encoder_tape(*by_position(native._cpu, "segment_encoder", arguments))
 
 
 def _forward(*arguments: Any) -> Tensor:
     tensors, options = contiguous(*arguments[:6]), Options(*arguments[6:])
     out = fake(*arguments)
-    run_on_cpu(tensors, options, cpu_fields(tensors[3]), out=out)
+    run_on_cpu(tensors, options, {**cpu_fields(tensors[3]), "out": out})
     return out
 
 
@@ -273,9 +233,10 @@ def _forward_cuda(*arguments: Any) -> Tensor:
     tensors, options = contiguous(*arguments[:6]), Options(*arguments[6:])
     out = fake(*arguments)
     fields = _fields(tensors, options, out=out)
-    if options.precision == "bf16" and not native._cuda.segment_encoder_uses_tensor_cores(*by_position(fields)):
+    values = by_position(native._cuda, "segment_encoder", fields)
+    if options.precision == "bf16" and not native._cuda.segment_encoder_uses_tensor_cores(*values):
         _log.info("segment_encoder: bf16 is computed in fp32, since tensor cores do not take this shape")
-    fields["workspace"] = out.new_empty(native._cuda.segment_encoder_workspace(*by_position(fields)))
+    fields["workspace"] = out.new_empty(native._cuda.segment_encoder_workspace(*values))
     call("segment_encoder", out.device, **fields)
     return out
 
@@ -350,13 +311,14 @@ def _backward_cuda(grad_out: Tensor, columns_grad: bool, *arguments: Any) -> tup
         raise NotImplementedError("segment_encoder is differentiable once")
     tensors, options = contiguous(*arguments[:6]), Options(*arguments[6:])
     grad_out = grad_out.contiguous()
-    fields = _fields(tensors, options, out=None)
+    fields = _fields(tensors, options)
+    values = by_position(native._cuda, "segment_encoder", fields)
     with current_device(grad_out.device):
-        if not native._cuda.segment_encoder_backward_uses_tensor_cores(*by_position(fields)):
+        if not native._cuda.segment_encoder_backward_uses_tensor_cores(*values):
             return composed.segment_encoder_backward(
                 grad_out, *tensors[:5], columns_grad=columns_grad, rng=tensors[5], **options._asdict()
             )
-        floats = native._cuda.segment_encoder_backward_workspace(columns_grad, *by_position(fields))
+        floats = native._cuda.segment_encoder_backward_workspace(columns_grad, *values)
     grad_parameters, grad_columns = _fake_backward(grad_out, columns_grad, *tensors)
     call(
         "segment_encoder_backward",

@@ -11,16 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .encoder_parameters import Options
 from .library import contiguous
-from .segment_encoder import Options, cpu_fields, fake, run_on_cpu, tape_size
+from .segment_encoder import cpu_fields, fake, run_on_cpu, tape_size
 
 
 class Arena:
-    """Memory for activations, which every training step uses again: fresh pages cost more than they save.
-
-    Args:
-        budget: Bytes that a step may take.
-    """
+    """Memory for activations, `budget` bytes, which every step uses again: fresh pages cost more than they save."""
 
     def __init__(self, budget: int) -> None:
         self._budget = budget // 4
@@ -39,12 +36,7 @@ class Arena:
         self._taken, self._left = 0, self._budget
 
     def take(self, size: int, most: int) -> tuple[Tensor, int]:
-        """Return memory for as many of `most` parts as the budget leaves, and their number.
-
-        Args:
-            size: Floats of a part.
-            most: Parts that are wanted.
-        """
+        """Return memory for as many of `most` parts of `size` floats as the budget leaves, and their number."""
         count = min(most, self._left // size) if size else 0
         self._left -= count * size
         if self._taken == len(self._buffers):
@@ -80,18 +72,9 @@ def segment_encoder_blocks(
     """Compute `segment_encoder` for trusted arguments in CPU memory, with a gradient of the parameters for each block.
 
     Args:
-        states: See `segment_encoder`, as `columns`, `rows`, `offsets`, `rng` and `options`.
-        columns: Columns of P policies.
-        rows: Indices of states.
-        offsets: Offsets of the clusters.
         parameters: The same parameters for every block; row b gets the gradient of block b.
         blocks: Numbers of policies in adjacent blocks; their sum is P.
         arena: Memory for activations; those of policies that do not fit are computed again in the backward pass.
-        rng: Seed and step of dropout.
-        options: Fields of `Options`.
-
-    Returns:
-        (P, S, K, E), or (P, S, N, E) without pooling. Differentiable once in `columns` and `parameters`.
     """
     return _Encode.apply(states, columns, rows, offsets, parameters, rng, Options(**options), blocks, arena)
 
@@ -105,7 +88,7 @@ class _Encode(torch.autograd.Function):
         ends = torch.from_numpy(np.cumsum([0, *blocks], dtype=np.int32))
         fields = cpu_fields(tensors[3]) | {"blocks": ends, "block_count": len(blocks)}
         fields["tape"], fields["kept"] = arena.take(tape_size(tensors, options, fields), len(columns))
-        run_on_cpu(tensors, options, fields, out=out, memory=arena.workspace)
+        run_on_cpu(tensors, options, fields | {"out": out}, memory=arena.workspace)
         ctx.save_for_backward(*tensors)
         ctx.others = options, fields, parameters.shape, arena
         return out

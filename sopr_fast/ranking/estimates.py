@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ..runtime.text import join_some
 from ..runtime.warn import warn
-from .ranking import Ranking, errors_of
-from .tables import SHORTENED, plain
+from .ranking import Ranking
+from .tables import plain
 
 
 class UncertainEstimateWarning(UserWarning):
@@ -29,61 +29,37 @@ def warn_about(reasons: dict[str, str], text: str) -> None:
         warn(text.format(listed), UncertainEstimateWarning)
 
 
-@dataclass(frozen=True, eq=False)
-class Estimates:
-    """Estimated values of P policies.
+@dataclass(frozen=True, eq=False, repr=False)
+class Estimates(Ranking):
+    """Ranking of P policies by estimated values.
+
+    Win probabilities compare replicates; they are NaN without any, and for policies whose standard error is NaN.
 
     Attributes:
-        names: (P,) names of the policies, in input order.
-        values: (P,) float64; larger is better. Discounted returns from initial states unless the estimator says
+        scores: (P,) float64 values; larger is better. Discounted returns from initial states unless the estimator says
             otherwise.
-        standard_errors: (P,) float64; NaN if unknown. By default the standard deviation of the replicates.
-        replicates: (P, R) float64 estimates by bootstrap samples or members of an ensemble, or None.
         method: Name of the estimator.
         diagnostics: Loss curves, effective sample sizes, errors of models; see each estimator.
     """
 
-    names: list[str]
-    values: np.ndarray
-    standard_errors: np.ndarray = None  # type: ignore[assignment]  # `__post_init__` fills it in
-    replicates: np.ndarray | None = None
+    _: KW_ONLY
     method: str = ""
     diagnostics: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.standard_errors is None:
-            object.__setattr__(self, "standard_errors", errors_of(self.replicates, len(self)))
+        super().__post_init__()
+        if self.method:
+            self.settings.setdefault("method", self.method)
 
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def ranking(self) -> Ranking:
-        """Return the ranking of the policies by value, for tables, frames and plots.
-
-        Win probabilities compare replicates; they are NaN without any, and for policies whose standard error is NaN.
-        """
-        return Ranking(
-            list(self.names),
-            self.values,
-            self.standard_errors,
-            replicates=self.replicates,
-            settings={"method": self.method} if self.method else {},
-        )
+    @property
+    def values(self) -> np.ndarray:
+        """(P,) float64 values, the scores."""
+        return self.scores
 
     def table(self, rows: int | None = None) -> str:
-        """Return the ranking as text of 80 columns, see `Ranking.table`.
-
-        Args:
-            rows: Number of policies beyond which only the first and the last five are shown; None for all.
-        """
+        """Return the method and the ranking as text of 80 columns, see `Ranking.table`."""
         count = f"{len(self)} polic{'y' if len(self) == 1 else 'ies'}"
-        return f"Estimates of {count} by {self.method or 'an unnamed method'}\n{self.ranking().table(rows)}"
-
-    def __repr__(self) -> str:
-        return self.table(SHORTENED)
-
-    def _repr_html_(self) -> str:
-        return self.ranking()._repr_html_()
+        return f"Estimates of {count} by {self.method or 'an unnamed method'}\n{super().table(rows)}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists and numbers, ready for JSON; critics and other callables are left out."""

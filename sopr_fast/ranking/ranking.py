@@ -41,19 +41,18 @@ class Training:
     settings: dict[str, Any]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Ranking:
     """Candidates ordered by score.
 
     Attributes:
         names: (P,) names of the candidates, in input order.
         scores: (P,) float64; larger is better.
-        standard_errors: (P,) float64 standard errors of the scores; NaN if unknown. Those of a
-            trained model measure the noise of drawing only subsets: for a foreign candidate they say nothing of how
-            wrong its score is, and tables and plots leave them out.
+        standard_errors: (P,) float64 standard errors of the scores, by default the standard deviation of the
+            replicates; NaN if unknown. Those of a trained model measure the noise of drawing only subsets: for a
+            foreign candidate they say nothing of how wrong its score is, and tables and plots leave them out.
         subset_scores: (P, S) float64 scores on each subset, whose mean is the score (paper section 3.2), or None.
-        replicates: (P, R) float64 joint replicates of the scores (subsets, bootstrap, ensemble), whose standard
-            deviation is the standard error, or None.
+        replicates: (P, R) float64 joint replicates of the scores (subsets, bootstrap, ensemble), or None.
         distances: (P,) action distance to the nearest training policy (Eq. 3), NaN if unknown, or None.
         distance_limit: Distance beyond which a candidate is foreign, or None.
         in_training: (P,) whether each candidate acts exactly as a training policy does, or None if unknown.
@@ -64,7 +63,7 @@ class Ranking:
 
     names: list[str]
     scores: np.ndarray
-    standard_errors: np.ndarray
+    standard_errors: np.ndarray = None  # type: ignore[assignment]  # `__post_init__` fills it in
     _: KW_ONLY
     subset_scores: np.ndarray | None = None
     replicates: np.ndarray | None = None
@@ -74,6 +73,13 @@ class Ranking:
     timings: dict[str, float] = field(default_factory=dict)
     training: Training | None = None
     settings: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.standard_errors is None:
+            errors = np.full(len(self), np.nan)
+            if self.replicates is not None and self.replicates.shape[1] > 1:
+                errors = self.replicates.std(1, ddof=1)
+            object.__setattr__(self, "standard_errors", errors)
 
     @classmethod
     def from_subsets(cls, names: list[str], subset_scores: np.ndarray, **fields: Any) -> Ranking:
@@ -86,8 +92,7 @@ class Ranking:
         """
         mean = subset_scores.mean(1)
         replicates = mean[:, None] + (subset_scores - mean[:, None]) / np.sqrt(subset_scores.shape[1])
-        errors = errors_of(replicates, len(names))
-        return cls(names, mean, errors, subset_scores=subset_scores, replicates=replicates, **fields)
+        return cls(names, mean, subset_scores=subset_scores, replicates=replicates, **fields)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -292,13 +297,6 @@ class Ranking:
     def _is_foreign(self) -> np.ndarray:
         """Return (P,) bool, True if foreign; False if the distance is unknown."""
         return np.array([bool(foreign) for foreign in self.foreign or [False] * len(self)], bool)
-
-
-def errors_of(replicates: np.ndarray | None, count: int) -> np.ndarray:
-    """Return the standard deviations (count,) of replicates (count, R); NaN if there are fewer than two."""
-    if replicates is None or replicates.shape[1] < 2:
-        return np.full(count, np.nan)
-    return replicates.std(1, ddof=1)
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:

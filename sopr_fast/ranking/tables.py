@@ -26,7 +26,7 @@ def to_text(cells: Mapping[str, Sequence[str]], *, left: Collection[str], rows: 
     Args:
         cells: Heading -> printed values, which may be untrusted.
         left: Headings of the columns of words, which are adjusted to the left; names come first.
-        rows: Rows beyond which only the first and the last five are shown; None for all.
+        rows: See `Ranking.table`.
     """
     import pandas
 
@@ -61,13 +61,7 @@ def plain(value: Any) -> Any:
 
 
 def to_html(heading: str, frame: pandas.DataFrame, rows: int = 20) -> str:
-    """Return a heading and a data frame as HTML that a notebook shows; text in them is escaped.
-
-    Args:
-        heading: What the table says, in a sentence.
-        frame: The table.
-        rows: Rows beyond which only the first and the last five are shown.
-    """
+    """Return a heading and a data frame, shortened to `rows`, as HTML of a notebook; text in them is escaped."""
     words = frame.select_dtypes(exclude=["number", "boolean", "bool"]).columns
     shown = frame.assign(**{head: frame[head].map(lambda value: printable(value)) for head in words})
     table: Any = shown.rename(columns=printable).to_html(

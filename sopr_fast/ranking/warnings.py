@@ -34,11 +34,7 @@ def warn_of_candidates(
 ) -> None:
     """Warn of foreign candidates, of those whose distance is unknown, and of those that were in training.
 
-    Args:
-        names: (P,) names of the candidates.
-        distances: (P,) action distances to the nearest training policy, NaN if unknown; or None.
-        distance_limit: Distance beyond which a candidate is foreign, or None.
-        in_training: (P,) whether each candidate acts exactly as a training policy does, or None.
+    The arguments are those of a `Ranking`.
     """
     if distances is not None and distance_limit is not None:
         rows = list(zip(names, distances.tolist(), strict=True))
@@ -63,12 +59,7 @@ def warn_of_candidates(
 
 
 def warn_of_states(states: Tensor, training: Tensor) -> None:
-    """Warn of columns of states that are far from those of training, as after a change of units.
-
-    Args:
-        states: (U, dim_s) states on which candidates are scored.
-        training: (R, dim_s) sample of the states of training.
-    """
+    """Warn of columns of states (U, dim_s) far from those of training (R, dim_s), as after a change of units."""
     states = states[:: -(-len(states) // len(training))].double()
     training = training.double()
     low, high = training.amin(0), training.amax(0)
@@ -93,7 +84,7 @@ def _width(states: Tensor) -> Tensor:
 
 
 def warn_of_scores(names: Sequence[str], scores: np.ndarray, distances: np.ndarray, usual: float) -> None:
-    """Warn of candidates that act differently, but whose scores are equal, or nearly the same for all.
+    """Warn of candidates that act differently, but whose scores (P, S) are equal, or nearly the same for all.
 
     Args:
         names: (P,) names of the candidates.

@@ -6,7 +6,6 @@ import datetime
 import os
 from typing import Any
 
-from ..ranking.estimates import Estimates
 from ..ranking.ranking import Ranking
 from ..runtime.extras import library
 from ..runtime.files import atomic_path, check_place
@@ -28,7 +27,7 @@ def check_report(path: str | os.PathLike) -> None:
 
 
 def report(
-    result: Ranking | Estimates | Evaluation | Selection,
+    result: Ranking | Evaluation | Selection,
     path: str | os.PathLike,
     *,
     title: str = "",
@@ -58,8 +57,6 @@ def report(
     from .rankings import ranking_page
     from .selections import selection_page
 
-    if isinstance(result, Estimates):
-        result = result.ranking()
     if not isinstance(result, Ranking) and returns is not None:
         raise TypeError("returns belong to the report of a ranking: leave them out")
     if isinstance(result, Ranking):

@@ -19,20 +19,12 @@ _TILE_BYTES = 256 << 20  # at most
 
 
 def collect_all(policies: list[Policy], states: Tensor, source: Tensor, layout: Layout) -> Tensor:
-    """Return the columns of every policy in every state, (P, U, dim_c).
+    """Return the columns of P policies in U states on the CPU, (P, U, dim_c); see `inputs.policies.collect`.
 
     They are kept on disk if they exceed 1 GiB, or a quarter of the free memory.
 
-    Args:
-        policies: P policies.
-        states: (U, dim_s) float32 on the CPU.
-        source: (U,) int64, their rows in the user's data.
-        layout: What the model reads of a policy.
-
     Raises:
         OSError: The disk has no room for them.
-        RuntimeError: A policy raised.
-        ValueError: A policy returned something else than its layout.
     """
     shape = (len(policies), len(states), layout.width)
     if 4 * np.prod(shape) > _MEMORY_TILES * tile_bytes(_TILE_BYTES):

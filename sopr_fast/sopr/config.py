@@ -27,13 +27,11 @@ class Config(Options):
         high_feedforward: Feed-forward width of the encoder over a policy's clusters.
         dropout: Dropout probability in training.
         encoder: "transformer" (SOPR-T) or "mlp" (SOPR-MLP, paper section 4.4).
-        input_norm: "batch" for batch norm after the input projection, or "none".
         score: "mean" for a linear map of the mean cluster vector, "sort" for one of the sorted cluster scores.
         class_token: Prepend a learned token to the cluster vectors; the score is the mean of its output.
         subset_size: States in a subset.
         clusters: Clusters in a subset.
         subsets: Subsets to train on, one a step, in turn; with as many as `steps` every step has its own.
-        kmeans_iterations: Largest number of k-means iterations.
         kmeans_restarts: Runs of k-means, of which the best is kept.
         steps: Updates; each scores training policies on one subset.
         policy_share: Share of the training policies that are drawn for a step, at least 4 of each 8; all with other
@@ -44,8 +42,6 @@ class Config(Options):
         learning_rate: Learning rate of Adam.
         warmup_steps: Steps in which the learning rate rises linearly.
         gradient_clip: Largest norm of the gradient; 0 for no limit.
-        action_noise: Standard deviation of the normal noise added to columns in training.
-        validation_subsets: Random subsets on which validation policies are scored after every fourth step and the last.
         validation_metric: What chooses the weights to keep, the latest best: "rank_correlation" or "loss".
         precision: Operands of matrix products when scoring, "fp32" or "bf16"; fp32 if the processor has no bf16,
             if a GPU uses no tensor cores, and for the MLP.
@@ -64,13 +60,11 @@ class Config(Options):
     high_feedforward: int = option(512, integer(1))
     dropout: float = option(0.1, number(below=1))
     encoder: str = option("transformer", choice("transformer", "mlp"))
-    input_norm: str = option("batch", choice("batch", "none"))
     score: str = option("mean", choice("mean", "sort"))
     class_token: bool = option(False, flag)
     subset_size: int = option(1024, integer(1))
     clusters: int = option(16, integer(1))
     subsets: int = option(120, integer(1))
-    kmeans_iterations: int = option(300, integer(1))
     kmeans_restarts: int = option(1, integer(1))
     steps: int = option(120, integer(1))
     policy_share: float = option(0.5, number(above=0, most=1))
@@ -79,8 +73,6 @@ class Config(Options):
     learning_rate: float = option(1e-3, number(above=0))
     warmup_steps: int = option(20, integer(0))
     gradient_clip: float = option(1.0, number())
-    action_noise: float = option(0.0, number())
-    validation_subsets: int = option(3, integer(1))
     validation_metric: str = option("rank_correlation", choice("rank_correlation", "loss"))
     precision: str = option("fp32", choice("fp32", "bf16"))
     training_precision: str = option("fp32", choice("fp32", "bf16"))
@@ -117,17 +109,3 @@ class Config(Options):
     def to_dict(self) -> dict[str, Any]:
         """Return every option by name, ready for JSON."""
         return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Config:
-        """Return the config with these options, and defaults elsewhere.
-
-        Args:
-            values: Options by name, as `to_dict` returns them.
-
-        Raises:
-            ValueError: An option is unknown or has a wrong value.
-        """
-        if unknown := sorted(set(values) - {field.name for field in dataclasses.fields(cls)}):
-            raise ValueError(f"unknown option {', '.join(unknown)}")
-        return cls(**values)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..inputs.accepted import ArrayLike, PoliciesLike, ReturnsLike, StatesLike
 from ..inputs.logs import Transitions
-from ..inputs.policies import Layout, Policy, check_actions, probe
+from ..inputs.policies import check_actions, probe
 from ..ranking.warnings import TrainingPolicyWarning
 from ..runtime import distributed
 from ..runtime.checkpoints import Checkpoint
@@ -25,8 +25,7 @@ from ..runtime.timing import Timings
 from ..runtime.warn import warn
 from .acting import collect_all
 from .config import Config
-from .known_policies import read_training, read_validation
-from .model import ScoringModel
+from .known_policies import with_known_returns, with_preferences
 from .ranker import Ranker
 from .subsets import Drawing, Subsets, read_states
 from .training import train
@@ -105,9 +104,14 @@ def fit(
 
     with timings.stage("drawing"):
         log = read_states(states)
-    known = [read_training(policies, returns, preferences, config)]
+    if preferences is None:
+        known = [with_known_returns("training", policies, returns, config)]
+    else:
+        known = [with_preferences(policies, returns, preferences, config)]
     if validation is not None:
-        known.append(read_validation(validation, known[0], config))
+        if not isinstance(validation, tuple | list) or len(validation) != 2:
+            raise TypeError("validation must be a pair (policies, returns)")
+        known.append(with_known_returns("validation", *validation, config, known[0].objective))
     with timings.stage("drawing"):
         drawn: Drawing | Subsets
         if isinstance(log, Subsets):
@@ -115,45 +119,49 @@ def fit(
             config = replace(config, subsets=count, subset_size=size, clusters=log.offsets.shape[1] - 1)
         else:
             drawn = Drawing.draw(log, config.subsets, size=config.subset_size, seed=seed)
-    labels = [part for some in known for part in (some.names, some.labels)]
+    labels = [part for some in known for part in (list(some.policies), some.labels)]
     file.identify(fingerprint(config.to_dict(), seed, *labels, drawn.states, drawn.rows))
     group.check_same(
         options=config, seed=seed, states=drawn.states, subsets=drawn.rows, policies_or_returns=file.fingerprints
     )
 
     with timings.stage("policies"):
-        width = states.actions.shape[1] if isinstance(states, Transitions) else None
-        layout, columns = _act([some.policies.for_log(drawn.states_count) for some in known], drawn, width)
-        sample = _spread(len(drawn.states), _SAMPLED_STATES)
+        acting = [some.policies.for_log(drawn.states_count) for some in known]
+        layout = probe(acting[0], drawn.states, drawn.source)
+        if isinstance(states, Transitions):
+            check_actions(acting[0], layout, states.actions.shape[1])
+        for others in acting[1:]:
+            probe(others, drawn.states, drawn.source, layout)
+        own = [blocks.policies_of(group.part(len(blocks))) for blocks in map(Blocks, map(len, acting))]
+        columns = [
+            collect_all(some[part], drawn.states, drawn.source, layout) for some, part in zip(acting, own, strict=True)
+        ]
+        count = len(drawn.states)
+        sample = torch.linspace(0, count - 1, min(_SAMPLED_STATES, count), dtype=torch.float64, device="cpu").long()
         sampled = [group.gather(some[:, sample].contiguous()) for some in columns]
-        _warn_of_copies(known[-1].names, *sampled)
+        _warn_of_copies(list(known[-1].policies), *sampled)
     with timings.stage("clustering"):
         subsets = drawn.clustered(config, device)
     with timings.stage("training"):
         hashes = [group.gather_objects([fingerprint(policy) for policy in some]) for some in columns]
         file.identify(fingerprint([policy for some in hashes for process in some for policy in process]))
         examples = [
-            Examples(acted.to(device), _own(len(some.policies)), some.labels, some.objective.to(device))
-            for some, acted in zip(known, columns, strict=True)
+            Examples(acted.to(device), part, some.labels, some.objective.to(device))
+            for some, part, acted in zip(known, own, columns, strict=True)
         ]
-        model, history = train(
-            subsets,
-            examples[0],
-            validation=examples[1] if validation is not None else None,
-            config=config,
-            seed=seed,
-            checkpoint=file,
-        )
-    scores = _mean_scores(model, subsets, examples[0])
+        model, history = train(subsets, *examples, config=config, seed=seed, checkpoint=file)
+    first = torch.arange(min(_SCORED_SUBSETS, len(subsets)), device="cpu")
+    scores = examples[0].scores(model, subsets, first).cpu().double().mean(1)
     mean, scale = 0.0, 1.0
     if config.loss == "mse":
-        mean, scale = known[0].mean - known[0].scale * float(scores.mean()), known[0].scale
+        scale = known[0].objective.scale
+        mean = known[0].objective.mean - scale * float(scores.mean())
     return Ranker(
         model=model,
         layout=layout,
         state_dim=subsets.state_dim,
         training_policies=TrainingPolicies(
-            known[0].names, drawn.states[sample], drawn.source[sample], sampled[0], scores * scale + mean
+            list(known[0].policies), drawn.states[sample], drawn.source[sample], sampled[0], scores * scale + mean
         ),
         subsets=subsets.to("cpu").take(min(keep_subsets, len(subsets))) if keep_subsets else None,
         history=history,
@@ -162,34 +170,6 @@ def fit(
         return_scale=scale,
         timings=timings,
     )
-
-
-def _own(count: int) -> slice:
-    """Return which of `count` policies this process computes."""
-    blocks = Blocks(count)
-    return blocks.policies_of(distributed.current().part(len(blocks)))
-
-
-def _act(
-    policies: list[list[Policy]], drawn: Drawing | Subsets, logged_actions: int | None
-) -> tuple[Layout, list[Tensor]]:
-    """Return the layout of the training policies, and the columns of this process's policies of each kind.
-
-    Args:
-        policies: M training policies, and V validation policies if there are any.
-        drawn: U drawn states.
-        logged_actions: Width of the logged actions, or None.
-
-    Returns:
-        The layout; (m, U, dim_c) and (v, U, dim_c).
-    """
-    states, source = drawn.states, drawn.source
-    layout = probe(policies[0], states, source)
-    if logged_actions is not None:
-        check_actions(policies[0], layout, logged_actions)
-    for validation in policies[1:]:
-        probe(validation, states, source, layout)
-    return layout, [collect_all(some[_own(len(some))], states, source, layout) for some in policies]
 
 
 def _warn_of_copies(names: list[str], training: Tensor, validation: Tensor | None = None) -> None:
@@ -206,14 +186,3 @@ def _warn_of_copies(names: list[str], training: Tensor, validation: Tensor | Non
             "them, so they do not show when to stop: validate on other policies",
             TrainingPolicyWarning,
         )
-
-
-def _spread(count: int, most: int) -> Tensor:
-    """Return indices of at most `most` of `count` rows, evenly spread."""
-    return torch.linspace(0, count - 1, min(most, count), dtype=torch.float64, device="cpu").long()
-
-
-def _mean_scores(model: ScoringModel, subsets: Subsets, examples: Examples) -> Tensor:
-    """Return the mean scores over the first subsets, (M,) float64."""
-    first = torch.arange(min(_SCORED_SUBSETS, len(subsets)), device="cpu")
-    return examples.scores(model, subsets, first).cpu().double().mean(1)

@@ -75,20 +75,10 @@ class EncoderLayer(nn.Module):
         ]  # fmt: skip
 
 
-class MLPLayer(nn.ModuleList):
-    """The two linear maps of a layer of SOPR-MLP."""
-
-    def in_order(self) -> list[torch.Tensor]:
-        """Return the parameters in the order that `composed.mlp_encoder` reads."""
-        return list(self.parameters())
-
-
-class Stack(nn.Module):
-    """Copies of one layer."""
-
-    def __init__(self, layer: EncoderLayer, count: int) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(copy.deepcopy(layer) for _ in range(count))
+def stack(width: int, feedforward: int, layers: int, generator: torch.Generator) -> nn.ModuleList:
+    """Return copies of one transformer layer."""
+    layer = EncoderLayer(width, feedforward, generator)
+    return nn.ModuleList(copy.deepcopy(layer) for _ in range(layers))
 
 
 def mlp(width: int, feedforward: int, layers: int, generator: torch.Generator) -> nn.ModuleList:
@@ -99,7 +89,7 @@ def mlp(width: int, feedforward: int, layers: int, generator: torch.Generator) -
     return nn.ModuleList(_mirrored_pair(width, feedforward, generator) for _ in range(layers))
 
 
-def _mirrored_pair(width: int, feedforward: int, generator: torch.Generator) -> MLPLayer:
+def _mirrored_pair(width: int, feedforward: int, generator: torch.Generator) -> nn.ModuleList:
     """Return layers that map x to Wᵀ relu(W x) - Wᵀ relu(-W x) = Wᵀ W x ("looks-linear", Balduzzi et al. 2017).
 
     Wᵀ W is the identity if `feedforward` is even and at least twice `width`.
@@ -116,4 +106,4 @@ def _mirrored_pair(width: int, feedforward: int, generator: torch.Generator) -> 
             layer.weight.copy_(weight)
             layer.bias.zero_()
         layers.append(layer)
-    return MLPLayer(layers)
+    return nn.ModuleList(layers)

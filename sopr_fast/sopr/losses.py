@@ -30,46 +30,37 @@ class Objective:
         targets: What scores are compared with, on the device of the scores.
         flat: Loss of equal scores.
         floor: Smallest possible loss.
+        mean: Mean by which returns are standardised, if they are.
+        scale: Standard deviation by which returns are standardised.
     """
 
     of: Callable[[Tensor, Tensor], Tensor]
     targets: Tensor
     flat: float
     floor: float
+    mean: float = 0.0
+    scale: float = 1.0
 
     @classmethod
-    def from_preferences(cls, targets: Tensor) -> Objective:
-        """Return the pairwise objective of labels (M, M), see `Pairs`."""
+    def of_pairs(cls, targets: Tensor, tie_margin: float = 0.0) -> Objective:
+        """Return the pairwise objective of returns (M,) or of labels (M, M), see `pair_labels`."""
 
         def loss(scores: Tensor, targets: Tensor) -> Tensor:
-            return pairwise(scores, Pairs.of(targets))
+            return pairwise(scores, targets, tie_margin)
 
-        return cls(loss, targets, math.log(2), pairwise_floor(Pairs.of(targets)))
+        return cls(loss, targets, math.log(2), pairwise_floor(targets, tie_margin))
 
     @classmethod
     def from_returns(cls, config: Config, returns: np.ndarray, mean: float, scale: float) -> Objective:
-        """Return the objective that the config names.
-
-        Args:
-            config: Options of the training.
-            returns: (M,) returns.
-            mean: Mean by which returns are standardised.
-            scale: Standard deviation by which returns are standardised.
-        """
+        """Return the objective that the config names, of returns (M,) which are standardised by `mean` and `scale`."""
         if config.loss == "pairwise":
-            all_returns = torch.tensor(returns, device="cpu")  # a copy: arrays of pandas are read-only
-
-            def loss(scores: Tensor, returns: Tensor) -> Tensor:
-                return pairwise(scores, Pairs.of_returns(returns, config.tie_margin))
-
-            floor = pairwise_floor(Pairs.of_returns(all_returns, config.tie_margin))
-            return cls(loss, all_returns, math.log(2), floor)
+            return cls.of_pairs(torch.tensor(returns, device="cpu"), config.tie_margin)
         standard = torch.from_numpy((returns - mean) / scale).float()
         if config.loss == "listwise":
-            entropy = listwise(standard, standard)
-            return cls(listwise, standard, math.log(len(returns)), float(entropy))
-        flat = mean_squared_error(torch.zeros_like(standard), standard)
-        return cls(mean_squared_error, standard, float(flat), 0.0)
+            flat, floor = math.log(len(returns)), float(listwise(standard, standard))
+            return cls(listwise, standard, flat, floor, mean, scale)
+        flat = float(mean_squared_error(torch.zeros_like(standard), standard))
+        return cls(mean_squared_error, standard, flat, 0.0, mean, scale)
 
     def to(self, device: torch.device) -> Objective:
         """Return the same objective for scores on a device."""
@@ -80,54 +71,39 @@ class Objective:
         return self.of(scores, self.targets if policies is None else self.targets[policies])
 
 
-@dataclass(frozen=True)
-class Pairs:
-    """The paper's labels y of the pairs i < j of M policies: 1 where i is better, 0 where worse, 0.5 for a tie.
+def pair_labels(targets: Tensor, tie_margin: float) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Yield the paper's labels y of the pairs i < j of M policies, as many rows i at a time as fit.
 
-    They are made a few rows at a time.
+    A label is 1 if i is better, 0 if it is worse, 0.5 for a tie.
 
-    Attributes:
-        count: M.
-        rows: Function from a slice of policies i to their labels, (rows, M), NaN for unknown pairs.
+    Args:
+        targets: (M,) returns, or (M, M) labels with NaN for unknown pairs.
+        tie_margin: Largest difference of returns that is a tie.
+
+    Yields:
+        Rows; their labels (rows, M), 0 for pairs that do not count; whether each pair counts.
     """
-
-    count: int
-    rows: Callable[[slice], Tensor]
-
-    @classmethod
-    def of(cls, targets: Tensor) -> Pairs:
-        """Return the pairs of labels (M, M)."""
-        return cls(len(targets), lambda rows: targets[rows])
-
-    @classmethod
-    def of_returns(cls, returns: Tensor, tie_margin: float) -> Pairs:
-        """Return the pairs of returns (M,); differences up to the margin are ties."""
-
-        def labels(rows: slice) -> Tensor:
-            difference = returns[rows, None] - returns
-            return torch.where(difference.abs() <= tie_margin, 0.5, (difference > 0).float())
-
-        return cls(len(returns), labels)
-
-    def chunks(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Yield rows, their labels with 0 for other pairs, and whether pairs count, as many rows at a time as fit."""
-        at_once = max(1, _PAIRS // self.count)
-        for first in range(0, self.count, at_once):
-            rows = slice(first, min(first + at_once, self.count))
-            labels = self.rows(rows)
-            known = torch.ones(labels.shape, dtype=torch.bool, device=labels.device).triu(1 + first) & ~labels.isnan()
-            yield rows, labels.nan_to_num(0.0), known
+    count = len(targets)
+    at_once = max(1, _PAIRS // count)
+    for first in range(0, count, at_once):
+        rows = slice(first, min(first + at_once, count))
+        labels = targets[rows]
+        if targets.dim() == 1:
+            difference = labels[:, None] - targets
+            labels = torch.where(difference.abs() <= tie_margin, 0.5, (difference > 0).float())
+        known = torch.ones(labels.shape, dtype=torch.bool, device=labels.device).triu(1 + first) & ~labels.isnan()
+        yield rows, labels.nan_to_num(0.0), known
 
 
 class _PairwiseLoss(torch.autograd.Function):
     """Equation 1; the gradient is computed with the loss, so that nothing of the size of all pairs is kept."""
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, pairs: Pairs) -> Tensor:
+    def forward(ctx: Any, scores: Tensor, targets: Tensor, tie_margin: float) -> Tensor:
         total = scores.new_zeros((), dtype=torch.float64)
         count = scores.new_zeros((), dtype=torch.int64)
         slopes = torch.zeros_like(scores, dtype=torch.float64)
-        for rows, labels, known in pairs.chunks():
+        for rows, labels, known in pair_labels(targets, tie_margin):
             difference = scores[rows, None] - scores
             loss = functional.softplus(difference) - labels * difference
             total += torch.where(known, loss, 0.0).sum(dtype=torch.float64)
@@ -139,25 +115,25 @@ class _PairwiseLoss(torch.autograd.Function):
         return (total / count).to(scores.dtype)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None, None]:
         (slopes,) = ctx.saved_tensors
-        return slopes * gradients[0], None
+        return slopes * gradients[0], None, None
 
 
-def pairwise(scores: Tensor, pairs: Pairs) -> Tensor:
+def pairwise(scores: Tensor, targets: Tensor, tie_margin: float = 0.0) -> Tensor:
     """Return the mean binary cross-entropy of sigmoid(score_i - score_j) over known pairs i < j (Eq. 1).
 
     Args:
         scores: (M,) scores.
-        pairs: Labels of their pairs.
+        targets: See `pair_labels`, as `tie_margin`.
     """
-    return cast(Tensor, _PairwiseLoss.apply(scores, pairs))
+    return cast(Tensor, _PairwiseLoss.apply(scores, targets, tie_margin))
 
 
-def pairwise_floor(pairs: Pairs) -> float:
+def pairwise_floor(targets: Tensor, tie_margin: float = 0.0) -> float:
     """Return the smallest pairwise loss: ln 2 for each tie, 0 for every other pair, on average."""
     ties, count = 0, 0
-    for _, labels, known in pairs.chunks():
+    for _, labels, known in pair_labels(targets, tie_margin):
         ties += int(((labels == 0.5) & known).sum())
         count += int(known.sum())
     return math.log(2) * ties / count

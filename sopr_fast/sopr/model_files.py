@@ -19,7 +19,7 @@ from .model import ScoringModel
 from .subsets import Subsets
 from .training_policies import TrainingPolicies
 
-_FORMAT = 6
+_FORMAT = 7
 
 
 def _to_history(name: str, value: Any) -> dict[str, Any]:
@@ -65,11 +65,7 @@ def write_model(
     subsets: Subsets | None,
     **plain: Any,
 ) -> None:
-    """Write the arguments of a `Ranker` to one file, whole or not at all; `plain` are numbers and lists of them.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Write the arguments of a `Ranker` to one file, whole or not at all; `plain` are numbers and lists of them."""
     tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
     tensors |= {f"training_policies.{name}": getattr(training_policies, name) for name in _TRAINING}
     if subsets is not None:
@@ -88,13 +84,7 @@ def write_model(
 
 
 def read_model(path: str | os.PathLike) -> dict[str, Any]:
-    """Return the arguments of the `Ranker` in a file.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        IsADirectoryError: The path is a folder.
-        ValueError: The file is truncated, damaged, or of another kind or format.
-    """
+    """Return the arguments of the `Ranker` in a file; see `ranker.load`."""
     tensors, description = load_tensors(path, "model")
     if description.get("format") != _FORMAT:
         written = printable(f"{description.get('format')}, written by sopr_fast {description.get('sopr_fast')}")
@@ -111,7 +101,7 @@ def _restore(tensors: dict[str, Tensor], description: dict[str, Any]) -> dict[st
     weights, training, subsets = by_prefix(tensors, "model", "training_policies", "subsets")
     size = sum(value.numel() for value in weights.values())
     fields = _DESCRIPTION("description", description)
-    config, layout = Config.from_dict(fields["config"]), Layout(**fields["layout"])
+    config, layout = Config(**fields["config"]), Layout(**fields["layout"])
     state_dim, names = fields["state_dim"], fields["training_policies"]
     if layout.width != (2 if layout.kind == "gaussian" else 1) * layout.action_dim:
         raise ValueError(f"layout has {layout.width} columns for {layout.action_dim} actions of kind {layout.kind!r}")
@@ -124,11 +114,18 @@ def _restore(tensors: dict[str, Tensor], description: dict[str, Any]) -> dict[st
         raise ValueError(f"config needs more weights than the {size} of the file")
     model = ScoringModel(input_dim, config)
     model.load_state_dict(weights)
+    kept = None
+    if subsets:
+        if fields["states_count"] is None:
+            raise ValueError("states_count is missing")
+        kept = Subsets.from_tensors(subsets, fields["states_count"])
+        if kept.state_dim != state_dim:
+            raise ValueError(f"subsets have states of {kept.state_dim} columns, the model reads {state_dim}")
     return {
         "model": model,
         "layout": layout,
         "training_policies": TrainingPolicies(names, **training),
-        "subsets": _read_subsets(subsets, fields["states_count"], state_dim) if subsets else None,
+        "subsets": kept,
         **{name: fields[name] for name in ("state_dim", "history", "seed", "return_mean", "return_scale")},
     }
 
@@ -136,21 +133,7 @@ def _restore(tensors: dict[str, Tensor], description: dict[str, Any]) -> dict[st
 def _least_size(config: Config, input_dim: int) -> int:
     """Return a lower bound on the number of weights of a model."""
     attention = 4 * config.width if config.encoder == "transformer" else 0
-    low, high = (
-        layers * config.width * (2 * feedforward + attention)
-        for layers, feedforward in (
-            (config.low_layers, config.low_feedforward),
-            (config.high_layers, config.high_feedforward),
-        )
-    )
+    low = config.low_layers * (2 * config.low_feedforward + attention)
+    high = config.high_layers * (2 * config.high_feedforward + attention)
     sorted_scores = config.clusters if config.score == "sort" else 0
-    return input_dim * config.width + low + high + sorted_scores
-
-
-def _read_subsets(tensors: dict[str, Tensor], states_count: int | None, state_dim: int) -> Subsets:
-    if states_count is None:
-        raise ValueError("states_count is missing")
-    subsets = Subsets.from_tensors(tensors, states_count)
-    if subsets.state_dim != state_dim:
-        raise ValueError(f"subsets have states of {subsets.state_dim} columns, the model reads {state_dim}")
-    return subsets
+    return config.width * (input_dim + low + high) + sorted_scores

@@ -71,7 +71,7 @@ class Ranker:
     def __repr__(self) -> str:
         subsets = "no" if self.subsets is None else len(self.subsets)
         return (
-            f"Ranker(trained on {len(self.training_policies.names)} policies in {self.steps} steps, "
+            f"Ranker(trained on {len(self.training_policies.names)} policies in {self.config.steps} steps, "
             f"states of width {self.state_dim}, {self.layout.kind} policies of action width {self.layout.action_dim}, "
             f"{subsets} subsets kept{', collapsed' if self.collapsed else ''})"
         )
@@ -80,11 +80,6 @@ class Ranker:
     def config(self) -> Config:
         """Options of model and training."""
         return self.model.config
-
-    @property
-    def steps(self) -> int:
-        """Steps that training took, fewer than `config.steps` if it stopped early."""
-        return len(self.history.get("loss", ())) or self.config.steps
 
     @property
     def collapsed(self) -> bool:
@@ -202,14 +197,9 @@ class Ranker:
         width = log.state_dim if isinstance(log, Subsets) else log.shape[1]
         if width != self.state_dim:
             raise ValueError(f"states have {width} columns, the model was trained on {self.state_dim}")
-        if isinstance(log, Subsets):
-            self._check_clusters(log)
-            return (log if subsets is None else log.take(subsets)).to("cpu"), log
-        return Drawing.draw(log, subsets or _SUBSETS, size=self.config.subset_size, seed=seed), log
-
-    def _check_clusters(self, subsets: Subsets) -> None:
-        """Check that the model can read clustered subsets, and warn if they are unlike those of its training."""
-        (size, clusters), config = (subsets.rows.shape[1], subsets.offsets.shape[1] - 1), self.config
+        if not isinstance(log, Subsets):
+            return Drawing.draw(log, subsets or _SUBSETS, size=self.config.subset_size, seed=seed), log
+        size, clusters, config = log.rows.shape[1], log.offsets.shape[1] - 1, self.config
         if config.score == "sort" and clusters != config.clusters:
             raise ValueError(
                 f"subsets have {clusters} clusters, but a model with score='sort' needs the {config.clusters} it was "
@@ -220,17 +210,12 @@ class Ranker:
                 f"subsets have {size} states in {clusters} clusters, but the model was trained on subsets of "
                 f"{config.subset_size} states in {config.clusters} clusters: scores and errors may differ"
             )
+        return (log if subsets is None else log.take(subsets)).to("cpu"), log
 
     def _act(self, policies: list[Policy], drawn: Drawing | Subsets, *, log_is_known: bool) -> tuple[Tensor, Tensor]:
         """Return the columns of policies in the U drawn states and in the R sampled ones of training.
 
-        Args:
-            policies: P policies.
-            drawn: The drawn states, on the CPU.
-            log_is_known: Whether the sampled states are rows of the log; otherwise arrays of actions answer any row.
-
-        Returns:
-            (P, U, dim_c) and (P, R, dim_c).
+        Arrays of actions answer any row for the sampled states, unless these are known to be rows of the log.
         """
         training, count = self.training_policies, len(drawn.states)
         sampled = training.source if log_is_known else drawn.source[:1].expand(len(training.source))
@@ -240,13 +225,7 @@ class Ranker:
         return columns[:, :count], columns[:, count:]
 
     def _score(self, columns: Tensor, drawn: Drawing | Subsets, timings: Timings) -> np.ndarray:
-        """Return scores of all processes' candidates, (P, S) float64, in the units of `return_mean` and `return_scale`.
-
-        Args:
-            columns: (p, U, dim_c) columns of this process's candidates in the drawn states.
-            drawn: Subsets of these states, which are clustered if they are not yet.
-            timings: Seconds by stage, to which this method adds.
-        """
+        """Return scores of all processes' candidates, (P, S) float64, from the columns (p, U, dim_c) of this process's."""
         device = current().device or self.device
         model = self.model if device == self.device else copy.deepcopy(self.model).to(device)
         with timings.stage("clustering"):
@@ -309,11 +288,8 @@ def rank(
     """Rank candidates with a trained model: `Ranker.rank` in one call.
 
     Args:
-        candidates: Policies to rank.
-        states: Logged states, or None for the subsets kept with the model.
+        candidates: See `Ranker.rank`, as `states`, `subsets` and `seed`.
         model: A `Ranker` or the path of a saved one; None for the path in the environment variable SOPR_FAST_MODEL.
-        subsets: See `Ranker.rank`, as for all arguments below.
-        seed: Seed of drawing subsets.
 
     Raises:
         OSError: The model cannot be read.

@@ -23,14 +23,10 @@ def score_grid(
     chosen: Tensor | None = None,
     precision: str | None = None,
 ) -> Tensor:  # (P, S) float32
-    """Return scores in eval mode; a cell depends neither on other cells nor on tiling or threads.
+    """Return scores in eval mode on the chosen subsets, by default all, which are on the device of the model.
 
-    Args:
-        model: The scoring model.
-        subsets: Clustered subsets, on the device of the model.
-        columns: (P, U, dim_c) columns; from the CPU, a tile is copied while another is computed.
-        chosen: Indices of the subsets to score on; all by default.
-        precision: Operands of matrix products; by default those of the model.
+    A cell depends neither on other cells nor on tiling or threads. From the CPU, a tile of columns is copied while
+    another is computed.
     """
     device = subsets.rows.device
     was_training = model.training
@@ -44,45 +40,37 @@ def score_grid(
     try:
         with torch_on_one_thread():
             for p in range(0, len(columns), policies_at_once):
-                policy_columns = put(columns[p : p + policies_at_once], device)
-                tile = _Tile(model, subsets, policy_columns, precision, subsets_at_once)
-                for s in range(0, len(chosen), subsets_at_once):
-                    some = slice(s, s + subsets_at_once)
-                    scores[p : p + policies_at_once, some] = tile.scores(chosen[some])
+                some = slice(p, p + policies_at_once)
+                _score_policies(
+                    model, subsets, put(columns[some], device), chosen, precision, scores[some], subsets_at_once
+                )
     finally:
         model.train(was_training)
     return scores
 
 
-class _Tile:
-    """Scores of some policies on a few subsets at a time, in tensors that stay in place for a CUDA graph."""
+def _score_policies(
+    model: ScoringModel,
+    subsets: Subsets,
+    columns: Tensor,
+    chosen: Tensor,
+    precision: str | None,
+    scores: Tensor,
+    at_once: int,
+) -> None:
+    """Write the scores of some policies, a few subsets at a time, in tensors that stay in place for a CUDA graph."""
+    in_place, tile = torch.zeros_like(chosen[:at_once]), columns.new_empty(len(columns), at_once)
 
-    def __init__(
-        self,
-        model: ScoringModel,
-        subsets: Subsets,
-        columns: Tensor,
-        precision: str | None,
-        size: int,
-    ) -> None:
-        self._model, self._subsets, self._columns = model, subsets, columns
-        self._options = {"precision": precision, "long_tiles": subsets.long_tiles}
-        device = subsets.rows.device
-        self._chosen = torch.zeros(size, dtype=torch.int64, device=device)
-        self._scores = columns.new_empty(len(columns), size)
-        self._replayed = Replayed(self._compute, device)
+    def score(some: Tensor) -> Tensor:
+        rows, offsets = subsets.rows[some], subsets.offsets[some]
+        return model(subsets.states, columns, rows, offsets, precision=precision, long_tiles=subsets.long_tiles)
 
-    def scores(self, chosen: Tensor) -> Tensor:
-        """Return scores on the chosen subsets; the next call overwrites them."""
-        if len(chosen) < len(self._chosen):
-            return self._run(chosen)
-        self._chosen.copy_(chosen)
-        self._replayed()
-        return self._scores
-
-    def _compute(self) -> None:
-        self._scores.copy_(self._run(self._chosen))
-
-    def _run(self, chosen: Tensor) -> Tensor:
-        rows, offsets = self._subsets.rows[chosen], self._subsets.offsets[chosen]
-        return self._model(self._subsets.states, self._columns, rows, offsets, **self._options)
+    replayed = Replayed(lambda: tile.copy_(score(in_place)), columns.device)
+    for s in range(0, len(chosen), at_once):
+        some = chosen[s : s + at_once]
+        if len(some) < at_once:
+            scores[:, s:] = score(some)
+        else:
+            in_place.copy_(some)
+            replayed()
+            scores[:, s : s + at_once] = tile

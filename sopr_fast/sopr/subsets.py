@@ -105,11 +105,7 @@ class Subsets:
         return Drawing.draw(log, count, size=size, seed=seed).clustered(config, torch.device("cpu"))
 
     def clustered(self, config: Config, device: torch.device) -> Subsets:
-        """Return the same subsets on a device; they are clustered already, see `Drawing.clustered`.
-
-        Raises:
-            ValueError: Rows or offsets refer to what is not there; kernels on a GPU would not notice.
-        """
+        """Return the same subsets on a device, as `Drawing.clustered` does; checked, since a GPU reads wrong rows."""
         self.check()
         return self.to(device)
 
@@ -186,11 +182,7 @@ class Subsets:
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor], states_count: int) -> Subsets:
-        """Return subsets of the tensors in a file.
-
-        Raises:
-            ValueError: A tensor is missing, of a wrong shape, or refers to states that are not there.
-        """
+        """Return subsets of the tensors in a file; raise ValueError if they do not fit each other."""
         sizes = check_tensors(tensors, _LAYOUT)
         subsets = cls(**tensors, states_count=states_count)
         source = subsets.source
@@ -205,14 +197,7 @@ class Subsets:
 
 
 def as_subsets(states: Any) -> Subsets | None:
-    """Return clustered subsets, or None if `states` are neither subsets nor the path of a file of them.
-
-    Args:
-        states: `Subsets`; a path, which ends in .safetensors if `Subsets.save` wrote it; or anything else.
-
-    Raises:
-        FileNotFoundError, IsADirectoryError, ValueError: See `Subsets.load`.
-    """
+    """Return clustered subsets, or those of a file (*.safetensors); None if `states` are anything else."""
     if isinstance(states, str | os.PathLike) and os.fspath(states).endswith(".safetensors"):
         return Subsets.load(states)
     return states if isinstance(states, Subsets) else None
@@ -244,14 +229,7 @@ class Drawing:
 
     @classmethod
     def draw(cls, log: StoredStates, count: int, *, size: int, seed: int) -> Drawing:
-        """Draw subsets without replacement, see `Subsets.draw`.
-
-        Args:
-            log: (rows, dim_s) states.
-            count: Number of subsets, S.
-            size: States in a subset, N.
-            seed: Seed, 0 or more.
-        """
+        """Draw S = `count` subsets of N = `size` states without replacement, see `Subsets.draw`."""
         seed, count = check_integer("seed", seed, 0), check_integer("subsets", count, 1)
         if check_integer("subset_size", size, 1) > len(log):
             raise ValueError(
@@ -291,13 +269,8 @@ class Drawing:
         centroids = [states.new_empty(0, clusters, states.shape[1])]
         with progress_bar(len(members), "clustering", "subset") as bar:
             for some, own_seeds in zip(members.split(_CLUSTERED_AT_ONCE), seeds.split(_CLUSTERED_AT_ONCE), strict=True):
-                clustering = ops.kmeans(
-                    states[some.long()],
-                    clusters,
-                    iterations=config.kmeans_iterations,
-                    restarts=config.kmeans_restarts,
-                    seeds=own_seeds,
-                )
+                points, restarts = states[some.long()], config.kmeans_restarts
+                clustering = ops.kmeans(points, clusters, restarts=restarts, seeds=own_seeds)
                 rows.append(some.gather(1, clustering.rows.long()))
                 offsets.append(clustering.offsets)
                 centroids.append(clustering.centroids)
@@ -315,11 +288,7 @@ class Drawing:
 def _draw_distinct(generator: np.random.Generator, total: int, size: int, seen: np.ndarray) -> np.ndarray:
     """Return `size` distinct integers below `total`, in work that grows only with `size`.
 
-    Args:
-        generator: Source of random numbers.
-        total: Number of integers to choose from.
-        size: Number of integers.
-        seen: (total,) scratch buffer, False before and after.
+    `seen` is a scratch buffer, (total,), False before and after.
     """
     if 2 * size > total:
         return generator.permutation(total)[:size]

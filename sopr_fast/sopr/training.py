@@ -39,11 +39,7 @@ class CollapsedTrainingWarning(UserWarning):
 
 
 def warn_of_collapse(cause: str = "") -> None:
-    """Warn that all scores of a model are equal.
-
-    Args:
-        cause: Further text of the message.
-    """
+    """Warn that all scores of a model are equal; the cause ends the message."""
     warn(
         "training collapsed: the model scores all policies alike, so its ranking means nothing. Train with a lower "
         f"learning_rate, more warmup_steps or another seed{cause}",
@@ -61,34 +57,22 @@ class Progress:
     best_step: int | None = None
     history: dict[str, list[float]] = field(default_factory=dict)
 
-    def record(self, **values: float) -> None:
-        for name, value in values.items():
-            self.history.setdefault(name, []).append(value)
-
 
 def train(
     subsets: Subsets,
     examples: Examples,
+    validation: Examples | None = None,
     *,
-    validation: Examples | None,
     config: Config,
     seed: int,
     checkpoint: Checkpoint | None = None,
 ) -> tuple[ScoringModel, dict[str, Any]]:
-    """Return a trained model in eval mode and the history of its training.
+    """Return a trained model in eval mode and the history of its training; see `sopr_fast.fit`.
 
     Everything random depends only on (seed, attempt, step), so a resumed run ends as an uninterrupted one. Processes
     of one group share the policies and end with the same bits, whatever their number; process 0 writes. A collapsed run
-    starts afresh with a lower learning rate, at most twice.
-
-    Args:
-        subsets: Clustered subsets, on the device that computes.
-        examples: Training policies.
-        validation: Validation policies, which choose the weights to keep, or None to keep the last.
-        config: Options of model and training.
-        seed: Seed of everything random.
-        checkpoint: File to resume from and to write, or None. On a GPU, where a copy of the state would wait for it, an
-            interrupted run resumes from the last state written, at most ten seconds earlier.
+    starts afresh with a lower learning rate, at most twice. On a GPU, where a copy of the state would wait for it, an
+    interrupted run resumes from the last state written, at most ten seconds earlier.
 
     Raises:
         KeyboardInterrupt: Training was interrupted; the checkpoint has been written.
@@ -144,7 +128,7 @@ class _Trainer:
         self.update = Update(self.model, self.subsets, self.examples, self.validation, self.config)
 
     def _random(self, purpose: str) -> np.random.Generator:
-        place = ("weights", "validation", "noise", "dropout", "policies").index(purpose)
+        place = {"weights": 0, "validation": 1, "dropout": 3, "policies": 4}[purpose]
         return np.random.default_rng([self.seed, self.at.attempt, self.at.step, place])
 
     def step(self) -> None:
@@ -165,7 +149,8 @@ class _Trainer:
             return
         names = _CURVES if self.validation else _CURVES[:1]
         for values in torch.stack(self._unread).tolist():
-            self.at.record(**dict(zip(names, values, strict=True)))
+            for name, value in zip(names, values, strict=True):
+                self.at.history.setdefault(name, []).append(value)
         self._unread.clear()
         if self.validation is not None:
             best_step = int(self.update.best_step)
@@ -177,8 +162,9 @@ class _Trainer:
 
     def collapsed(self) -> bool:
         self.read()
-        if self.at.step < _FEWEST_STEPS_TO_JUDGE:
-            return self._scores_are_equal()
+        if self.at.step < _FEWEST_STEPS_TO_JUDGE:  # whose loss is too noisy
+            scores = self._first_scores()
+            return not scores.max() - scores.min() > _EQUAL * scores.abs().max()
         return self._is_flat(self._recent_loss())
 
     def _recent_loss(self) -> float:
@@ -187,11 +173,6 @@ class _Trainer:
     def _is_flat(self, loss: float) -> bool:
         gained = self.objective.flat - loss
         return not gained > 0.02 * (self.objective.flat - self.objective.floor)
-
-    def _scores_are_equal(self) -> bool:
-        """Return whether scores are equal up to rounding; the loss of a short run is too noisy for that."""
-        scores = self._first_scores()
-        return not scores.max() - scores.min() > _EQUAL * scores.abs().max()
 
     def _first_scores(self) -> Tensor:
         """Return the scores of the training policies on the first subset, (M,)."""
@@ -238,13 +219,8 @@ class _Trainer:
         collapsed = self.collapsed() and self._is_flat(self.objective.loss(self._first_scores()).item())
         if collapsed:
             warn_of_collapse(self._describe_columns())
-        history = {
-            **self.at.history,
-            "best_step": self.at.best_step,
-            "restarts": self.at.attempt,
-            "collapsed": collapsed,
-        }
-        return self.model.eval(), history
+        outcome = {"best_step": self.at.best_step, "restarts": self.at.attempt, "collapsed": collapsed}
+        return self.model.eval(), {**self.at.history, **outcome}
 
     def state(self) -> State:
         self.read()

@@ -34,39 +34,23 @@ class TrainingPolicies:
     scores: Tensor
 
     @cached_property
-    def between(self) -> np.ndarray:
-        """(M, M) float64 action distances between training policies."""
-        return policy_distances(self.columns, self.columns)
-
-    @property
     def distance_limit(self) -> float:
         """Twice the upper quartile of the distances from a training policy to its nearest other, repeats left out.
 
         Not the largest of them: the first snapshot of a training run is far from all others.
         """
-        return _FOREIGN * float(np.quantile(self._leave_one_out, 0.75))
-
-    @cached_property
-    def _leave_one_out(self) -> np.ndarray:
-        """Distance from each distinct policy to its nearest other; 0 if all act alike."""
-        first = (self.between == 0).argmax(1) == np.arange(len(self.between))
-        between = self.between[np.ix_(first, first)]
+        between = policy_distances(self.columns, self.columns)
+        first = (between == 0).argmax(1) == np.arange(len(between))
+        between = between[np.ix_(first, first)]
         np.fill_diagonal(between, np.inf if len(between) > 1 else 0)
-        return between.min(1)
+        return _FOREIGN * float(np.quantile(between.min(1), 0.75))
 
 
 def compare(columns: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
     """Return action distances (Eq. 3) of policies to known ones, and whether they act as the nearest of these.
 
     Policies act alike up to rounding. Each column is judged by its own size: a large one does not hide differences of
-    others.
-
-    Args:
-        columns: (P, R, dim_c) columns of policies in a sample of states.
-        known: (M, R, dim_c) columns of the known policies there.
-
-    Returns:
-        (P, M) float64 distances; (P,) bool.
+    others. Columns (P, R, dim_c) and (M, R, dim_c) give (P, M) float64 distances and (P,) bool.
     """
     distances, same = np.empty((len(columns), len(known))), np.empty(len(columns), bool)
     for i in range(len(columns)):

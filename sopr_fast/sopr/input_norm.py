@@ -1,0 +1,149 @@
+"""Batch norm of projected rows [state, columns], by the exact moments of the rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..runtime import devices
+
+_AT_ONCE = 8  # policies whose moments a GPU computes at a time
+
+
+class Moments(NamedTuple):
+    """Moments of rows of width D, in float64.
+
+    Attributes:
+        mean: (D,) mean.
+        covariance: (D, D) biased covariance.
+        row_count: () number of rows.
+    """
+
+    mean: Tensor
+    covariance: Tensor
+    row_count: Tensor
+
+
+class InputNorm(nn.BatchNorm1d):
+    """Batch norm after the input projection, which folds both into one affine map.
+
+    Buffers `count`, `mean` and `covariance` are the moments of the rows, averaged over all batches.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+    momentum: float
+    count: Tensor
+    mean: Tensor
+    covariance: Tensor
+
+    def __init__(self, width: int, input_dim: int) -> None:
+        super().__init__(width, dtype=torch.float32, device="cpu")
+        for name, shape in (("count", ()), ("mean", (input_dim,)), ("covariance", (input_dim, input_dim))):
+            self.register_buffer(name, torch.zeros(shape, dtype=torch.float64, device="cpu"))
+
+    @torch.no_grad()
+    def observe(self, moments: Moments, projection: nn.Linear) -> None:
+        """Add the moments of a training batch to those that evaluation mode uses."""
+        mean, covariance, count = moments
+        unbias = count / (count - 1).clamp(min=1)
+        wide, bias = projection.weight.double(), projection.bias
+        unbiased = ((wide @ covariance) * wide).sum(1) * unbias
+        self.running_mean.lerp_((wide @ mean + bias.double()).to(bias.dtype), self.momentum)
+        self.running_var.lerp_(unbiased.to(bias.dtype), self.momentum)
+        self.count += 1
+        self.mean += (mean - self.mean) / self.count
+        self.covariance += (covariance * unbias - self.covariance) / self.count
+
+    @torch.no_grad()
+    def settle(self, projection: nn.Linear) -> None:
+        """Set the running moments to those of all rows seen, if there were any, under the weights as they are.
+
+        The running moments are of earlier weights, which matters if the mean of a column is large.
+        """
+        weight, seen = projection.weight.double(), self.count > 0
+        mean = weight @ self.mean + projection.bias.double()
+        variance = ((weight @ self.covariance) * weight).sum(1)
+        self.running_mean.copy_(torch.where(seen, mean, self.running_mean.double()))
+        self.running_var.copy_(torch.where(seen, variance, self.running_var.double()))
+
+    def fold(self, projection: nn.Linear, moments: Moments | None) -> tuple[Tensor, Tensor]:
+        """Return weight and bias of projection and norm as one map, by the moments of a batch or the running ones."""
+        weight, bias = projection.weight, projection.bias
+        wide = weight.double()
+        if moments is not None:
+            variance, shift = ((wide @ moments.covariance) * wide).sum(1), -(wide @ moments.mean)
+        else:
+            variance, shift = self.running_var.double(), bias.double() - self.running_mean.double()
+        scale = self.weight.double() * torch.rsqrt(variance + self.eps)
+        return (scale[:, None] * wide).to(weight.dtype), (self.bias.double() + scale * shift).to(bias.dtype)
+
+
+def part_moments(
+    states: Tensor,  # (U, dim_s)
+    columns: Tensor,  # (P, U, dim_c)
+    rows: Tensor,  # (S, N)
+    blocks: Sequence[slice],
+) -> Tensor:
+    """Return what `merge_moments` needs of some of the policies, (B, 1 + dim_c + D dim_c) float64.
+
+    These are, of each block of policies, the number of rows, their mean columns, and sums of products of centred rows
+    and columns. On a GPU each policy is a block, so that few kernels do all.
+    """
+    index = rows.reshape(-1).long()
+    drawn = states[index].double()
+    drawn -= drawn.mean(0)
+    if devices.runs_ahead(columns.device):
+        # Always as many policies at a time, the last one repeatedly, so that libraries choose the same kernel, and a
+        # policy's moments have the same bits, whatever other policies this process has.
+        starts = range(0, len(columns), _AT_ONCE)
+        policy = torch.arange(len(starts) * _AT_ONCE, device=index.device).clamp(max=len(columns) - 1)[:, None]
+        parts = [_policy_moments(drawn, columns[policy[first : first + _AT_ONCE], index]) for first in starts]
+        parts = [torch.cat(parts)[: len(columns)]] if parts else []
+    else:
+        parts = [_block_moments(drawn, columns[policies][:, index])[None] for policies in blocks]
+    width = columns.shape[2]
+    return torch.cat([drawn.new_empty(0, 1 + width + (drawn.shape[1] + width) * width), *parts])
+
+
+def _policy_moments(drawn: Tensor, taken: Tensor) -> Tensor:
+    """Return the moments of each policy from centred states (T, dim_s) and columns (P, T, dim_c)."""
+    centred = taken.double()
+    mean = centred.mean(1)
+    centred -= mean[:, None]
+    count = torch.full_like(mean[:, :1], taken.shape[1])
+    return torch.cat([count, mean, (drawn.T @ centred).flatten(1), (centred.mT @ centred).flatten(1)], 1)
+
+
+def _block_moments(drawn: Tensor, taken: Tensor) -> Tensor:
+    """Return the moments of all policies of a part, from the same arguments, a policy at a time."""
+    mean = taken.double().mean((0, 1))
+    across, own = mean.new_zeros(taken.shape[1:]), mean.new_zeros(len(mean), len(mean))
+    for policy in taken:
+        centred = policy.double() - mean
+        across += centred
+        own += centred.T @ centred
+    count = mean.new_tensor([taken.shape[0] * taken.shape[1]])
+    return torch.cat([count, mean, (drawn.T @ across).flatten(), own.flatten()])
+
+
+def merge_moments(states: Tensor, rows: Tensor, blocks: Tensor) -> Moments:
+    """Return the moments of the rows of all policies from the results of `part_moments`, (B, 1 + dim_c + D dim_c)."""
+    drawn = states[rows.reshape(-1).long()].double()
+    state_mean = drawn.mean(0)
+    drawn -= state_mean
+    total, dim = len(drawn), drawn.shape[1]
+    width = (math.isqrt((dim + 1) ** 2 + 4 * (blocks.shape[1] - 1)) - dim - 1) // 2
+    counts, means, cross, own = blocks.split([1, width, dim * width, width * width], 1)
+    count = counts.sum()
+    mean = (counts * means).sum(0) / count
+    apart = means - mean
+    cross = cross.sum(0).view(dim, width) / count  # states are centred, so means of parts do not matter
+    own = (own.sum(0).view(width, width) + (counts * apart).T @ apart) / count
+    top = torch.cat([drawn.T @ drawn / total, cross], 1)
+    bottom = torch.cat([cross.T, own], 1)
+    return Moments(torch.cat([state_mean, mean]), torch.cat([top, bottom]), count)
