@@ -18,7 +18,7 @@ from workload import CLUSTERS, SIZE, actions_on, forward_gflop
 from sopr_fast import Subsets
 from sopr_fast.ops.segment_encoder_blocks import Arena
 from sopr_fast.runtime.distributed import Blocks
-from sopr_fast.sopr.model import row_moments
+from sopr_fast.sopr.input_norm import merge_moments, part_moments
 
 TORCH = f"torch {torch.__version__.partition('+')[0]}"
 
@@ -83,8 +83,9 @@ def own_step(released, subsets, columns, arena, precision="fp32"):
 
     def step():
         arena.reset()
-        moments = row_moments(subsets.states, columns, subsets.rows)
-        model.observe(moments)
+        parts = part_moments(subsets.states, columns, subsets.rows, [slice(None)])
+        moments = merge_moments(subsets.states, subsets.rows, parts)
+        model.norm.observe(moments, model.projection)
         leaves = model.weights(moments).apart(blocks, arena)
         arguments = subsets.states, columns, subsets.rows, subsets.offsets, torch.tensor([0, 0])
         scores = model(*arguments, precision=precision, weights=leaves)[:, 0]

@@ -30,8 +30,8 @@ STEPS = 6
 WIDE = replace(TINY, width=32, high_feedforward=256)  # gradients that are scattered, not gathered
 CONFIGS = [
     replace(WIDE, steps=STEPS),
-    replace(TINY, steps=STEPS, encoder="mlp", action_noise=0.1, loss="mse"),
-    replace(TINY, steps=STEPS, score="sort", input_norm="none", loss="listwise"),
+    replace(TINY, steps=STEPS, encoder="mlp", loss="mse"),
+    replace(TINY, steps=STEPS, score="sort", loss="listwise"),
 ]
 KNOWN = ladder(training_gains(19))
 RETURNS = dict(zip(KNOWN, training_gains(19), strict=True))

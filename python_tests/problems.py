@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from sopr_fast import Config, load_log
+from sopr_fast.sopr.input_norm import merge_moments, part_moments
 
 TINY = Config(
     width=16,
@@ -39,6 +40,13 @@ def transitions(states, actions, rewards, next_states=None, terminals=None, time
     arrays = {"states": states, "actions": actions, "rewards": rewards, "next_states": next_states}
     arrays |= {"terminals": terminals, "timeouts": timeouts, "log_probs": log_probs}
     return load_log({part: values for part, values in arrays.items() if values is not None}, **options)
+
+
+def train_scores(model, states, columns, rows, offsets, rng):
+    """Return scores in training mode with the batch norm of this batch, as a training step computes them."""
+    moments = merge_moments(states, rows, part_moments(states, columns, rows, [slice(None)]))
+    model.train().norm.observe(moments, model.projection)
+    return model(states, columns, rows, offsets, rng, weights=model.weights(moments))
 
 
 class LinearPolicy:

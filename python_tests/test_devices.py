@@ -10,7 +10,7 @@ from sopr_fast import Config
 from sopr_fast.runtime import devices
 
 CANDIDATES = ladder([0.3, 0.7, 1.2])
-OPTIONS = [{}, {"action_noise": 0.1, "encoder": "mlp"}, {"loss": "mse", "score": "sort"}]
+OPTIONS = [{}, {"encoder": "mlp"}, {"loss": "mse", "score": "sort"}]
 
 
 def fit(options=None, **more):

@@ -17,7 +17,7 @@ import pytest
 import selection_problems
 import torch
 import torch.distributed as dist
-from problems import ladder
+from problems import ladder, train_scores
 from processes import TIMEOUT, environment, run
 
 from sopr_fast.cli.main import main as command
@@ -183,7 +183,7 @@ def test_gradients_by_blocks_are_those_of_all_policies_at_once():
     whole = copy.deepcopy(trainer.model).train()
     rng = trainer.update._rng.copy_(torch.tensor([5, 0]))
     loss = trainer.update.compute_gradients()
-    expected = objective.loss(whole(subsets.states, columns, subsets.rows, subsets.offsets, rng)[:, 0])
+    expected = objective.loss(train_scores(whole, subsets.states, columns, subsets.rows, subsets.offsets, rng)[:, 0])
     expected.backward()
     assert loss == expected
     for mine, theirs in zip(trainer.model.parameters(), whole.parameters(), strict=True):

@@ -35,7 +35,7 @@ def fit(config, **options):
 @pytest.mark.parametrize(
     ("changes", "options"),
     [
-        ({"loss": "listwise", "action_noise": 0.1}, {}),
+        ({"loss": "listwise"}, {}),
         ({"score": "sort"}, {"validation": VALIDATION}),
         ({"class_token": True, "validation_metric": "loss"}, {"validation": VALIDATION}),
         ({"encoder": "mlp", "loss": "mse", "gradient_clip": 0.0}, {}),

@@ -8,35 +8,29 @@ from scipy.optimize import minimize_scalar
 
 from sopr_fast.sopr import losses
 from sopr_fast.sopr.config import Config
-from sopr_fast.sopr.known_policies import read_training, read_validation
-
-
-def pair_targets(returns, tie_margin=0.0):
-    return losses.Pairs.of_returns(torch.from_numpy(returns), tie_margin).rows(slice(None))
+from sopr_fast.sopr.known_policies import with_known_returns
 
 
 def test_pairwise_in_chunks_has_the_gradient_of_all_pairs_at_once(generator, monkeypatch):
-    monkeypatch.setattr(losses, "_PAIRS", 20)  # two rows at a time, then one
     count = 9
     returns = np.round(2 * np.random.default_rng(0).standard_normal(count))
-    targets = pair_targets(returns, tie_margin=1.0)
+    difference = torch.from_numpy(returns[:, None] - returns).float()
+    targets = torch.where(difference.abs() <= 1.0, 0.5, (difference > 0).float())
+    monkeypatch.setattr(losses, "_PAIRS", 20)  # two rows at a time, then one
     targets[torch.rand(count, count, generator=generator) < 0.3] = math.nan
     scores = torch.randn(count, generator=generator, requires_grad=True)
     i, j = torch.triu_indices(count, count, 1)
     y = targets[i, j]
     difference = (scores[i] - scores[j])[~y.isnan()]
     expected = torch.nn.functional.binary_cross_entropy_with_logits(difference, y[~y.isnan()])
-    loss = losses.pairwise(scores, losses.Pairs.of(targets))
+    loss = losses.pairwise(scores, targets)
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(*(torch.autograd.grad(3 * each, scores)[0] for each in (loss, expected)))
-    assert losses.pairwise_floor(losses.Pairs.of(targets)) == pytest.approx(
-        math.log(2) * float((y[~y.isnan()] == 0.5).float().mean())
-    )
+    assert losses.pairwise_floor(targets) == pytest.approx(math.log(2) * float((y[~y.isnan()] == 0.5).float().mean()))
 
 
 def test_pairs_of_many_policies_are_never_in_memory_at_once():
-    pairs = losses.Pairs.of_returns(torch.arange(1000.0), 0.0)
-    sizes = [known.numel() for _, _, known in pairs.chunks()]
+    sizes = [known.numel() for _, _, known in losses.pair_labels(torch.arange(1000.0), 0.0)]
     assert sum(sizes) == 1000**2 and max(sizes) < 300_000
 
 
@@ -52,8 +46,9 @@ def test_training_counts_returns_within_the_margin_as_ties():
 def test_validation_returns_are_standardised_as_training_returns():
     policies, config = {name: np.zeros((3, 1)) for name in "abcd"}, Config(loss="mse")
     with pytest.warns(UserWarning, match="only 4 training policies"):
-        training = read_training(policies, [0.0, 2.0, 4.0, 6.0], None, config)
-    validation = read_validation(({"a": policies["a"], "b": policies["b"]}, [1.0, 5.0]), training, config)
+        training = with_known_returns("training", policies, [0.0, 2.0, 4.0, 6.0], config)
+    held_out = {"a": policies["a"], "b": policies["b"]}
+    validation = with_known_returns("validation", held_out, [1.0, 5.0], config, training.objective)
     mean, scale = 3.0, math.sqrt(5)
     torch.testing.assert_close(validation.objective.targets, torch.tensor([1 - mean, 5 - mean]) / scale)
 

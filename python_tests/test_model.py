@@ -5,13 +5,15 @@ import pytest
 import torch
 from peers.loop import ReleasedModel
 from peers.released import from_released
+from problems import train_scores
 from torch.nn import functional
 
 from sopr_fast import Config, Subsets, ops
 from sopr_fast.ops import composed
 from sopr_fast.runtime import devices
-from sopr_fast.sopr import model as scoring_model
-from sopr_fast.sopr.model import ScoringModel, merge_moments, part_moments, row_moments
+from sopr_fast.sopr import input_norm
+from sopr_fast.sopr.input_norm import merge_moments, part_moments
+from sopr_fast.sopr.model import ScoringModel
 from sopr_fast.sopr.scoring import score_grid
 
 STATE_DIM, ACTION_DIM, CLUSTERS = 5, 3, 12
@@ -153,13 +155,13 @@ def test_gradients_match_float64_autograd(encoder, score, generator):
     states, columns, rows, offsets = problem(generator, policies=6, subsets=1)
     weights = torch.randn(6, 1, generator=generator)
     weights -= weights.mean()
-    (ours(states, columns, rows, offsets, torch.tensor([0, 0])) * weights).sum().backward()
+    (train_scores(ours, states, columns, rows, offsets, torch.tensor([0, 0])) * weights).sum().backward()
     (oracle_scores(oracle, states, columns, rows, offsets) * weights).sum().backward()
     gradients = {name: p.grad for name, p in oracle.named_parameters() if p.grad is not None}
     expected = _renamed_gradients(gradients, oracle, score)
     actual = {name: torch.zeros_like(p) if p.grad is None else p.grad.double() for name, p in ours.named_parameters()}
     largest = max(x.norm() for x in (weights, *expected.values()))
-    last = "high.5.1.bias" if encoder == "mlp" else "high.layers.5.norm2.bias"
+    last = "high.5.1.bias" if encoder == "mlp" else "high.5.norm2.bias"
     for name, gradient in expected.items():
         error = (actual[name] - gradient).norm()
         if name in (*EXACTLY_ZERO, last):
@@ -184,7 +186,7 @@ def test_batch_norm_statistics_match_torch(generator):
     oracle = released(generator)
     ours = from_released(oracle.state_dict()).train()
     data = problem(generator, policies=4, subsets=1)
-    ours(*data, torch.tensor([1, 2]))
+    train_scores(ours, *data, torch.tensor([1, 2]))
     oracle.double().train()
     oracle_scores(oracle, *data)
     torch.testing.assert_close(ours.norm.running_mean.double(), oracle.fc[1].running_mean, atol=1e-6, rtol=1e-5)
@@ -196,7 +198,7 @@ def test_evaluation_normalises_by_all_rows_seen_under_the_weights_as_they_are(ge
     batches = [problem(generator, subsets=1) for _ in range(2)]
     for states, *rest in batches:
         states += 100.0
-        ours(states, *rest, torch.tensor([1, 2]))
+        train_scores(ours, states, *rest, torch.tensor([1, 2]))
     with torch.no_grad():
         ours.projection.weight += 0.1 * torch.randn(ours.projection.weight.shape, generator=generator)
     means, variances = [], []
@@ -214,7 +216,7 @@ def test_evaluation_normalises_by_all_rows_seen_under_the_weights_as_they_are(ge
 def test_row_moments_match_the_rows_themselves(generator):
     states, columns, rows, _ = problem(generator)
     states = states + 1e4
-    mean, covariance, count = row_moments(states, columns, rows)
+    mean, covariance, count = merge_moments(states, rows, part_moments(states, columns, rows, [slice(None)]))
     index = rows.flatten().long()
     x = torch.cat([states[index].expand(3, -1, -1), columns[:, index]], -1).flatten(0, 1).double()
     assert count == len(x)
@@ -222,7 +224,7 @@ def test_row_moments_match_the_rows_themselves(generator):
     torch.testing.assert_close(covariance, torch.cov(x.T, correction=0))
 
 
-@pytest.mark.parametrize("options", [{}, {"score": "sort"}, {"class_token": True}, {"input_norm": "none"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"score": "sort"}, {"class_token": True}], ids=str)
 def test_the_composed_path_agrees(options, generator, monkeypatch):
     config = Config(clusters=CLUSTERS, subset_size=150, dropout=0.2, **options)
     model = ScoringModel(STATE_DIM + ACTION_DIM, config).train()
@@ -232,7 +234,7 @@ def test_the_composed_path_agrees(options, generator, monkeypatch):
     for encoder in (ops.segment_encoder, composed.segment_encoder):
         monkeypatch.setattr(ops, "segment_encoder", encoder)
         model.zero_grad()
-        score = model(*data, rng)[:, 0]
+        score = train_scores(model, *data, rng)[:, 0]
         (score * torch.tensor([1.0, -2.0, 1.0])).sum().backward()
         scores.append(score.detach())
         gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
@@ -259,7 +261,7 @@ def test_products_of_the_composed_path_are_tiled(encoder, generator, monkeypatch
 
 def test_layers_of_a_stack_start_alike():
     model = ScoringModel(8, Config())
-    first, *others = (layer.state_dict() for layer in model.high.layers)
+    first, *others = (layer.state_dict() for layer in model.high)
     assert all(torch.equal(first[name], other[name]) for other in others for name in first)
 
 
@@ -279,16 +281,16 @@ def test_weights_of_an_mlp_depend_on_the_seed_alone():
 def test_the_shapes_of_the_paper():
     sizes = {name: tuple(p.shape) for name, p in ScoringModel(23, Config()).named_parameters()}
     assert sizes["projection.weight"] == (64, 23)
-    assert sizes["low.layers.1.linear1.weight"] == (128, 64)
-    assert sizes["high.layers.5.linear1.weight"] == (512, 64)
-    assert "low.layers.2.linear1.weight" not in sizes and "high.layers.6.linear1.weight" not in sizes
+    assert sizes["low.1.linear1.weight"] == (128, 64)
+    assert sizes["high.5.linear1.weight"] == (512, 64)
+    assert "low.2.linear1.weight" not in sizes and "high.6.linear1.weight" not in sizes
 
 
 @pytest.mark.parametrize(
     ("spoil", "score", "message"),
     [
         (lambda state: state.pop("fc.0.weight"), "mean", "no 'fc.0.weight'"),
-        (lambda state: state.pop("encoder_hilev.layers.3.norm1.bias"), "mean", "high.layers.3.norm1.bias"),
+        (lambda state: state.pop("encoder_hilev.layers.3.norm1.bias"), "mean", "high.3.norm1.bias"),
         (lambda state: state.update({"model.0.weight": torch.zeros(1, 3)}), "mean", "score.weight"),
         (lambda state: state.pop("fc_score.0.weight"), "sort", "no 'fc_score.0.weight'"),
         (lambda state: state.pop("cls_inp"), "class_token", "no 'cls_inp'"),
@@ -314,9 +316,9 @@ def test_moments_on_a_gpu_do_not_depend_on_how_processes_share_policies(generato
     """Libraries choose kernels by shapes: these are always those of eight policies."""
     states, columns, rows, _ = problem(generator, policies=21)
     monkeypatch.setattr(devices, "runs_ahead", lambda device: True)
-    shapes, of_policies = set(), scoring_model._policy_moments
+    shapes, of_policies = set(), input_norm._policy_moments
     monkeypatch.setattr(
-        scoring_model, "_policy_moments", lambda drawn, taken: (shapes.add(taken.shape), of_policies(drawn, taken))[1]
+        input_norm, "_policy_moments", lambda drawn, taken: (shapes.add(taken.shape), of_policies(drawn, taken))[1]
     )
     together = part_moments(states, columns, rows, [])
     for bounds in ([0, 11, 21], [0, 0, 5, 21]):

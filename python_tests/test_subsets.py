@@ -47,7 +47,7 @@ def test_a_subset_depends_on_seed_and_number_alone():
     assert not torch.equal(few.source[few.rows[0].long()], other.source[other.rows[0].long()])
 
 
-def test_iterations_and_restarts_improve_the_clusters():
+def test_restarts_improve_the_clusters():
     def errors(**options):
         config = Config(subset_size=100, clusters=20, **options)
         subsets = Drawing.draw(load_states(log()), 8, size=100, seed=0).clustered(config, torch.device("cpu"))
@@ -56,9 +56,8 @@ def test_iterations_and_restarts_improve_the_clusters():
         drawn = subsets.states[subsets.rows.long()]
         return (drawn - torch.stack(centres)).square().sum((1, 2))
 
-    plain, restarted, hasty = errors(), errors(kmeans_restarts=5), errors(kmeans_iterations=1)
+    plain, restarted = errors(), errors(kmeans_restarts=5)
     assert (restarted <= plain * (1 + 1e-6)).all() and (restarted < 0.999 * plain).any()
-    assert (hasty > plain).all()
 
 
 @pytest.mark.parametrize("size", [1, 30, 299, 301, 600])

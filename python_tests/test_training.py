@@ -40,9 +40,7 @@ def weights(ranker):
         {"score": "sort"},
         {"class_token": True, "steps": 200, "learning_rate": 1e-2, "policy_share": 1.0},
         {"encoder": "mlp", "steps": 120},
-        {"input_norm": "none"},
         {"tie_margin": 0.2},
-        {"action_noise": 0.01},
         {"training_precision": "bf16", "precision": "bf16"},
         {"subsets": 40},
     ],
@@ -58,7 +56,7 @@ def test_fit_orders_policies_it_has_not_seen(options):
 def scores_of_everything(path, options):
     """Return scores of a model trained with validation, saved and loaded again."""
     held_out = [0.33, 0.88]
-    config = dataclasses.replace(TINY, steps=3, action_noise=0.01, **options)
+    config = dataclasses.replace(TINY, steps=3, **options)
     fit(config, validation=(ladder(held_out), held_out)).save(path)
     return sopr_fast.load(path).rank(ladder([0.3, 1.2]), log(seed=3)).subset_scores
 

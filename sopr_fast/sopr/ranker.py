@@ -225,7 +225,7 @@ class Ranker:
         return columns[:, :count], columns[:, count:]
 
     def _score(self, columns: Tensor, drawn: Drawing | Subsets, timings: Timings) -> np.ndarray:
-        """Return scores of all processes' candidates, (P, S) float64, from the columns (p, U, dim_c) of this process's."""
+        """Return scores of all processes' candidates, (P, S) float64, from the columns of this process's, (p, U, C)."""
         device = current().device or self.device
         model = self.model if device == self.device else copy.deepcopy(self.model).to(device)
         with timings.stage("clustering"):
