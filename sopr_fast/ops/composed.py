@@ -24,59 +24,40 @@ from .segment_mean import segment_mean
 MAX_TOKENS = 1 << 16  # of a product
 
 
-def segment_encoder(
-    states: Tensor,
-    columns: Tensor,
-    rows: Tensor,
-    offsets: Tensor,
-    parameters: Tensor,
-    *,
-    rng: Tensor | None = None,
-    **values: Any,
-) -> Tensor:
+def segment_encoder(*tensors: Tensor, rng: Tensor | None = None, **values: Any) -> Tensor:
     """Compute `ops.segment_encoder` from smaller operators, always in fp32; keeps all activations for autograd."""
-    options, inputs = Options(**values), states.shape[1] + columns.shape[2]
-    width, heads, project = options.width, options.heads, options.project
-    tensors = views(parameters, encoder_shapes(inputs, width, options.layers, options.feedforward, project))
+    options, (states, columns, *_, parameters) = Options(**values), tensors
+    width, heads, first = options.width, options.heads, 2 * options.project
+    inputs = states.shape[1] + columns.shape[2]
+    weights = views(parameters, encoder_shapes(inputs, width, options.layers, options.feedforward, options.project))
 
     def encode(x: Tensor, segments: Tensor) -> Tensor:
         for layer in range(options.layers):
-            w = tensors[2 * project + 12 * layer :][:12]
-            drop = functools.partial(_dropped, segments=segments, rng=rng, options=options, layer=layer)
+            w, place = weights[first + 12 * layer :], _place(options, rng, layer)
+            drop = functools.partial(segment_dropout, offsets=segments, probability=options.dropout, **place)
             # Three products, since the kernels would copy slices of one.
             q, k, v = (
                 _linear(x, weight, bias).view(len(x), heads, width // heads)
                 for weight, bias in zip(w[0].chunk(3), w[1].chunk(3), strict=True)
             )
-            mixed = segment_attention(
-                q, k, v, segments, dropout=options.dropout, rng=rng, level=options.level, layer=layer,
-                segment_base=options.segment_base,
-            ).reshape(len(x), width)  # fmt: skip
+            mixed = segment_attention(q, k, v, segments, dropout=options.dropout, **place).reshape(len(x), width)
             x = functional.layer_norm(x + drop(_linear(mixed, w[2], w[3]), site=AFTER_ATTENTION), (width,), w[4], w[5])
             inner = drop(_linear(x, w[6], w[7]).relu(), site=INSIDE_FEED_FORWARD)
             inner = drop(_linear(inner, w[8], w[9]), site=AFTER_FEED_FORWARD)
             x = functional.layer_norm(x + inner, (width,), w[10], w[11])
         return x
 
-    return _encode_tokens(states, columns, rows, offsets, tensors[: 2 * project], encode, options.pool)
+    return _encode_tokens(tensors, weights[:first], encode, options.pool)
 
 
 def segment_encoder_backward(
-    grad_out: Tensor,
-    states: Tensor,
-    columns: Tensor,
-    rows: Tensor,
-    offsets: Tensor,
-    parameters: Tensor,
-    *,
-    columns_grad: bool,
-    segment_base: int,
-    **options: Any,
+    grad_out: Tensor, *tensors: Tensor, columns_grad: bool, segment_base: int, **options: Any
 ) -> tuple[Tensor, Tensor | None]:
     """Return the gradients of the parameters and, if asked for, of the columns of `ops.segment_encoder`, in fp32.
 
     Recomputes a few policies at a time.
     """
+    states, columns, rows, offsets, parameters = tensors
     parameters = parameters.detach().requires_grad_()
     grad_parameters = torch.zeros_like(parameters)
     grad_columns = torch.zeros_like(columns) if columns_grad else None
@@ -94,41 +75,32 @@ def segment_encoder_backward(
     return grad_parameters, grad_columns
 
 
-def mlp_encoder(
-    states: Tensor,
-    columns: Tensor,
-    rows: Tensor,
-    offsets: Tensor,
-    parameters: Tensor,
-    *,
-    rng: Tensor | None,
-    **values: Any,
-) -> Tensor:
+def mlp_encoder(*tensors: Tensor, rng: Tensor | None, **values: Any) -> Tensor:
     """Encode every segment of every (policy, subset) with SOPR-MLP (paper section 4.4), in fp32.
 
-    A layer is two linear maps with dropout and ReLU between them. All arguments and the result are those of
+    A layer is two linear maps with dropout and ReLU between them. Arguments and result are those of
     `ops.segment_encoder`, but for the parameters: weight and bias of the projection, if any, and of the two linear maps
     of every layer, flat.
     """
-    options, inputs = Options(**values), states.shape[1] + columns.shape[2]
+    options, (states, columns, rows, offsets, parameters) = Options(**values), tensors
     rng = None if rng is None else rng.clone()  # the backward pass draws the masks again
     width, feedforward, first = options.width, options.feedforward, 2 * options.project
-    shapes: list[tuple[int, ...]] = [(width, inputs), (width,)] * options.project
+    shapes: list[tuple[int, ...]] = [(width, states.shape[1] + columns.shape[2]), (width,)] * options.project
     shapes += [(feedforward, width), (feedforward,), (width, feedforward), (width,)] * options.layers
-    tensors = views(parameters, shapes)
+    weights = views(parameters, shapes)
 
     def encode(some_columns: Tensor, base: int) -> Tensor:
         some = options._replace(segment_base=base)
 
         def apply(x: Tensor, segments: Tensor) -> Tensor:
             for layer in range(options.layers):
-                widen, widen_bias, narrow, narrow_bias = tensors[first + 4 * layer :][:4]
-                inner = _linear(x, widen, widen_bias)
-                inner = _dropped(inner, segments, rng, some, layer, INSIDE_FEED_FORWARD)
-                x = _linear(inner.relu(), narrow, narrow_bias)
+                w, place = weights[first + 4 * layer :], _place(some, rng, layer)
+                inner = _linear(x, w[0], w[1])
+                inner = segment_dropout(inner, segments, probability=some.dropout, site=INSIDE_FEED_FORWARD, **place)
+                x = _linear(inner.relu(), w[2], w[3])
             return x
 
-        return _encode_tokens(states, some_columns, rows, offsets, tensors[:first], apply, options.pool)
+        return _encode_tokens((states, some_columns, rows, offsets), weights[:first], apply, options.pool)
 
     encoded = []
     for _, some_columns, base in _groups(columns, rows, offsets, options.segment_base):
@@ -141,11 +113,8 @@ def mlp_encoder(
     return torch.cat(encoded)
 
 
-def _dropped(x: Tensor, segments: Tensor, rng: Tensor | None, options: Options, layer: int, site: int) -> Tensor:
-    return segment_dropout(
-        x, segments, probability=options.dropout, rng=rng, level=options.level, layer=layer, site=site,
-        segment_base=options.segment_base,
-    )  # fmt: skip
+def _place(options: Options, rng: Tensor | None, layer: int) -> dict[str, Any]:
+    return {"rng": rng, "level": options.level, "layer": layer, "segment_base": options.segment_base}
 
 
 def _groups(columns: Tensor, rows: Tensor, offsets: Tensor, segment_base: int) -> Iterator[tuple[int, Tensor, int]]:
@@ -156,21 +125,13 @@ def _groups(columns: Tensor, rows: Tensor, offsets: Tensor, segment_base: int) -
 
 
 def _encode_tokens(
-    states: Tensor,
-    columns: Tensor,
-    rows: Tensor,
-    offsets: Tensor,
-    projection: Sequence[Tensor],
-    encode: Callable[[Tensor, Tensor], Tensor],
-    pool: bool,
+    tensors: Sequence[Tensor], projection: Sequence[Tensor], encode: Callable[[Tensor, Tensor], Tensor], pool: bool
 ) -> Tensor:
-    """Apply a function to the tokens of `ops.segment_encoder`, without waiting for a GPU.
+    """Apply a projection and a function to the tokens of `ops.segment_encoder`, without waiting for a GPU.
 
-    Args:
-        states: See there, as `columns`, `rows`, `offsets` and `pool`.
-        projection: Weight and bias of a linear map that precedes, or nothing.
-        encode: Function from tokens (T, width) and offsets of all segments to tokens.
+    The function gets tokens (T, width) and the offsets of all segments.
     """
+    states, columns, rows, offsets, *_ = tensors
     subsets, count = rows.shape
     clusters, policies = offsets.shape[1] - 1, len(columns)
     index = rows.reshape(-1).long()
@@ -194,14 +155,7 @@ def _encode_tokens(
 
 
 def places(unused: Tensor) -> Tensor:
-    """Return where each token goes so that unused ones stand last and others keep their order.
-
-    Args:
-        unused: (cells, N) bool.
-
-    Returns:
-        (cells * N,) int64.
-    """
+    """Return where each of (cells, N) tokens goes so that unused ones stand last and others keep their order."""
     flat = unused.flatten()
     used = (~flat).cumsum(0)
     return torch.where(flat, used[-1:] + flat.cumsum(0), used) - 1

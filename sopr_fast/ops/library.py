@@ -150,21 +150,16 @@ def current_device(device: torch.device) -> Iterator[None]:
         yield
 
 
-def call_cuda(kernel: str, device: torch.device, **arguments: Any) -> None:
-    """Run a CUDA kernel on the current stream of a device."""
-    with current_device(device):
-        stream = torch.cuda.current_stream(device).cuda_stream
-        getattr(native._cuda, kernel)(stream, *by_position(native._cuda, kernel, arguments))
-
-
 def call(kernel: str, device: torch.device, *, scratch: Callable[[], dict] = dict, **arguments: Any) -> None:
     """Run a kernel of either module; `scratch` makes the buffers of a CUDA kernel, a CPU kernel allocates its own."""
     if needs_scratch(device):
         arguments |= scratch()
-    if device.type == "cuda":
-        call_cuda(kernel, device, **arguments)
-    else:
+    if device.type != "cuda":
         call_cpu(kernel, **arguments)
+        return
+    with current_device(device):
+        stream = torch.cuda.current_stream(device).cuda_stream
+        getattr(native._cuda, kernel)(stream, *by_position(native._cuda, kernel, arguments))
 
 
 def needs_scratch(device: torch.device) -> bool:

@@ -55,17 +55,9 @@ def segment_dropout(
     return _segment_dropout(x, offsets, rng, probability, level, layer, site, segment_base)
 
 
-def _kernel(
-    x: Tensor,
-    offsets: Tensor,
-    rng: Tensor,
-    probability: float,
-    level: int,
-    layer: int,
-    site: int,
-    segment_base: int,
-) -> Tensor:
+def _kernel(x: Tensor, offsets: Tensor, rng: Tensor, *options: Any) -> Tensor:
     x, offsets, rng = contiguous(x, offsets, rng)
+    probability, level, layer, site, segment_base = options
     out = torch.empty_like(x)
     call(
         "segment_dropout",

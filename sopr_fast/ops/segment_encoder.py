@@ -117,16 +117,9 @@ def segment_encoder(
     return _segment_encoder(*tensors, rng, *options)
 
 
-def _check_sizes(
-    states: Tensor,
-    columns: Tensor,
-    rows: Tensor,
-    offsets: Tensor,
-    parameters: Tensor,
-    rng: Tensor | None,
-    *values: Any,
-) -> None:
-    options, inputs = Options(*values), states.shape[1] + columns.shape[2]
+def _check_sizes(*arguments: Any) -> None:
+    (states, columns, _, offsets, parameters, rng), options = arguments[:6], Options(*arguments[6:])
+    inputs = states.shape[1] + columns.shape[2]
     for name, least in [("width", 1), ("layers", 0), ("heads", 1), ("feedforward", 1)]:
         value = getattr(options, name)
         if value < least:
@@ -241,18 +234,10 @@ def _forward_cuda(*arguments: Any) -> Tensor:
     return out
 
 
-def fake(
-    states: Tensor,
-    columns: Tensor,
-    rows: Tensor,
-    offsets: Tensor,
-    parameters: Tensor,
-    rng: Tensor | None,
-    *options: Any,
-) -> Tensor:
-    pool, width = Options(*options).pool, Options(*options).width
-    tokens = offsets.shape[1] - 1 if pool else rows.shape[1]
-    return columns.new_empty(columns.shape[0], rows.shape[0], tokens, width)
+def fake(*arguments: Any) -> Tensor:
+    (_, columns, rows, offsets), options = arguments[:4], Options(*arguments[6:])
+    tokens = offsets.shape[1] - 1 if options.pool else rows.shape[1]
+    return columns.new_empty(columns.shape[0], rows.shape[0], tokens, options.width)
 
 
 def _backward_kernel(grad_out: Tensor, columns_grad: bool, *arguments: Any) -> tuple[Tensor, Tensor]:

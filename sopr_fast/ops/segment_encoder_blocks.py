@@ -58,25 +58,17 @@ def _empty(size: int) -> Tensor:
 
 
 def segment_encoder_blocks(
-    states: Tensor,  # (U, ds)
-    columns: Tensor,  # (P, U, dc)
-    rows: Tensor,  # (S, N)
-    offsets: Tensor,  # (S, K + 1)
-    parameters: Tensor,  # (B, n)
-    *,
-    blocks: Sequence[int],
-    arena: Arena,
-    rng: Tensor | None,
-    **options: Any,
+    *tensors: Tensor, blocks: Sequence[int], arena: Arena, rng: Tensor | None, **options: Any
 ) -> Tensor:
     """Compute `segment_encoder` for trusted arguments in CPU memory, with a gradient of the parameters for each block.
 
     Args:
-        parameters: The same parameters for every block; row b gets the gradient of block b.
+        tensors: States, columns, rows, offsets, and the same parameters for every block, (B, n), of which row b gets
+            the gradient of block b.
         blocks: Numbers of policies in adjacent blocks; their sum is P.
         arena: Memory for activations; those of policies that do not fit are computed again in the backward pass.
     """
-    return _Encode.apply(states, columns, rows, offsets, parameters, rng, Options(**options), blocks, arena)
+    return _Encode.apply(*tensors, rng, Options(**options), blocks, arena)
 
 
 class _Encode(torch.autograd.Function):

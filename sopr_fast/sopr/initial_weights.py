@@ -12,40 +12,33 @@ from ..runtime.native import torch_on_one_thread
 
 
 class Linear(nn.Linear):
-    """A linear map in float32 on the CPU that draws no weights: neither from the global generator, nor by `skip_init`.
+    """A linear map in float32 on the CPU, with weights drawn as `nn.Linear` draws them, or none.
 
-    That would import torch's reference operators, 0.4 s a process.
+    It draws neither from the global generator nor by `skip_init`, which would import torch's reference operators, 0.4 s
+    a process.
     """
 
-    def __init__(self, read: int, written: int, *, bias: bool = True) -> None:
-        super().__init__(read, written, bias=bias, device="cpu", dtype=torch.float32)
+    def __init__(self, read: int, written: int, generator: torch.Generator | None = None) -> None:
+        super().__init__(read, written, device="cpu", dtype=torch.float32)
+        if generator is not None:
+            nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5), generator=generator)
+            bound = 1 / math.sqrt(read)
+            nn.init.uniform_(self.bias, -bound, bound, generator=generator)
 
     def reset_parameters(self) -> None:
         """Leave the weights as they are."""
 
 
-def linear_layer(read: int, written: int, generator: torch.Generator, *, bias: bool = True) -> Linear:
-    """Return a layer with weights drawn as `nn.Linear` draws them."""
-    return _initialise(Linear(read, written, bias=bias), generator)
-
-
-def _initialise(layer: Linear, generator: torch.Generator) -> Linear:
-    """Draw the weights as `nn.Linear.reset_parameters` does, in its order."""
-    nn.init.kaiming_uniform_(layer.weight, a=math.sqrt(5), generator=generator)
-    if layer.bias is not None:
-        bound = 1 / math.sqrt(layer.in_features)
-        nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
-    return layer
-
-
 class _Attention(nn.Module):
-    """Parameters of `nn.MultiheadAttention`."""
+    """Parameters of `nn.MultiheadAttention`, drawn as it draws them, in its order."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, generator: torch.Generator) -> None:
         super().__init__()
         self.in_proj_weight = nn.Parameter(torch.empty(3 * width, width, dtype=torch.float32, device="cpu"))
         self.in_proj_bias = nn.Parameter(torch.zeros(3 * width, dtype=torch.float32, device="cpu"))
-        self.out_proj = Linear(width, width)
+        self.out_proj = Linear(width, width, generator)
+        nn.init.xavier_uniform_(self.in_proj_weight, generator=generator)
+        nn.init.zeros_(self.out_proj.bias)
 
 
 class EncoderLayer(nn.Module):
@@ -53,12 +46,9 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, width: int, feedforward: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.self_attn = _Attention(width)
-        _initialise(self.self_attn.out_proj, generator)
-        nn.init.xavier_uniform_(self.self_attn.in_proj_weight, generator=generator)
-        nn.init.zeros_(self.self_attn.out_proj.bias)
-        self.linear1 = linear_layer(width, feedforward, generator)
-        self.linear2 = linear_layer(feedforward, width, generator)
+        self.self_attn = _Attention(width, generator)
+        self.linear1 = Linear(width, feedforward, generator)
+        self.linear2 = Linear(feedforward, width, generator)
         self.norm1 = nn.LayerNorm(width, device="cpu", dtype=torch.float32)
         self.norm2 = nn.LayerNorm(width, device="cpu", dtype=torch.float32)
 

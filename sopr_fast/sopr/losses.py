@@ -121,12 +121,7 @@ class _PairwiseLoss(torch.autograd.Function):
 
 
 def pairwise(scores: Tensor, targets: Tensor, tie_margin: float = 0.0) -> Tensor:
-    """Return the mean binary cross-entropy of sigmoid(score_i - score_j) over known pairs i < j (Eq. 1).
-
-    Args:
-        scores: (M,) scores.
-        targets: See `pair_labels`, as `tie_margin`.
-    """
+    """Return the mean binary cross-entropy of sigmoid(score_i - score_j) over known pairs i < j (Eq. 1)."""
     return cast(Tensor, _PairwiseLoss.apply(scores, targets, tie_margin))
 
 
@@ -140,22 +135,12 @@ def pairwise_floor(targets: Tensor, tie_margin: float = 0.0) -> float:
 
 
 def listwise(scores: Tensor, returns: Tensor) -> Tensor:
-    """Return the ListNet loss: cross-entropy between the top-one distributions of returns and of scores.
-
-    Args:
-        scores: (M,) scores.
-        returns: (M,) standardised returns.
-    """
+    """Return the ListNet loss: cross-entropy between the top-one distributions of returns (M,) and of scores (M,)."""
     return -(returns.softmax(0) * scores.log_softmax(0)).sum()
 
 
 def mean_squared_error(scores: Tensor, returns: Tensor) -> Tensor:
-    """Return the mean squared difference of scores and returns, each minus its mean (paper section 3.3).
-
-    Args:
-        scores: (M,) scores; a constant added to all of them does not change the loss.
-        returns: (M,) standardised returns.
-    """
+    """Return the mean squared difference of scores (M,) and returns (M,), each minus its mean (paper section 3.3)."""
     gap = scores - returns
     return (gap - gap.mean()).square().mean()
 

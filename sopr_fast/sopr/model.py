@@ -16,7 +16,7 @@ from ..ops.segment_encoder_blocks import Arena, segment_encoder_blocks
 from ..runtime import devices
 from ..runtime.devices import without_autocast
 from .config import Config
-from .initial_weights import EncoderLayer, linear_layer, mlp, stack
+from .initial_weights import EncoderLayer, Linear, mlp, stack
 from .input_norm import InputNorm, Moments
 
 LEVELS = LOW, HIGH = "low", "high"
@@ -71,7 +71,7 @@ class ScoringModel(nn.Module):
         width = config.width
         # Not torch's global generator, from which the caller and other threads draw.
         generator = torch.Generator().manual_seed(seed)
-        self.projection = linear_layer(input_dim, width, generator)
+        self.projection = Linear(input_dim, width, generator)
         self.norm = InputNorm(width, input_dim)
         layers = stack if config.encoder == "transformer" else mlp
         self.low = layers(width, config.low_feedforward, config.low_layers, generator)
@@ -80,9 +80,9 @@ class ScoringModel(nn.Module):
             token = torch.randn(width, generator=generator, dtype=torch.float32, device="cpu")
             self.class_token = nn.Parameter(token * 0.02)
         else:
-            self.score = linear_layer(width, 1, generator)
+            self.score = Linear(width, 1, generator)
         if config.score == "sort":
-            self.sorted_score = linear_layer(config.clusters, 1, generator)
+            self.sorted_score = Linear(config.clusters, 1, generator)
 
     def train(self, mode: bool = True) -> ScoringModel:
         """Switch to training or evaluation mode; see `InputNorm.settle`."""
