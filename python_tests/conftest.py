@@ -60,6 +60,29 @@ def set_default_dtype():
 
 
 @pytest.fixture
+def set_threads():
+    """torch.set_num_threads, undone after the test."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def on_threads(set_threads):
+    """A function that returns the results of a call on these numbers of threads."""
+
+    def run(call, *counts):
+        results = []
+        for threads in counts:
+            set_threads(threads)
+            results.append(call())
+            assert torch.get_num_threads() == threads
+        return results
+
+    return run
+
+
+@pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
 

@@ -35,15 +35,6 @@ def test_cuda_operators_on_two_streams_at_once(name, cuda):
     assert all(torch.equal(a, b) for result in results for a, b in zip(result, expected, strict=True))
 
 
-@pytest.mark.parametrize("name", operators.CALLS)
-def test_cuda_operators_on_the_second_device(name, cuda):
-    if torch.cuda.device_count() < 2:
-        pytest.skip("one CUDA device")
-    expected, actual = run(name, "cuda:0"), run(name, "cuda:1")
-    assert torch.cuda.current_device() == 0
-    assert all(b.device.index == 1 and torch.equal(a, b.to(a.device)) for a, b in zip(expected, actual, strict=True))
-
-
 def capture(call):
     """Return a graph of `call` and its outputs, after the warm-up that torch requires."""
     stream = torch.cuda.Stream()
@@ -205,13 +196,18 @@ def test_cuda_graphs_are_captured_beside_a_thread_that_allocates(cuda):
     assert x.tolist() == [2.0**20] * 8
 
 
-def test_cuda_graphs_of_training_on_the_second_device(cuda):
+def test_cuda_work_on_the_second_device(cuda):
     if torch.cuda.device_count() < 2:
         pytest.skip("one CUDA device")
+    for name in operators.CALLS:
+        expected, actual = run(name, "cuda:0"), run(name, "cuda:1")
+        assert torch.cuda.current_device() == 0
+        assert all(
+            b.device.index == 1 and torch.equal(a, b.to(a.device)) for a, b in zip(expected, actual, strict=True)
+        )
     gains, config = training_gains(), Config(**(TINY.to_dict() | {"steps": 8}))
-    options = {"config": config}
     first, second = (
-        sopr_fast.options(device=device)(sopr_fast.fit)(ladder(gains), gains, log(), **options).history
+        sopr_fast.options(device=device)(sopr_fast.fit)(ladder(gains), gains, log(), config=config).history
         for device in ("cuda:0", "cuda:1")
     )
     assert first == second

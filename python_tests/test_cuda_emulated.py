@@ -2,9 +2,15 @@
 
 import operators
 import pytest
-import reference
-import torch
-from test_segment_attention import RNG, batch, check_gradients_of_large_scores, check_scores_of_minus_infinity
+from test_segment_attention import (
+    RNG,
+    batch,
+    check_dropping_everything,
+    check_gradients_of_large_scores,
+    check_nan_stays_in_its_segment,
+    check_scores_of_minus_infinity,
+    compare_with_float64,
+)
 from test_segment_encoder import HIGH, LOW, SMALL, assert_as_good_as_torch, problem
 
 from sopr_fast import ops
@@ -21,18 +27,8 @@ def test_cuda_kernels_match_float64(name, emulated):
 
 @pytest.mark.parametrize(("sizes", "heads", "dim"), [([33, 0, 70], 1, 67), ([5, 32, 1], 3, 129), ([40], 2, 64)])
 def test_cuda_segment_attention_of_wide_heads(sizes, heads, dim, emulated):
-    *inputs, offsets = batch(sizes, heads, dim)
     options = {"scale": 0.2, "dropout": 0.3, "rng": RNG, "level": 1, "layer": 2, "segment_base": 9}
-    actual = [x.clone().requires_grad_() for x in inputs]
-    oracle = [x.double().requires_grad_() for x in inputs]
-    out = ops.segment_attention(*actual, offsets, **options)
-    expected = reference.segment_attention(*oracle, offsets, **options)
-    weights = torch.linspace(-1, 1, out.numel()).cos().view(out.shape)
-    out.backward(weights)
-    expected.backward(weights.double())
-    assert (out - expected).norm() <= 5e-6 * expected.norm()
-    for leaf, exact in zip(actual, oracle, strict=True):
-        assert (leaf.grad - exact.grad).norm() <= 5e-6 * exact.grad.norm()
+    compare_with_float64(ops, sizes, heads, dim, tolerance=5e-6, **options)
     assert emulated == ["segment_attention", "segment_attention_backward"]
 
 
@@ -56,26 +52,12 @@ def test_cuda_segment_attention_takes_long_segments_first(emulated, monkeypatch)
         assert powers == sorted(powers, reverse=True) and taken[0] == 4
 
 
-def test_cuda_segment_attention_of_huge_scores(emulated):
+def test_cuda_segment_attention_of_extreme_scores(emulated):
     check_gradients_of_large_scores(ops)
     check_scores_of_minus_infinity(ops)
+    check_dropping_everything(ops)
+    check_nan_stays_in_its_segment(ops)
     assert emulated
-
-
-def test_cuda_segment_attention_may_drop_everything(emulated):
-    q, k, v, offsets = batch([5, 40], 2, 8)
-    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
-    out = ops.segment_attention(*leaves, offsets, dropout=0.999999, rng=RNG)
-    out.sum().backward()
-    assert not out.any() and not any(x.grad.any() for x in leaves)
-
-
-def test_cuda_segment_attention_propagates_nan(emulated):
-    q, k, v, offsets = batch([10, 40], 2, 8)
-    k[30, 1, 3] = float("nan")
-    out = ops.segment_attention(q, k, v, offsets)
-    assert out[:10].isfinite().all() and out[:, 0].isfinite().all()
-    assert out[10:, 1].isnan().all()
 
 
 @pytest.mark.parametrize(
@@ -97,17 +79,17 @@ def test_cuda_segment_encoder_matches_float64(options, emulated, monkeypatch, po
     assert set(emulated) == {"segment_encoder"}
 
 
-@pytest.mark.parametrize("sizes", [[], [0], [0, 0], [1]], ids=str)
-@pytest.mark.parametrize("spare", [0, 2])
-def test_cuda_segment_encoder_of_hardly_any_segments(sizes, spare, emulated):
-    tensors, options = problem(sizes, spare=spare, distinct=3, **SMALL)
+@pytest.mark.parametrize(
+    ("sizes", "options"),
+    [
+        *((sizes, {"spare": spare, "distinct": 3}) for sizes in ([], [0], [0, 0], [1]) for spare in (0, 2)),
+        *(([5, 40], {"scale": scale}) for scale in (1e-20, 1e4)),
+    ],
+    ids=str,
+)
+def test_cuda_segment_encoder_of_hardly_any_segments_and_of_huge_values(sizes, options, emulated):
+    tensors, options = problem(sizes, **options, **SMALL)
     for pool in (True, False):
         assert_as_good_as_torch(ops, tensors, options | {"pool": pool})
-    assert emulated
-
-
-@pytest.mark.parametrize("scale", [1e-20, 1e4])
-def test_cuda_segment_encoder_huge_and_tiny_values(scale, emulated):
-    tensors, options = problem([5, 40], scale=scale, **SMALL)
-    assert_as_good_as_torch(ops, tensors, options)
     assert_as_good_as_torch(ops, (*tensors[:4], tensors[4] * 30), options)
+    assert emulated

@@ -79,15 +79,20 @@ def test_cuda_kmeans_is_that_of_the_cpu(kind, width, check):
     check(results, blocks=(1, 4) if width == 40 else BLOCKS)
 
 
-@pytest.mark.parametrize("width", range(1, 34))
-def test_cuda_kmeans_of_every_width(width, check):
-    points = problems("normal", 290, width)
+@pytest.mark.parametrize(
+    ("width", "count", "k", "options"),
+    [
+        *((width, 290, 9, {"blocks": (2,)}) for width in range(1, 34)),
+        *((17, 1500, 70, {"shared": shared}) for shared in (60_000, 20_000, 3_000)),  # less and less is held
+    ],
+)
+def test_cuda_kmeans_of_every_width_and_shared_memory(width, count, k, options, check, generator):
+    points = blobs(2, count, width, generator)
 
     def results():
-        start = points[:, :9].contiguous()
-        return ops.kmeans_init(points, 9), *ops.kmeans(points, 9, init=start)
+        return ops.kmeans_init(points, k, 1), *ops.kmeans(points, k, init=points[:, :k], iterations=4)
 
-    check(results, blocks=(2,))
+    check(results, **{"blocks": (1, 8)} | options)
 
 
 @pytest.mark.parametrize(
@@ -121,16 +126,6 @@ def test_cuda_kmeans_in_code_for_an_older_gpu(emulator, emulated, monkeypatch):
     monkeypatch.undo()
     for a, b in zip(actual, ops.kmeans(points, 20, iterations=5), strict=True):
         torch.testing.assert_close(a, b)
-
-
-@pytest.mark.parametrize("shared", [60_000, 20_000, 3_000], ids=["all held", "points streamed", "all streamed"])
-def test_cuda_kmeans_whatever_shared_memory_holds(shared, check, generator):
-    points = blobs(2, 1500, 17, generator)
-
-    def results():
-        return ops.kmeans_init(points, 70, 1), *ops.kmeans(points, 70, init=points[:, :70], iterations=4)
-
-    check(results, blocks=(1, 8), shared=shared)
 
 
 @pytest.mark.parametrize("iterations", [2, 300])

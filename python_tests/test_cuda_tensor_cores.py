@@ -1,4 +1,4 @@
-"""The encoder on tensor cores, emulated: precision, segments of all lengths, dropout, launches."""
+"""The encoder on tensor cores, emulated: results and gradients, segments of all lengths, dropout, launches."""
 
 import ctypes
 import math
@@ -6,16 +6,21 @@ import math
 import pytest
 import reference
 import torch
+from problems import train_scores
 from test_segment_attention import RNG
-from test_segment_encoder import HIGH, LOW, SMALL, assert_as_good_as_torch, problem, run
+from test_segment_encoder import HIGH, LOW, SMALL, assert_as_good_as_torch, gradients, problem, run
 
 from sopr_fast import Config, ops
 from sopr_fast.sopr.model import ScoringModel
 
 pytestmark = pytest.mark.emulated
 
+ONE, ALONE, DROPOUT = {"layers": 1}, {"policies": 1}, {"dropout": 0.3, "rng": RNG}
 HEADS_OF_16 = {"width": 64, "layers": 1, "heads": 4, "feedforward": 32}
-ONE = {"layers": 1}
+SIZES = [0, 1, 33, 0, 40, 16, 60]  # tiles hold several segments, empty ones and unused rows; pieces are partly filled
+LONG = [129, 7, 260]  # more tiles than the workspace holds at once; the short one is in a tile of its own
+HARDLY_ANY = ([], [0], [1], [0, 0])
+BACKWARD = "segment_encoder_backward"
 
 
 @pytest.fixture(autouse=True)
@@ -38,43 +43,95 @@ def check(tensors, options):
 
 
 @pytest.mark.parametrize(
-    "options",
-    [LOW, HIGH | ONE, HEADS_OF_16, LOW | ONE | {"ds": 40, "subsets": 2, "policies": 3}],
-    ids=["low", "high", "heads of 16", "many inputs"],
+    ("sizes", "options"),
+    [
+        (SIZES, LOW),
+        (SIZES, HIGH | ONE),
+        (SIZES, HEADS_OF_16),
+        (SIZES, LOW | ONE | {"ds": 40, "subsets": 2, "policies": 3}),
+        (LONG, LOW | {"policies": 2, "spare": 3}),
+        ([129], HIGH | ONE | ALONE | {"subsets": 2}),
+        *(([0, 9, 40, 150], options | DROPOUT) for options in (LOW, HIGH | ONE, HEADS_OF_16)),
+        *((sizes, LOW | ONE | {"distinct": 3}) for sizes in HARDLY_ANY),
+    ],
 )
-def test_tensor_cores_match_float64(options, poison):
-    """Tiles hold several segments, empty ones and unused rows; pieces are partly filled."""
-    tensors, options = problem([0, 1, 33, 0, 40, 16, 60], **options)
+def test_tensor_cores_match_float64(sizes, options, poison):
+    tensors, options = problem(sizes, **options)
     check(tensors, options)
+    if sizes in HARDLY_ANY:
+        run(ops.segment_encoder, *problem([5], **LOW | ONE))  # keeps the fixture content
 
 
-def test_tensor_cores_split_long_segments(poison):
-    """There are more tiles of long segments than the workspace holds at once; the short one is in a tile of its own."""
-    check(*problem([129, 7, 260], policies=2, spare=3, **LOW))
+def without_switches(tensors, options):
+    """Move biases before ReLUs away from 0: there, rounding to bf16 would switch some values on or off."""
+    inputs = tensors[0].shape[1] + tensors[1].shape[2]
+    project = options.get("project", True)
+    shapes = ops.encoder_shapes(inputs, options["width"], options["layers"], options["feedforward"], project)
+    parts = list(tensors[4].split([math.prod(shape) for shape in shapes]))
+    before_relus = [1] * project + [2 * project + 12 * layer + 7 for layer in range(options["layers"])]
+    for i in before_relus:
+        parts[i] = 8 * parts[i].sign()
+    return (*tensors[:4], torch.cat(parts))
 
 
-def test_tensor_cores_split_long_segments_of_the_high_level(poison):
-    tensors, options = problem([129], policies=1, subsets=2, **HIGH | ONE)
-    assert_as_good_as_torch(ops, tensors, options | {"pool": True})
+def gradients_of_torch(tensors, options, precision="bf16"):
+    with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+        return gradients(reference.segment_encoder, tensors, options)
 
 
-@pytest.mark.parametrize("options", [LOW, HIGH | ONE, HEADS_OF_16], ids=["low", "high", "heads of 16"])
-def test_tensor_cores_drop_what_the_reference_drops(options):
-    tensors, options = problem([0, 9, 40, 150], **options, dropout=0.3, rng=RNG)
-    check(tensors, options)
+BOTH = ("fp32", "bf16")
 
 
-@pytest.mark.parametrize("scale", [1e-20, 1e4])
+@pytest.mark.parametrize(
+    ("sizes", "options", "precisions"),
+    [
+        *((SIZES, LOW | ALONE | more, BOTH) for more in ({}, DROPOUT, ONE | {"ds": 40, "pool": False})),
+        *((SIZES, options | ALONE | DROPOUT, BOTH) for options in (HIGH | ONE, HEADS_OF_16)),
+        ([3, 20], HEADS_OF_16 | {"policies": 3, "dc": 40}, ["fp32"]),  # more columns than a tile holds
+        ([30, 20], HEADS_OF_16 | {"subsets": 3, "distinct": 40}, BOTH),  # shared rows
+        *((sizes, HEADS_OF_16 | {"distinct": 3}, ["fp32"]) for sizes in HARDLY_ANY),
+        pytest.param(
+            LONG, LOW | ONE | DROPOUT | {"policies": 2, "spare": 3, "pool": False}, BOTH, marks=pytest.mark.slow
+        ),
+        pytest.param([7, 140], LOW | ALONE, ["fp32"], marks=pytest.mark.slow),
+        pytest.param([150], HIGH | ONE | ALONE | DROPOUT | {"pool": True}, BOTH, marks=pytest.mark.slow),
+    ],
+)
+def test_gradients_match_float64(sizes, options, precisions, poison, emulated):
+    """They have at most twice the error of torch in the same precision, and 1e-6 of the largest gradient."""
+    tensors, options = problem(sizes, **options)
+    for precision in precisions:
+        if precision == "bf16":
+            tensors = without_switches(tensors, options)
+        oracle = gradients(reference.segment_encoder, tensors, options, torch.float64)
+        largest = max(g.norm() for g in oracle)
+        of_torch = gradients_of_torch(tensors, options, precision)
+        actual = gradients(ops.segment_encoder, tensors, options | {"precision": precision})
+        for i, (ours, theirs, exact) in enumerate(zip(actual, of_torch, oracle, strict=True)):
+            error, allowed = (ours - exact).norm(), 2 * (theirs - exact).norm() + 1e-6 * largest
+            assert error <= allowed, f"{precision}, tensor {i}: {error} > {allowed}"
+    assert BACKWARD in emulated
+    if sizes in HARDLY_ANY:
+        run(ops.segment_encoder, *problem([5], **HEADS_OF_16))  # keeps the fixture content
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1e2, 1e4])
 def test_tensor_cores_of_huge_and_tiny_values(scale):
+    """Where softmax is 0 or 1, its gradient is the rounding of a difference, as it is on a CPU."""
     tensors, options = problem([5, 40], policies=1, scale=scale, **LOW)
     assert_as_good_as_torch(ops, tensors, options)
     assert_as_good_as_torch(ops, (*tensors[:4], tensors[4] * 30), options)
+    if scale < 1e3:
+        oracle = gradients(reference.segment_encoder, tensors, options, torch.float64)
+        largest = max(g.norm() for g in oracle)
+        for actual, exact in zip(gradients(ops.segment_encoder, tensors, options), oracle, strict=True):
+            assert (actual - exact).norm() <= 1e-4 * largest
 
 
 def test_tensor_cores_keep_nan_in_its_segment():
     tensors, options = problem([20, 40, 200, 8], policies=1, spare=0, **LOW | ONE)
     tensors[1][0, tensors[2][0, 30], 0] = float("nan")
-    for precision in ("fp32", "bf16"):
+    for precision in BOTH:
         out = run(ops.segment_encoder, tensors, options | {"precision": precision})[0, 0]
         assert out[1].isnan().all() and out[[0, 2, 3]].isfinite().all()
 
@@ -82,88 +139,103 @@ def test_tensor_cores_keep_nan_in_its_segment():
 @pytest.mark.slow
 def test_tensor_cores_repeat_bit_for_bit_and_by_cell():
     """A cell of the grid does not depend on other cells, which change the packing into tiles and blocks."""
-    tensors, options = problem([9, 30, 130], policies=3, subsets=2, dropout=0.2, rng=RNG, **LOW | ONE)
+    tensors, options = problem([9, 30, 130], policies=3, subsets=2, **DROPOUT, **LOW | ONE)
     whole = run(ops.segment_encoder, tensors, options)
     assert torch.equal(run(ops.segment_encoder, tensors, options), whole)
     states, columns, *rest = tensors
     alone = run(ops.segment_encoder, (states, columns[1:], *rest), options | {"segment_base": 7 + 2 * 3})
     assert torch.equal(alone, whole[1:])
+    tensors, options = problem([9, 30, 130], policies=2, **HEADS_OF_16 | DROPOUT)
+    first, again = (gradients(ops.segment_encoder, tensors, options) for _ in range(2))
+    assert all(map(torch.equal, first, again))
 
 
-def test_log_says_where_bf16_is_computed_in_fp32(caplog):
+def test_other_shapes_are_computed_in_fp32_and_differentiated_by_torch(caplog, emulated):
     caplog.set_level("INFO")
-    for shape, logged in [(LOW | ONE, False), (SMALL, True)]:
+    for shape, other in [(LOW | ONE, False), (SMALL, True)]:
+        emulated.clear()
         tensors, options = problem([5, 9], policies=1, **shape)
-        run(ops.segment_encoder, tensors, options | {"precision": "bf16"})
-        assert ("bf16 is computed in fp32" in caplog.text) == logged
-
-
-def test_tensor_cores_of_hardly_any_segments():
-    for sizes in ([], [0], [1], [0, 0]):
-        check(*problem(sizes, distinct=3, **LOW | ONE))
-
-
-def passes(policies, subsets, rows, capacity):
-    """Return numbers of passes over subsets, and in each over policies for long segments; 0: none can be long."""
-    tiles = 2 * rows // 128 if rows > 128 else 0
-    if not tiles:
-        return 1, 0
-    subsets_at_once = min(subsets, max(1, capacity // tiles))
-    policies_at_once = min(policies, max(1, capacity // (tiles * subsets_at_once)))
-    return math.ceil(subsets / subsets_at_once), math.ceil(policies / policies_at_once)
-
-
-def launches(policies, subsets, rows, layers, capacity=2048, pool=True):
-    """Clearing, weights; in each pass two for the plan, one for short segments, one a layer and two for long ones."""
-    of_subsets, of_policies = passes(policies, subsets, rows, capacity)
-    return 2 + of_subsets * (3 + of_policies * (layers + 1 + pool))
+        gradients(ops.segment_encoder, tensors, options | {"precision": "bf16"})
+        assert ("bf16 is computed in fp32" in caplog.text) == (BACKWARD not in emulated) == other
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("policies", "subsets", "rows", "pool", "expected"),
+    ("sizes", "options", "expected"),
     [
-        (2, 2, 128, True, 5),
-        (2, 2, 129, True, 9),
-        (3, 3, 300, True, 2 + 2 * (3 + 3 * 4)),
-        (2, 1, 520, False, 2 + 3 + 2 * 3),
+        ([20, 40], {"policies": 2, "subsets": 2, "spare": 68}, 5),
+        ([20, 40], {"policies": 2, "subsets": 2, "spare": 69}, 9),
+        ([20, 40], {"policies": 3, "subsets": 3, "spare": 240}, 2 + 2 * (3 + 3 * 4)),
+        ([20, 40], {"policies": 2, "subsets": 1, "spare": 460, "pool": False}, 2 + 3 + 2 * 3),
+        ([20, 128, 60], ALONE | {"spare": 800, "long_tiles": 0}, 5),
+        (
+            [20, 150, 300, 9],
+            ALONE | {"spare": 800, "long_tiles": 5},
+            9,
+        ),  # two and three tiles, which the workspace holds
     ],
 )
-def test_launches_of_the_tensor_cores(policies, subsets, rows, pool, expected, cuda_module_for_cpu):
-    tensors, options = problem([20, 40], policies=policies, subsets=subsets, spare=rows - 60, pool=pool, **LOW)
+def test_launches_of_the_tensor_cores(sizes, options, expected, cuda_module_for_cpu):
+    """Clearing, weights; in each pass two for the plan, one for short segments, one a layer and two for long ones."""
+    tiles = options.get("long_tiles")
+    tensors, options = problem(sizes, **LOW | options)
     before = cuda_module_for_cpu.launches()
-    run(ops.segment_encoder, tensors, options)
+    out = run(ops.segment_encoder, tensors, options)
     assert cuda_module_for_cpu.launches() - before == expected
-    assert launches(policies, subsets, rows, LOW["layers"], capacity=8, pool=pool) == expected
-    # At the paper's size, as bench/README.md states it; the high level has one subset of all clusters.
-    ranking = launches(10, 102, 16384, 2), launches(10, 1, 102 * 256, 6)
-    training = launches(30, 1, 16384, 2), launches(30, 1, 256, 6)
-    assert (ranking, training) == ((561, 21), (21, 13))
+    if tiles is not None:
+        assert ops.long_tiles(tensors[3]) == tiles
+        assert torch.equal(out, run(ops.segment_encoder, tensors, options | {"long_tiles": -1}))
 
 
-@pytest.mark.parametrize(("sizes", "tiles", "expected"), [([20, 128, 60], 0, 5), ([20, 150, 300, 9], 5, 9)])
-def test_launches_for_the_segments_that_are_long(sizes, tiles, expected, cuda_module_for_cpu):
-    """Segments of 150 and 300 rows take two and three tiles, for which the workspace has room."""
-    tensors, options = problem(sizes, policies=1, spare=800, **LOW)
-    assert ops.long_tiles(tensors[3]) == tiles
+@pytest.mark.parametrize(("policies", "rows", "expected"), [(1, 128, 10), (1, 129, 17), (3, 260, 7 + 3 * 7 + 3)])
+def test_launches_of_gradients(policies, rows, expected, cuda_module_for_cpu):
+    """Clearing, weights twice, plan twice, one for short segments, sums; three for columns; a forward pass precedes.
+
+    Where segments may be long, one per layer and one more forward, and two per layer backward.
+    """
+    tensors, options = problem([20, 40], policies=policies, spare=rows - 60, **LOW)
     before = cuda_module_for_cpu.launches()
-    out = run(ops.segment_encoder, tensors, options | {"long_tiles": tiles})
-    assert cuda_module_for_cpu.launches() - before == expected
-    torch.testing.assert_close(out, run(ops.segment_encoder, tensors, options), rtol=0, atol=0)
+    ops.segment_encoder(*tensors, **options)
+    forward = cuda_module_for_cpu.launches() - before
+    gradients(ops.segment_encoder, tensors, options)
+    assert cuda_module_for_cpu.launches() - before - 2 * forward == expected
 
 
-@pytest.mark.slow
-def test_tensor_cores_score_policies_in_ten_launches(cuda_module_for_cpu, generator, monkeypatch):
-    """Five for each level, where no segment can be long."""
+def test_bf16_gradients_where_rounding_switches_relus():
+    """Biases are as trained: some hidden values change sign. All tensors together have the error of torch's bf16."""
+    tensors, options = problem([33, 40, 60], policies=1, **LOW | ONE)
+    oracle = gradients(reference.segment_encoder, tensors, options, torch.float64)
+    of_torch = gradients_of_torch(tensors, options)
+    actual = gradients(ops.segment_encoder, tensors, options | {"precision": "bf16"})
+
+    def error(parts):
+        return math.hypot(
+            *((part - exact).norm() / exact.norm().clamp(min=1e-3) for part, exact in zip(parts, oracle, strict=True))
+        )
+
+    assert error(actual) <= 2 * error(of_torch)
+
+
+def test_scores_and_gradients_of_the_model(generator, monkeypatch, emulated, cuda_module_for_cpu):
+    """Both levels, from scores to the model's parameters; scores take five launches for each, where none is long."""
     shape = {"low_layers": 1, "low_feedforward": 32, "high_layers": 2, "high_feedforward": 64, "clusters": 4}
-    model = ScoringModel(6, Config(**shape)).eval()
+    model = ScoringModel(6, Config(**shape))
     states, columns = torch.randn(80, 4, generator=generator), torch.randn(3, 80, 2, generator=generator)
     rows = torch.randint(80, (2, 50), generator=generator, dtype=torch.int32)
     offsets = torch.tensor([[0, 5, 5, 40, 50], [0, 16, 32, 48, 50]], dtype=torch.int32)
-    before = cuda_module_for_cpu.launches()
-    with torch.no_grad():
-        scores = model(states, columns, rows, offsets)
-        assert cuda_module_for_cpu.launches() - before == 10
-        monkeypatch.undo()
-        expected = model(states, columns, rows, offsets)
-    assert (scores - expected).norm() <= 1e-5 * expected.norm()
+
+    def compute():
+        model.zero_grad()
+        train_scores(model, states, columns, rows, offsets, RNG).square().sum().backward()
+        before = cuda_module_for_cpu.launches()
+        with torch.no_grad():
+            scores = model.eval()(states, columns, rows, offsets)
+        launches = cuda_module_for_cpu.launches() - before
+        return scores, torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]), launches
+
+    scores, actual, launches = compute()
+    assert emulated.count(BACKWARD) == 2 and launches == 10
+    monkeypatch.undo()
+    expected_scores, expected, _ = compute()
+    assert (scores - expected_scores).norm() <= 1e-5 * expected_scores.norm()
+    assert (actual - expected).norm() <= 1e-4 * expected.norm()

@@ -36,13 +36,6 @@ def test_philox_known_answers(counter, key, result):
     assert [int(word) for word in reference.philox(*tensors)] == words(result)
 
 
-def test_philox_broadcasts():
-    c0 = torch.arange(5)
-    out = reference.philox(7, 9, c0, torch.tensor([[2**32 - 1], [3]]), 4, 5)
-    assert out[3].shape == (2, 5)
-    assert int(out[3][1, 4]) == philox_integers(7, 9, 4, 3, 4, 5)[3]
-
-
 @pytest.mark.parametrize(("probability", "threshold"), [(0.1, 6554), (0.5, 32768), (1e-6, 0), (0.999999, 65536)])
 def test_dropout_mask_matches_integers(probability, threshold, device):
     seed, step = -3, 2**40 + 17
@@ -59,18 +52,3 @@ def test_dropout_mask_matches_integers(probability, threshold, device):
         for s, r, h in zip(segment.tolist(), row.tolist(), head.tolist(), strict=True)
     ]
     assert torch.equal(mask.cpu(), torch.tensor(expected))
-
-
-def test_dropout_mask_drops_the_given_share():
-    rng = torch.tensor([1, 2])
-    place = {"level": 0, "layer": 0, "site": 2}
-    row = torch.arange(4096)
-    mask = reference.dropout_mask(0 * row, row, 256, rng=rng, probability=0.1, **place)
-    assert abs(float(mask.mean()) - 1) < 1e-3
-    assert abs(float((mask == 0).float().mean()) - 0.1) < 1e-3
-
-
-def test_segments_and_rows():
-    segment, row = reference.segments_and_rows(torch.tensor([0, 2, 2, 5], dtype=torch.int32))
-    assert segment.tolist() == [0, 0, 2, 2, 2]
-    assert row.tolist() == [0, 1, 0, 1, 2]

@@ -176,23 +176,15 @@ def test_kmeans_is_the_same_alone_and_in_a_batch(generator, ops):
         assert all(torch.equal(whole[b : b + 1], one) for whole, one in zip(together, alone, strict=True))
 
 
-def test_kmeans_is_the_same_on_any_number_of_threads(generator):
+def test_kmeans_is_the_same_on_any_number_of_threads(generator, on_threads):
     points, far = torch.randn(3, 5000, 17, generator=generator), torch.full((3, 40, 17), 50.0)
-    before, results = torch.get_num_threads(), []
-    try:
-        for threads in (1, 2, 8):
-            torch.set_num_threads(threads)
-            results.append(
-                [
-                    *cpu_ops.kmeans(points, 40),
-                    *cpu_ops.kmeans(points[:1], 40, tolerance=0),
-                    *cpu_ops.kmeans(points, 40, init=far, iterations=5),
-                ]
-            )
-    finally:
-        torch.set_num_threads(before)
-    for other in results[1:]:
-        assert all(map(torch.equal, results[0], other))
+
+    def call():
+        filled = cpu_ops.kmeans(points, 40, init=far, iterations=5)
+        return *cpu_ops.kmeans(points, 40), *cpu_ops.kmeans(points[:1], 40, tolerance=0), *filled
+
+    first, *others = on_threads(call, 1, 2, 8)
+    assert all(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
 
 
 def test_kmeans_seeds(generator, ops):

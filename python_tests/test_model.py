@@ -278,31 +278,6 @@ def test_weights_of_an_mlp_depend_on_the_seed_alone():
     assert torch.equal(one, same) and not torch.equal(one, other)
 
 
-def test_the_shapes_of_the_paper():
-    sizes = {name: tuple(p.shape) for name, p in ScoringModel(23, Config()).named_parameters()}
-    assert sizes["projection.weight"] == (64, 23)
-    assert sizes["low.1.linear1.weight"] == (128, 64)
-    assert sizes["high.5.linear1.weight"] == (512, 64)
-    assert "low.2.linear1.weight" not in sizes and "high.6.linear1.weight" not in sizes
-
-
-@pytest.mark.parametrize(
-    ("spoil", "score", "message"),
-    [
-        (lambda state: state.pop("fc.0.weight"), "mean", "no 'fc.0.weight'"),
-        (lambda state: state.pop("encoder_hilev.layers.3.norm1.bias"), "mean", "high.3.norm1.bias"),
-        (lambda state: state.update({"model.0.weight": torch.zeros(1, 3)}), "mean", "score.weight"),
-        (lambda state: state.pop("fc_score.0.weight"), "sort", "no 'fc_score.0.weight'"),
-        (lambda state: state.pop("cls_inp"), "class_token", "no 'cls_inp'"),
-    ],
-)
-def test_a_wrong_checkpoint_is_refused(spoil, score, message, generator):
-    state = dict(released(generator).state_dict())
-    spoil(state)
-    with pytest.raises(ValueError, match=f"not a released checkpoint.*(?s:.*){message}"):
-        from_released(state, score=score)
-
-
 def test_moments_of_all_policies_at_once_equal_those_by_blocks(generator, monkeypatch):
     states, columns, rows, _ = problem(generator, policies=5)
     by_blocks = merge_moments(states, rows, part_moments(states, columns, rows, [slice(0, 2), slice(2, 5)]))

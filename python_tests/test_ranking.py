@@ -63,19 +63,16 @@ def test_scores_that_are_not_finite_raise(ranker, candidates, monkeypatch):
         ranker.rank(candidates, log())
 
 
-def test_rank_does_not_depend_on_tiling_or_threads(ranker, candidates, monkeypatch):
-    before = torch.get_num_threads()
-    expected = ranker.rank(candidates, log(), subsets=6).subset_scores
-    try:
-        for threads in (1, 2, 5):
-            torch.set_num_threads(threads)
-            assert np.array_equal(ranker.rank(candidates, log(), subsets=6).subset_scores, expected)
-    finally:
-        torch.set_num_threads(before)
+def test_rank_does_not_depend_on_tiling_or_threads(ranker, candidates, monkeypatch, on_threads):
+    def scores():
+        return ranker.rank(candidates, log(), subsets=6).subset_scores
+
+    expected, *others = on_threads(scores, 1, 2, 5)
     monkeypatch.setattr("sopr_fast.runtime.limits.free_memory", lambda: 0.0)
     for tiles in (1 << 30, 0):  # columns of so many tiles stay in memory
         monkeypatch.setattr("sopr_fast.sopr.acting._MEMORY_TILES", tiles)
-        assert np.array_equal(ranker.rank(candidates, log(), subsets=6).subset_scores, expected)
+        others.append(scores())
+    assert all(np.array_equal(other, expected) for other in others)
 
 
 def test_precisions_give_nearly_the_same_scores(ranker):

@@ -49,18 +49,25 @@ def test_segment_attention_on_any_shape(sizes, heads, dim, spread, dropout, ops)
     check_forward(ops, sizes, heads, dim, spread, dropout=dropout, rng=RNG, level=1, layer=2, segment_base=9)
 
 
+def compare_with_float64(ops, sizes, heads, dim, tolerance=1e-5, **options):
+    """Compare values and gradients of a random linear function of them."""
+    *inputs, offsets = batch(sizes, heads, dim)
+    weights = torch.randn(inputs[0].shape, generator=torch.Generator().manual_seed(1))
+    actual = [x.clone().requires_grad_() for x in inputs]
+    oracle = [x.double().requires_grad_() for x in inputs]
+    out = ops.segment_attention(*actual, offsets, **options)
+    expected = reference.segment_attention(*oracle, offsets, **options)
+    assert (out - expected).norm() <= 5e-6 * expected.norm()
+    (out * weights).sum().backward()
+    (expected * weights).sum().backward()
+    for leaf, exact in zip(actual, oracle, strict=True):
+        assert (leaf.grad - exact.grad).norm() <= tolerance * exact.grad.norm()
+
+
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
 @pytest.mark.parametrize(("heads", "dim"), [(2, 32), (3, 5), (1, 70)])
 def test_segment_attention_gradients_match_float64(heads, dim, dropout, ops):
-    *inputs, offsets = batch([5, 0, 1, 70, 16, 300], heads, dim)
-    options = {"scale": 0.3, "dropout": dropout, "rng": RNG, "layer": 1}
-    weights = torch.randn(inputs[0].shape, generator=torch.Generator().manual_seed(1))
-    actual = [x.clone().requires_grad_() for x in inputs]
-    (ops.segment_attention(*actual, offsets, **options) * weights).sum().backward()
-    oracle = [x.double().requires_grad_() for x in inputs]
-    (reference.segment_attention(*oracle, offsets, **options) * weights).sum().backward()
-    for leaf, expected in zip(actual, oracle, strict=True):
-        assert (leaf.grad - expected.grad).norm() <= 1e-5 * expected.grad.norm()
+    compare_with_float64(ops, [5, 0, 1, 70, 16, 300], heads, dim, scale=0.3, dropout=dropout, rng=RNG, layer=1)
 
 
 def check_gradients_of_large_scores(ops):
@@ -84,10 +91,6 @@ def check_gradients_of_large_scores(ops):
         assert error_of(actual, expected) <= 4 * rounding * expected.abs().max()
 
 
-def test_segment_attention_gradients_of_large_scores(ops):
-    check_gradients_of_large_scores(ops)
-
-
 def check_scores_of_minus_infinity(ops):
     """First whole tiles of keys, then all keys of some queries have scores of -inf."""
     q, k, v, offsets = batch([200], 2, 16)
@@ -103,10 +106,6 @@ def check_scores_of_minus_infinity(ops):
         actual = ops.segment_attention(q, k, v, offsets, scale=1.0)
         plain = reference.segment_attention(q, k, v, offsets, scale=1.0)
     assert torch.equal(actual.isnan(), plain.isnan()) and plain.isnan().any() and plain[7].isfinite().all()
-
-
-def test_segment_attention_scores_of_minus_infinity(ops):
-    check_scores_of_minus_infinity(ops)
 
 
 def test_segment_attention_of_a_long_segment(ops):
@@ -126,7 +125,7 @@ def test_segment_attention_of_a_tile_drops_the_same_weights(ops):
     assert torch.equal(whole[47:], tail)
 
 
-def test_segment_attention_may_drop_everything(ops):
+def check_dropping_everything(ops):
     """The probability rounds to 1."""
     q, k, v, offsets = batch([5, 40], 2, 8)
     leaves = [x.clone().requires_grad_() for x in (q, k, v)]
@@ -135,12 +134,19 @@ def test_segment_attention_may_drop_everything(ops):
     assert not out.any() and not any(x.grad.any() for x in leaves)
 
 
-def test_segment_attention_propagates_nan(ops):
+def check_nan_stays_in_its_segment(ops):
     q, k, v, offsets = batch([10, 200], 2, 8)
     k[60, 1, 3] = float("nan")
     out = ops.segment_attention(q, k, v, offsets)
     assert out[:10].isfinite().all() and out[:, 0].isfinite().all()
     assert out[10:, 1].isnan().all()
+
+
+def test_segment_attention_of_extreme_scores(ops):
+    check_gradients_of_large_scores(ops)
+    check_scores_of_minus_infinity(ops)
+    check_dropping_everything(ops)
+    check_nan_stays_in_its_segment(ops)
 
 
 @pytest.mark.parametrize("function", [ops.segment_attention, reference.segment_attention], ids=["kernel", "reference"])
@@ -162,13 +168,9 @@ def test_segment_dropout_is_the_reference_mask(site, ops):
     assert 0.15 < (expected == 0).float().mean() < 0.35
 
 
-def test_segment_dropout_of_no_columns(ops):
-    offsets, rng = torch.tensor([0, 3], dtype=torch.int32), torch.tensor([1, 2])
-    assert ops.segment_dropout(torch.empty(3, 0), offsets, probability=0.1, rng=rng).shape == (3, 0)
-
-
-def test_no_dropout_without_rng_or_probability(ops):
+def test_no_dropout_without_columns_rng_or_probability(ops):
     x, *_, offsets = batch([5], 1, 8)
+    assert ops.segment_dropout(x[:, 0, :0], offsets, probability=0.1, rng=RNG).shape == (5, 0)
     assert ops.segment_dropout(x[:, 0], offsets, probability=0.5, rng=None) is not None
     assert torch.equal(ops.segment_dropout(x[:, 0], offsets, probability=0.0, rng=RNG), x[:, 0])
     with pytest.raises(ValueError, match="dropout must be at least 0 and below 1"):
@@ -193,14 +195,10 @@ def test_dropout_refuses_places_that_would_share_their_masks(place, message, ops
             ops.segment_attention(q, k, v, offsets, dropout=0.5, rng=RNG, **place)
 
 
-def test_dropout_refuses_heads_that_would_share_their_masks():
-    q, k, v, offsets = batch([2], 4097, 1)
+def test_segment_attention_refuses_many_heads_and_other_shapes():
+    q, k, v, offsets = batch([2], 4097, 1)  # which would share their masks
     assert ops.segment_attention(q, k, v, offsets, rng=RNG).shape == q.shape
     with pytest.raises(ValueError, match="with dropout, heads must be between 0 and 4096, got 4097"):
         ops.segment_attention(q, k, v, offsets, rng=RNG, dropout=0.1)
-
-
-def test_segment_attention_refuses_other_shapes():
-    q, k, v, offsets = batch([5], 2, 4)
-    with pytest.raises(ValueError, match=r"k must have shape \(5, 2, 4\), got \(5, 1, 4\)"):
+    with pytest.raises(ValueError, match=r"k must have shape \(2, 4097, 1\), got \(2, 1, 1\)"):
         ops.segment_attention(q, k[:, :1], v, offsets)

@@ -287,26 +287,16 @@ def test_segment_encoder_dropout_is_a_tile_of_the_whole(ops):
 
 
 @pytest.mark.parametrize("options", [LOW, HIGH], ids=["low", "high"])
-def test_segment_encoder_same_for_any_threads(options):
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_segment_encoder_same_for_any_threads(options, precision, on_threads):
     tensors, options = problem([100, 3, 0, 50, 51, 12, 77, 5], policies=6, subsets=2, distinct=300, **options)
-    options |= {"dropout": 0.1, "rng": torch.tensor([3, 4])}
-    before = torch.get_num_threads()
-    results = []
-    try:
-        for threads in (1, 2, 3, 8):
-            torch.set_num_threads(threads)
-            results.append(
-                [
-                    run(ops.segment_encoder, tensors, options),
-                    run(ops.segment_encoder, tensors, options | {"precision": "bf16"}),
-                    *gradients(ops.segment_encoder, tensors, options),
-                    *gradients(ops.segment_encoder, tensors, options | {"precision": "bf16"}),
-                ]
-            )
-    finally:
-        torch.set_num_threads(before)
-    for result in results[1:]:
-        assert all(map(torch.equal, result, results[0]))
+    options |= {"dropout": 0.1, "rng": torch.tensor([3, 4]), "precision": precision}
+
+    def call():
+        return run(ops.segment_encoder, tensors, options), *gradients(ops.segment_encoder, tensors, options)
+
+    first, *others = on_threads(call, 1, 2, 3, 8)
+    assert all(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
 
 
 @pytest.mark.parametrize("options", [LOW, HIGH, SMALL | {"feedforward": 21, "width": 36}], ids=["low", "high", "small"])

@@ -15,13 +15,6 @@ from sopr_fast import ops
 from sopr_fast.runtime import native
 
 
-@pytest.fixture
-def set_threads():
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
-
-
 def results(name: str) -> list[torch.Tensor]:
     return run(CALLS[name].operator, CALLS[name])
 
@@ -32,16 +25,14 @@ def assert_same(actual, expected) -> None:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_the_number_of_threads_changes_no_bit(name, set_threads):
-    set_threads(1)
-    expected = results(name)
-    for threads in range(2, 9):
-        set_threads(threads)
-        assert_same(results(name), expected)
+def test_the_number_of_threads_changes_no_bit(name, on_threads):
+    expected, *others = on_threads(lambda: results(name), *range(1, 9))
+    for actual in others:
+        assert_same(actual, expected)
 
 
 @pytest.mark.skipif(not torch.set_flush_denormal(False), reason="torch cannot flush denormal numbers here")
-def test_kernels_count_denormal_numbers_whatever_the_caller_does(set_threads):
+def test_kernels_count_denormal_numbers_whatever_the_caller_does(on_threads):
     points = 1e-39 * torch.randn(1, 4000, 3, generator=torch.Generator().manual_seed(0))
     offsets = torch.arange(0, 4001, 500, dtype=torch.int32)
 
@@ -55,10 +46,7 @@ def test_kernels_count_denormal_numbers_whatever_the_caller_does(set_threads):
     assert (expected[-1] != 0).all()
     torch.set_flush_denormal(True)
     try:
-        actual = []
-        for threads in (1, 4):
-            set_threads(threads)
-            actual.append(call_all())
+        actual = on_threads(call_all, 1, 4)
         flushes = bool((points[:, :9] * 1 == 0).all())
     finally:
         torch.set_flush_denormal(False)

@@ -18,6 +18,7 @@ from sopr_fast.sopr import training, update
 from sopr_fast.sopr.losses import Objective
 from sopr_fast.sopr.training import CollapsedTrainingWarning
 
+VALIDATION = (ladder([0.3, 0.8]), [0.3, 0.8])
 ENCODERS = [{}, {"class_token": True}, {"score": "sort"}, {"encoder": "mlp"}]
 
 
@@ -214,17 +215,9 @@ def test_fits_side_by_side_leave_one_another_and_the_global_generator_alone():
     assert all(torch.equal(model, alone) for model in actual)
 
 
-def test_fit_does_not_depend_on_the_number_of_threads():
-    before = torch.get_num_threads()
-    actual = []
-    try:
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
-            actual.append(weights(fit(validation=(ladder([0.3, 0.8]), [0.3, 0.8]))))
-            assert torch.get_num_threads() == threads
-    finally:
-        torch.set_num_threads(before)
-    assert torch.equal(actual[0], actual[1]) and torch.equal(actual[0], actual[2])
+def test_fit_does_not_depend_on_the_number_of_threads(on_threads):
+    first, *others = on_threads(lambda: weights(fit(validation=VALIDATION)), 1, 2, 3)
+    assert all(torch.equal(first, other) for other in others)
 
 
 @pytest.mark.parametrize("metric", ["rank_correlation", "loss"])
@@ -266,7 +259,7 @@ def fit_from_17(monkeypatch, step, **options):
     return ranker
 
 
-@pytest.mark.parametrize("validation", [None, (ladder([0.3, 0.8]), [0.3, 0.8])], ids=["plain", "validated"])
+@pytest.mark.parametrize("validation", [None, VALIDATION], ids=["plain", "validated"])
 def test_a_killed_run_resumes_to_the_same_model(validation, tmp_path, monkeypatch):
     path = tmp_path / "checkpoint.safetensors"
     whole = fit(validation=validation)

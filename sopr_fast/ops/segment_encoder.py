@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections.abc import Callable, Mapping
@@ -176,8 +177,7 @@ def _fields(tensors: tuple[Any, ...], options: Options, **more: Any) -> dict[str
     return fields | more
 
 
-def _fresh(floats: int) -> Tensor:
-    return torch.empty(floats, dtype=torch.float32, device="cpu")
+_fresh = functools.partial(torch.empty, dtype=torch.float32, device="cpu")
 
 
 def run_on_cpu(
@@ -323,20 +323,10 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
     columns_grad = ctx.needs_input_grad[1]
-    if grad_out.device.type == "cuda":
-        grad_parameters, grad_columns = _backward_cuda(grad_out, columns_grad, *ctx.saved_tensors, *ctx.options)
-    else:
-        grad_parameters, grad_columns = _segment_encoder_backward(
-            grad_out, columns_grad, *ctx.saved_tensors, *ctx.options
-        )
-    return (
-        None,
-        grad_columns if columns_grad else None,
-        None,
-        None,
-        grad_parameters,
-        *[None] * (len(ctx.options) + 1),
-    )
+    differentiate = _backward_cuda if grad_out.device.type == "cuda" else _segment_encoder_backward
+    grad_parameters, grad_columns = differentiate(grad_out, columns_grad, *ctx.saved_tensors, *ctx.options)
+    nothing = [None] * (len(ctx.options) + 1)
+    return None, grad_columns if columns_grad else None, None, None, grad_parameters, *nothing
 
 
 _segment_encoder = define(
