@@ -51,24 +51,22 @@ def oracle_scores(model, states, columns, rows, offsets):
     return torch.stack(scores, 1)
 
 
-@pytest.mark.parametrize("encoder", ["transformer", "mlp"])
-@pytest.mark.parametrize("score", ["mean", "sort", "cls"])
-@pytest.mark.parametrize("policies", [1, 4])
-def test_scores_of_a_released_checkpoint(encoder, score, policies, generator):
-    if encoder == "mlp" and score == "cls":
-        pytest.skip("a class token means nothing without attention")
+# A class token means nothing without attention.
+KINDS = [("transformer", "mean"), ("transformer", "sort"), ("transformer", "cls"), ("mlp", "mean"), ("mlp", "sort")]
+LARGE = {"policies": 2, "subsets": 1, "rows": 4096, "clusters": 64, "count": 4096}
+
+
+@pytest.mark.parametrize(
+    ("encoder", "score", "shape"),
+    [
+        *((*kind, {"policies": policies}) for kind in KINDS for policies in (1, 4)),
+        *(("transformer", "mean", shape) for shape in ({"empty": True}, LARGE)),
+    ],
+)
+def test_scores_of_a_released_checkpoint(encoder, score, shape, generator):
     oracle = released(generator, encoder=encoder, score=score)
     ours = from_released(oracle.state_dict(), score="class_token" if score == "cls" else score)
-    data = problem(generator, policies)
-    with torch.no_grad():
-        expected, actual = oracle_scores(oracle, *data), ours(*data)
-    assert (actual - expected).abs().max() <= 1e-5 * expected.abs().max()
-
-
-def test_scores_of_a_large_subset(generator):
-    oracle = released(generator)
-    ours = from_released(oracle.state_dict())
-    data = problem(generator, policies=2, subsets=1, rows=4096, clusters=64, count=4096)
+    data = problem(generator, **shape)
     with torch.no_grad():
         expected, actual = oracle_scores(oracle, *data), ours(*data)
     assert (actual - expected).abs().max() <= 1e-5 * expected.abs().max()
@@ -88,11 +86,6 @@ def model(request):
     return ScoringModel(STATE_DIM + ACTION_DIM, Config(encoder=request.param, clusters=CLUSTERS)).eval()
 
 
-def test_no_policies_have_no_scores(model, generator):
-    states, columns, rows, offsets = problem(generator)
-    assert model(states, columns[:0], rows, offsets).shape == (0, 2)
-
-
 def test_autocast_changes_no_score(model, generator):
     data = problem(generator)
     expected = model(*data)
@@ -103,19 +96,11 @@ def test_autocast_changes_no_score(model, generator):
     assert (actual - expected).norm() <= 1e-4 * expected.norm()
 
 
-def test_model_takes_float32_alone(model, generator):
+def test_model_takes_no_policies_and_only_float32(model, generator):
     states, columns, rows, offsets = problem(generator)
+    assert model(states, columns[:0], rows, offsets).shape == (0, 2)
     with pytest.raises(TypeError, match=r"must be torch.float32, got torch.float64"):
         model.double()(states.double(), columns.double(), rows, offsets)
-
-
-def test_empty_clusters_are_skipped(generator):
-    oracle = released(generator)
-    ours = from_released(oracle.state_dict())
-    data = problem(generator, empty=True)
-    with torch.no_grad():
-        expected, actual = oracle_scores(oracle, *data), ours(*data)
-    assert (actual - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
 @pytest.mark.parametrize("options", [{}, {"score": "sort"}, {"class_token": True}, {"encoder": "mlp"}], ids=str)
@@ -137,10 +122,7 @@ def test_scoring_off_the_cpu_reads_nothing_back(options, monkeypatch):
 EXACTLY_ZERO = ("projection.bias", "score.bias", "sorted_score.bias")
 
 
-@pytest.mark.parametrize(
-    ("encoder", "score"),
-    [("transformer", "mean"), ("transformer", "sort"), ("transformer", "cls"), ("mlp", "mean"), ("mlp", "sort")],
-)
+@pytest.mark.parametrize(("encoder", "score"), KINDS)
 def test_gradients_match_float64_autograd(encoder, score, generator):
     oracle = released(generator, encoder=encoder, score=score)
     score = "class_token" if score == "cls" else score
@@ -213,15 +195,19 @@ def test_evaluation_normalises_by_all_rows_seen_under_the_weights_as_they_are(ge
     torch.testing.assert_close(ours.norm.running_var.double(), sum(variances) / 2, atol=1e-5, rtol=1e-6)
 
 
-def test_row_moments_match_the_rows_themselves(generator):
-    states, columns, rows, _ = problem(generator)
+def test_row_moments_match_the_rows_themselves(generator, monkeypatch):
+    states, columns, rows, _ = problem(generator, policies=5)
     states = states + 1e4
-    mean, covariance, count = merge_moments(states, rows, part_moments(states, columns, rows, [slice(None)]))
     index = rows.flatten().long()
-    x = torch.cat([states[index].expand(3, -1, -1), columns[:, index]], -1).flatten(0, 1).double()
-    assert count == len(x)
-    torch.testing.assert_close(mean, x.mean(0))
-    torch.testing.assert_close(covariance, torch.cov(x.T, correction=0))
+    x = torch.cat([states[index].expand(5, -1, -1), columns[:, index]], -1).flatten(0, 1).double()
+    by_blocks = part_moments(states, columns, rows, [slice(0, 2), slice(2, 5)])
+    monkeypatch.setattr(devices, "runs_ahead", lambda device: True)
+    at_once = part_moments(states, columns, rows, [])
+    for parts in (by_blocks, at_once):
+        mean, covariance, count = merge_moments(states, rows, parts)
+        assert count == len(x)
+        torch.testing.assert_close(mean, x.mean(0))
+        torch.testing.assert_close(covariance, torch.cov(x.T, correction=0))
 
 
 @pytest.mark.parametrize("options", [{}, {"score": "sort"}, {"class_token": True}], ids=str)
@@ -259,12 +245,6 @@ def test_products_of_the_composed_path_are_tiled(encoder, generator, monkeypatch
     assert max(sizes) == 64 and len(sizes) > 3 * 450 // 64
 
 
-def test_layers_of_a_stack_start_alike():
-    model = ScoringModel(8, Config())
-    first, *others = (layer.state_dict() for layer in model.high)
-    assert all(torch.equal(first[name], other[name]) for other in others for name in first)
-
-
 @pytest.mark.parametrize("widths", [{}, {"low_feedforward": 190, "high_feedforward": 256}])
 def test_an_untrained_mlp_passes_its_input_through(widths, generator):
     model = ScoringModel(8, Config(encoder="mlp", **widths))
@@ -273,18 +253,11 @@ def test_an_untrained_mlp_passes_its_input_through(widths, generator):
         torch.testing.assert_close(second(first(x).relu()), x, rtol=1e-5, atol=1e-5)
 
 
-def test_weights_of_an_mlp_depend_on_the_seed_alone():
+def test_layers_of_a_stack_start_alike_and_weights_depend_only_on_the_seed():
+    first, *others = (layer.state_dict() for layer in ScoringModel(8, Config()).high)
+    assert all(torch.equal(first[name], other[name]) for other in others for name in first)
     one, same, other = (ScoringModel(8, Config(encoder="mlp"), seed=seed).low[0][0].weight for seed in (1, 1, 2))
     assert torch.equal(one, same) and not torch.equal(one, other)
-
-
-def test_moments_of_all_policies_at_once_equal_those_by_blocks(generator, monkeypatch):
-    states, columns, rows, _ = problem(generator, policies=5)
-    by_blocks = merge_moments(states, rows, part_moments(states, columns, rows, [slice(0, 2), slice(2, 5)]))
-    monkeypatch.setattr(devices, "runs_ahead", lambda device: True)
-    at_once = merge_moments(states, rows, part_moments(states, columns, rows, []))
-    for a, b in zip(by_blocks, at_once, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
 def test_moments_on_a_gpu_do_not_depend_on_how_processes_share_policies(generator, monkeypatch):

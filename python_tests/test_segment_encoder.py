@@ -142,17 +142,12 @@ def test_segment_encoder_no_segments(ops):
 
 
 @pytest.mark.parametrize("function", [ops.segment_encoder, composed.segment_encoder, reference.segment_encoder])
-@pytest.mark.parametrize("empty", ["policies", "subsets"])
-def test_segment_encoder_of_nothing(function, empty):
-    tensors, options = problem([5, 9], policies=2, subsets=3, **SMALL)
-    states, columns, rows, offsets, parameters = tensors
-    if empty == "policies":
-        columns = columns[:0]
-    else:
-        rows, offsets = rows[:0], offsets[:0]
+@pytest.mark.parametrize(("policies", "subsets"), [(0, 3), (2, 0)])
+def test_segment_encoder_of_nothing(function, policies, subsets):
+    (states, columns, rows, offsets, parameters), options = problem([5, 9], policies=2, subsets=3, **SMALL)
     for pool, tokens in ((True, 2), (False, 16)):
-        out = function(states, columns, rows, offsets, parameters, **options, pool=pool)
-        assert out.shape == (len(columns), len(rows), tokens, 16)
+        out = function(states, columns[:policies], rows[:subsets], offsets[:subsets], parameters, **options, pool=pool)
+        assert out.shape == (policies, subsets, tokens, 16)
 
 
 @pytest.mark.parametrize("options", [LOW, HIGH], ids=["low", "high"])
@@ -316,11 +311,10 @@ def test_segment_encoder_bf16_gradients(dropout):
     tensors, options = problem([0, 1, 2, 15, 16, 17, 150], **LOW, dropout=dropout, rng=torch.tensor([3, 4]))
     oracle = gradients(reference.segment_encoder, tensors, options, torch.float64)
     with torch.autocast("cpu", torch.bfloat16):
-        plain_gradients = gradients(reference.segment_encoder, tensors, options)
-    for actual, plain, exact in zip(
-        gradients(ops.segment_encoder, tensors, options | {"precision": "bf16"}), plain_gradients, oracle, strict=True
-    ):
-        assert (actual - exact).norm() <= 2 * (plain - exact).norm()
+        of_torch = gradients(reference.segment_encoder, tensors, options)
+    actual = gradients(ops.segment_encoder, tensors, options | {"precision": "bf16"})
+    for ours, theirs, exact in zip(actual, of_torch, oracle, strict=True):
+        assert (ours - exact).norm() <= 2 * (theirs - exact).norm()
 
 
 def test_segment_encoder_bf16_of_odd_heads_is_fp32(ops):
@@ -368,27 +362,26 @@ def test_segment_encoder_refuses_options(change, message, ops):
         run(ops.segment_encoder, tensors, options | change)
 
 
-def test_segment_encoder_refuses_tokens_without_inputs(ops):
-    (states, columns, *tensors), options = problem([5, 9], **SMALL)
-    with pytest.raises(ValueError, match="states and columns must have at least one column between them"):
-        ops.segment_encoder(states[:, :0], columns[..., :0], *tensors, **options)
-
-
-@pytest.mark.parametrize("offsets", [[0, 5, 17], [1, 5, 14], [0, 9, 5], []])
-def test_segment_encoder_refuses_offsets(offsets):
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (
+            lambda t: t.update(states=t["states"][:, :0], columns=t["columns"][..., :0]),
+            "at least one column between them",
+        ),
+        *(
+            (lambda t, wrong=wrong: t.update(offsets=torch.tensor([wrong], dtype=torch.int32)), "offsets")
+            for wrong in ([0, 5, 17], [1, 5, 14], [0, 9, 5], [])
+        ),
+        *((lambda t, row=row: t["rows"][0, 3:4].fill_(row), r"rows must be in \[0, 16\)") for row in (-1, 16)),
+    ],
+)
+def test_segment_encoder_refuses_tensors(spoil, message):
     tensors, options = problem([5, 9], **SMALL)
-    wrong = torch.tensor([offsets], dtype=torch.int32)
-    with pytest.raises(ValueError, match="offsets"):
-        ops.segment_encoder(*tensors[:3], wrong, tensors[4], **options)
-
-
-@pytest.mark.parametrize("row", [-1, 16])
-def test_segment_encoder_refuses_rows(row):
-    tensors, options = problem([5, 9], **SMALL)
-    rows = tensors[2].numpy().copy()
-    rows[0, 3] = row
-    with pytest.raises(ValueError, match=r"rows must be in \[0, 16\)"):
-        ops.segment_encoder(*tensors[:2], torch.from_numpy(rows), *tensors[3:], **options)
+    named = dict(zip(("states", "columns", "rows", "offsets", "parameters"), tensors, strict=True))
+    spoil(named)
+    with pytest.raises(ValueError, match=message):
+        ops.segment_encoder(**named, **options)
 
 
 def test_segment_encoder_refuses_gradients_of_states(ops):

@@ -324,15 +324,14 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, monkeypatch):
 
 
 def test_a_checkpoint_of_one_other_action_is_refused(tmp_path):
-    states, config = log(3000), dataclasses.replace(TINY, subset_size=2500, subsets=2, steps=2)
+    states, options = log(3000), {"returns": training_gains(), "checkpoint": tmp_path / "checkpoint.safetensors"}
+    options["config"] = dataclasses.replace(TINY, subset_size=2500, subsets=2, steps=2)
     actions = {name: policy(states) for name, policy in ladder(training_gains()).items()}
+    sopr_fast.fit(actions, states=states, **options)
     row = sopr_fast.Subsets.draw(states, 2, size=2500, clusters=1).source[1]
-    options = {"returns": training_gains(), "states": states, "config": config}
-    path = tmp_path / "checkpoint.safetensors"
-    sopr_fast.fit(actions, checkpoint=path, **options)
     actions["gain-0.100"][row, 0] += 1.0
     with pytest.raises(ValueError, match=r"checkpoint\.safetensors is of a run with other policies"):
-        sopr_fast.fit(actions, checkpoint=path, **options)
+        sopr_fast.fit(actions, states=states, **options)
 
 
 def test_a_file_of_another_kind_is_refused_before_any_policy_acts(tmp_path, monkeypatch):
