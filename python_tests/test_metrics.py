@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from sopr_fast import metrics
-from sopr_fast.sopr.update import _spearman
 
 # Small integers give many ties.
 pairs = st.integers(1, 30).flatmap(lambda n: st.tuples(*[st.lists(st.integers(-4, 4), min_size=n, max_size=n)] * 2))
@@ -25,14 +24,6 @@ def test_rank_correlations_match_scipy(pair):
         assert math.isnan(metrics.spearman(a, b))
         return
     assert metrics.spearman(torch.tensor(a), b) == pytest.approx(stats.spearmanr(a, b).statistic, abs=1e-12)
-
-
-def test_the_rank_correlation_of_a_training_step_is_that_of_scipy():
-    rng = np.random.default_rng(0)
-    for returns, scores in rng.integers(0, 4, (5, 2, 9)):
-        actual = _spearman(torch.from_numpy(returns).double(), torch.from_numpy(scores).float())
-        assert actual.item() == pytest.approx(stats.spearmanr(returns, scores).statistic, abs=1e-12)
-    assert _spearman(torch.arange(2.0), torch.tensor([1.0, math.inf])).isnan()
 
 
 @pytest.mark.parametrize(
