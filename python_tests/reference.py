@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 
 from sopr_fast import ops
+from sopr_fast.ops.encoder_parameters import Options
 
 # Dropout sites of csrc/philox.h.
 ATTENTION_WEIGHTS, AFTER_ATTENTION, INSIDE_FEED_FORWARD, AFTER_FEED_FORWARD = range(4)
@@ -165,26 +166,9 @@ def sort_by_cluster(labels, k):
     return labels.argsort(dim=1, stable=True).int(), offsets.int()
 
 
-def segment_encoder(
-    states,
-    columns,
-    rows,
-    offsets,
-    parameters,
-    *,
-    width,
-    layers,
-    heads,
-    feedforward,
-    project=True,
-    pool=True,
-    dropout=0.0,
-    rng=None,
-    level=0,
-    segment_base=0,
-    **_,
-):
+def segment_encoder(states, columns, rows, offsets, parameters, *, rng=None, **values):
     """See `ops.segment_encoder`; computes in the dtype of its tensors, whatever its `precision`."""
+    width, layers, heads, feedforward, project, pool, dropout, level, segment_base, *_ = Options(**values)
     (subsets, count), clusters = rows.shape, offsets.shape[1] - 1
     inputs = states.shape[1] + columns.shape[2]
     shapes = ops.encoder_shapes(inputs, width, layers, feedforward, project)

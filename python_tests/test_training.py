@@ -346,15 +346,20 @@ def test_a_file_of_another_kind_is_refused_before_any_policy_acts(tmp_path, monk
             fit(checkpoint=path)
 
 
+def forget(trainer):
+    """Make all scores of a model 0 for good."""
+    for parameter in trainer.model.score.parameters():
+        parameter.detach().zero_()
+        parameter.requires_grad_(False)
+
+
 def test_a_collapsed_run_starts_afresh_and_warns(monkeypatch, updates):
     initialise = training._Trainer._initialise
 
     def first_attempt_cannot_learn(self):
         initialise(self)
         if self.at.attempt == 0:
-            for parameter in self.model.score.parameters():
-                parameter.detach().zero_()
-                parameter.requires_grad_(False)
+            forget(self)
 
     monkeypatch.setattr(training._Trainer, "_initialise", first_attempt_cannot_learn)
     with pytest.warns(CollapsedTrainingWarning, match="starting afresh"):
@@ -370,9 +375,7 @@ def test_a_run_that_collapsed_late_is_judged_by_the_weights_it_kept(monkeypatch)
 
     def loses_all_at_the_end(self):
         if self.at.step == TINY.steps - 12:
-            for parameter in self.model.score.parameters():
-                parameter.detach().zero_()
-                parameter.requires_grad_(False)
+            forget(self)
         step(self)
 
     monkeypatch.setattr(training, "_RESTARTS", 0)
