@@ -34,7 +34,9 @@ def segment_encoder(*tensors: Tensor, rng: Tensor | None = None, **values: Any) 
     def encode(x: Tensor, segments: Tensor) -> Tensor:
         for layer in range(options.layers):
             w, place = weights[first + 12 * layer :], _place(options, rng, layer)
-            drop = functools.partial(segment_dropout, offsets=segments, probability=options.dropout, **place)
+            drop: Callable[..., Tensor] = functools.partial(
+                segment_dropout, offsets=segments, probability=options.dropout, **place
+            )
             # Three products, since the kernels would copy slices of one.
             q, k, v = (
                 _linear(x, weight, bias).view(len(x), heads, width // heads)

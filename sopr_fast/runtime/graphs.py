@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -24,7 +25,7 @@ class Replayed:
         allowed: False never captures.
     """
 
-    def __init__(self, function: Callable[[], None], device: torch.device, *, allowed: bool = True) -> None:
+    def __init__(self, function: Callable[[], Any], device: torch.device, *, allowed: bool = True) -> None:
         self._function, self._device, self._allowed = function, device, allowed and can_capture(device)
         self._warm_ups = _WARM_UPS
         self._graph: torch.cuda.CUDAGraph | None = None

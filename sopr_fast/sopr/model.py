@@ -114,8 +114,9 @@ class ScoringModel(nn.Module):
         precision = precision or (self.config.training_precision if self.training else self.config.precision)
         with without_autocast(states.device):
             weights = self.weights() if weights is None else weights
-            given = {"weights": weights, "rng": rng, "precision": precision, "first_policy": first_policy}
-            encode = functools.partial(self._encode, **given)
+            encode: Callable[..., Tensor] = functools.partial(
+                self._encode, weights=weights, rng=rng, precision=precision, first_policy=first_policy
+            )
             clusters = encode(LOW, states, columns, rows, offsets, long_tiles=long_tiles)  # (P, S, K, E)
             return self._score(clusters, offsets, weights, encode)
 
