@@ -18,7 +18,6 @@ from processes import TIMEOUT, environment
 
 import sopr_fast
 from sopr_fast.cli.main import main as command
-from sopr_fast.inputs.logs import tables
 from sopr_fast.inputs.policies import load
 from sopr_fast.sopr.subsets import Subsets
 
@@ -53,28 +52,14 @@ def test_tables_rank_as_arrays_do(form, ranker, tmp_path):
     assert np.array_equal(ranking.scores, expected.scores) and np.array_equal(ranking.distances, expected.distances)
 
 
-def test_only_needed_row_groups_are_read(tmp_path, monkeypatch):
-    actions = np.arange(2.0 * ROWS).reshape(ROWS, 2)
-    write(tmp_path / "table.parquet", actions)
-    table = tables.ParquetArray(
-        tmp_path / "table.parquet", tables.parquet_columns(tmp_path / "table.parquet")["actions"]
-    )
-    groups, read = [], tables.ParquetArray.read_group
-    monkeypatch.setattr(tables.ParquetArray, "read_group", lambda self, i: groups.append(i) or read(self, i))
-    rows = np.array([350, 99, 310, 5])
-    assert np.array_equal(table[rows], actions[rows])
-    assert groups == [0, 3]
-    assert table.shape == (ROWS, 2)
-
-
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
         ({"reward": [1.0, 2.0]}, "expected one of the columns actions, action, act, acts; found reward"),
-        ({"action_0": [1.0], "action_2": [1.0]}, "columns of 'action' have the numbers 0, 2: leave only those of the"),
-        ({"action": [1.0], "action_1": [1.0]}, "columns of 'action' have the numbers 1: leave only those of the"),
+        ({"action_0": [1.0], "action_2": [1.0]}, "numbers of the columns action_0, action_2 leave some out: add these"),
+        ({"action": [1.0], "action_1": [1.0]}, "there are 'action' and 'action_1': leave only the"),
         ({"action": [1.0, None]}, "'action' has no value at row 1"),
-        ({"action": [[1.0], [2.0, 3.0]]}, "lists of different lengths, 1 at row 0 and 2 at row 1"),
+        ({"action": [[1.0], [2.0, 3.0]]}, "lists of different lengths, 1 and 2 at row 1"),
         ({"action": ["left", "right"]}, "give words as indices of discrete actions"),
         ({"action": [1.0, 2.0, 3.0]}, "has actions for 3 states, the data has 2"),
     ],

@@ -179,8 +179,8 @@ def test_estimate_compares_the_simulator_with_known_returns(folder, capsys, tmp_
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("a: b", "not a JSON file"),
-        ('{"gain-00": "a", "gain-00": "b"}', "groups.json: a second group of 'gain-00'"),
+        ("a: b", "damaged, cut short, or not JSON"),
+        ('{"gain-00": "a", "gain-00": "b"}', "groups.json: an object has the name 'gain-00' twice"),
         ("\ufeff[]", "groups are in order, but policies come from files: give groups by their names"),
     ],
 )

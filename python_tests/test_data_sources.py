@@ -15,8 +15,8 @@ from test_log_files import assert_same, frame_of
 
 import sopr_fast.inputs.logs
 from sopr_fast import Subsets
-from sopr_fast.inputs.logs import files
-from sopr_fast.inputs.logs.states import load_states
+from sopr_fast.inputs import files
+from sopr_fast.inputs.logs import load_states
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_mapped_dones_may_include_timeouts_too(arrays):
     np.testing.assert_array_equal(log.terminals, arrays["done"] & ~arrays["over"])
     np.testing.assert_array_equal(log.timeouts[:-1], arrays["over"][:-1])
     del columns["timeouts"]
-    with pytest.warns(UserWarning, match="dataset: 'done' are taken as terminals; if a time limit cut episodes"):
+    with pytest.warns(UserWarning, match="dataset: ends by 'done' are taken as terminals; if a time limit cut"):
         log = sopr_fast.load_log(arrays, columns=columns)
     np.testing.assert_array_equal(log.terminals, arrays["done"])
 
@@ -90,7 +90,7 @@ def test_mostly_equal_states_warn(filled, share):
     with pytest.warns(UserWarning, match=f"{share}% of the states are the same row, as in a replay buffer") as caught:
         Subsets.draw(states, 1, size=500, clusters=2)
     assert caught[0].filename == __file__
-    with pytest.warns(UserWarning, match=f"dataset: {share}% of the states are the same row"):
+    with pytest.warns(UserWarning, match=f"dataset: the last {500 - filled} rows are the same row, as in"):
         transitions(states, states, states[:, 0], states)
 
 
@@ -103,8 +103,8 @@ def test_a_mostly_filled_buffer_does_not_warn():
 @pytest.mark.parametrize(
     ("states", "error", "message"),
     [
-        (torch.zeros(4, 3, device="meta"), ValueError, "states: a tensor on the meta device holds no values"),
-        (torch.eye(4).to_sparse(), TypeError, "states: not a plain tensor"),
+        (torch.zeros(4, 3, device="meta"), TypeError, "states must be numbers: .*meta"),
+        (torch.eye(4).to_sparse(), TypeError, "states must be numbers: .*[Ss]parse"),
         (torch.zeros(4, 3, dtype=torch.complex64), TypeError, "states must be numbers, got dtype complex64"),
         (np.zeros((4, 3), complex), TypeError, "states must be numbers, got dtype complex128"),
         ([[10**400]], TypeError, "states must be numbers: "),
@@ -114,17 +114,6 @@ def test_a_mostly_filled_buffer_does_not_warn():
 def test_states_without_float32_values_are_refused(states, error, message):
     with pytest.raises(error, match=message):
         load_states(states)
-
-
-def test_masked_slices_are_not_finite():
-    class Variable:  # as of netCDF4
-        shape, dtype = (14, 3), np.dtype(np.float32)
-
-        def __getitem__(self, rows):
-            return np.ma.masked_array(np.ones((14, 3), np.float32), np.arange(42).reshape(14, 3) == 16)[rows]
-
-    with pytest.raises(ValueError, match=r"not finite \(as float32\) at row 5"):
-        load_states(Variable()).read(np.arange(14))
 
 
 def test_hdf5_values_in_other_files_are_not_read(tmp_path, arrays):

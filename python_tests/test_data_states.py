@@ -2,6 +2,7 @@
 
 import dataclasses
 import warnings
+from contextlib import contextmanager
 
 import h5py
 import large_log
@@ -12,7 +13,7 @@ import torch
 from problems import TINY, ladder, log, training_gains, transitions
 
 from sopr_fast import Subsets, fit
-from sopr_fast.inputs.logs import load_log, load_states
+from sopr_fast.inputs.logs import StoredStates, load_log, load_states
 
 STATES = log(3000)
 LAYOUTS = {
@@ -57,15 +58,15 @@ def test_open_datasets_and_transitions(tmp_path):
 
 
 class Recorder:
-    """Array-like object that records the slices taken from it."""
+    """Rows of a file that records the slices taken from it."""
 
-    def __init__(self, values, chunks=None):
-        self.values, self.chunks, self.slices = values, chunks, []
-        self.shape, self.dtype = values.shape, values.dtype
+    def __init__(self, values, unit=1):
+        self.values, self.unit, self.slices, self.name = values, unit, [], "file"
+        self.shape, self.dtype, self.row_bytes = values.shape, values.dtype, values.itemsize * values.shape[1]
 
-    def __getitem__(self, rows):
-        self.slices.append((rows.start, rows.stop))
-        return self.values[rows]
+    @contextmanager
+    def reader(self):
+        yield lambda start, stop: self.slices.append((start, stop)) or self.values[start:stop]
 
 
 @pytest.mark.parametrize("kind", ["states", "list", "frame", "npy", "transitions"])
@@ -91,16 +92,16 @@ def test_columns_that_float32_rounds_away_are_told(kind, offset, dtype, warns, t
 
 def test_only_drawn_rows_are_read_in_pieces_that_are_bounded():
     states = Recorder(np.broadcast_to(np.float32(1), (10_000_000, 300)))  # 12 GB, were it read
-    drawn = draw(states, size=500).source.numpy()
+    drawn = draw(StoredStates(states), size=500).source.numpy()
     assert states.slices == sorted(states.slices)
     read = np.concatenate([np.arange(*rows) for rows in states.slices])
     assert len(np.unique(read)) == len(read) and np.isin(drawn, read).all() and len(read) < 1.1 * len(drawn)
-    chunks = Recorder(states.values, chunks=(100, 300))
-    draw(chunks, size=500)
+    chunks = Recorder(states.values, unit=100)
+    draw(StoredStates(chunks), size=500)
     read = np.concatenate([np.arange(start // 100, (stop - 1) // 100 + 1) for start, stop in chunks.slices])
     np.testing.assert_array_equal(read, np.unique(drawn // 100))
     dense = Recorder(states.values[:200_000])
-    draw(dense, size=90_000)
+    draw(StoredStates(dense), size=90_000)
     assert len(dense.slices) > 20 and max(stop - start for start, stop in dense.slices) * 1200 <= 8 << 20
 
 
@@ -116,9 +117,9 @@ def test_comparing_rows_reads_no_others():
     source = np.array([3, 700_000, 999_999])
     states[source] = STATES[:3]
     log = Recorder(states)
-    assert load_states(log).has_rows(source, STATES[:3])
-    assert not load_states(log).has_rows(source, STATES[1:4])
-    assert not load_states(log).has_rows(source + 1, STATES[:3])
+    stored = StoredStates(log)
+    assert stored.has_rows(source, STATES[:3])
+    assert not stored.has_rows(source, STATES[1:4]) and not stored.has_rows(source + 1, STATES[:3])
     assert sum(stop - start for start, stop in log.slices) == 6
 
 
@@ -149,7 +150,7 @@ LARGE[123, 1] = -1e25
 @pytest.mark.parametrize(
     ("states", "message"),
     [
-        (np.zeros((0, 3)), r"states are empty: shape \(0, 3\)"),
+        (np.zeros((0, 3)), r"(states are|'observations' is) empty: shape \(0, 3\)"),
         (np.zeros((5, 2, 2)), r"states must have shape \(rows, dim_s\), got \(5, 2, 2\)"),
         (np.array([[b"a", b"b"]]), r"must be numbers, got dtype \|S1"),
         (FAR, r"states are not finite \(as float32\) at row 123"),

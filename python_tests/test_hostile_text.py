@@ -9,7 +9,7 @@ import torch
 from problems import TINY, LinearPolicy, log, training_gains
 
 import sopr_fast
-from sopr_fast.inputs.logs.states import load_states
+from sopr_fast.inputs.logs import load_states
 from sopr_fast.reports import check_report
 from sopr_fast.runtime import tensor_files as files
 from sopr_fast.runtime.checkpoints import Checkpoint

@@ -209,7 +209,7 @@ def test_named_observations_are_joined_in_the_order_of_columns(name, tmp_path, a
     assert log.episodes.tolist() == [0, 3, 7, 9, 12, 14]
 
 
-def test_a_dump_of_d3rlpy(tmp_path, arrays):
+def test_datasets_of_d3rlpy(tmp_path, arrays):
     d3rlpy = pytest.importorskip("d3rlpy")
     terminals, timeouts = (arrays[key].astype(np.float32) for key in ("terminals", "timeouts"))
     parts = [arrays[key] for key in ("observations", "actions", "rewards")]
@@ -218,8 +218,9 @@ def test_a_dump_of_d3rlpy(tmp_path, arrays):
     with open(path, "w+b") as file:
         d3rlpy.dataset.create_infinite_replay_buffer(episodes).dump(file)
     del arrays["next_observations"]
-    assert_same(sopr_fast.load_log(path), sopr_fast.load_log(arrays))
-    np.testing.assert_array_equal(np.asarray(load_states(path)), arrays["observations"])
+    for source in (path, d3rlpy.dataset.MDPDataset(*parts, terminals, timeouts)):
+        assert_same(sopr_fast.load_log(source), sopr_fast.load_log(arrays))
+        np.testing.assert_array_equal(np.asarray(load_states(source)), arrays["observations"])
     with h5py.File(path, "a") as file:
         del file["rewards_1"]
     with pytest.raises(ValueError, match=r"buffer\.h5: episode 1 has no 'rewards'"):
@@ -249,17 +250,15 @@ def test_a_dataset_that_minari_wrote(tmp_path, arrays, monkeypatch):
     for source in (dataset, "hopper/made-v0", folder, folder / "data", folder / "data/main_data.hdf5"):
         assert_same(sopr_fast.load_log(source), sopr_fast.load_log(arrays))
         np.testing.assert_array_equal(np.asarray(load_states(source)), arrays["observations"])
-    with pytest.raises(FileNotFoundError, match="hopper/none-v0: no such Minari dataset on this machine"):
+    with pytest.raises(FileNotFoundError, match="hopper/none-v0 not found locally"):
         sopr_fast.load_log("hopper/none-v0")
     path = folder / "data/main_data.hdf5"
-    whole = path.read_bytes()
-    for data in (whole[:1000], whole[: len(whole) // 2]):
-        path.write_bytes(data)
-        with pytest.raises(ValueError, match=r"made-v0.*: damaged"):
-            sopr_fast.load_log("hopper/made-v0")
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(ValueError, match=r"main_data\.hdf5: damaged"):
+        sopr_fast.load_log(folder)
     path.unlink()
-    with pytest.raises(ValueError, match=r"no main_data\.hdf5; pass the object that minari\.load_dataset returns"):
-        sopr_fast.load_log("hopper/made-v0")
+    with pytest.raises(ValueError, match=r"made-v0: expected .npy files, .* the object that minari\.load_dataset"):
+        sopr_fast.load_log(folder)
 
 
 @pytest.mark.parametrize(
@@ -341,7 +340,7 @@ def test_wrong_parquet(tmp_path, arrays):
     path, whole = tmp_path / "log.parquet", pyarrow.Table.from_pandas(frame_of(arrays, "lists"))
     ragged = [[1.0, 2.0]] * 11 + [[1.0], [1.0, 2.0, 3.0], [1.0, 2.0]]  # as many numbers as 14 rows of 2 have
     for name, values, message in (
-        ("actions", pyarrow.array(ragged), r"'actions' has lists of different lengths, 2 at row 0 and 1 at row 11$"),
+        ("actions", pyarrow.array(ragged), r"'actions' has lists of different lengths, 2 and 1 at row 11$"),
         ("rewards", pyarrow.array([0.0] * 3 + [None] * 11), "'rewards' has no value at row 3"),
         ("actions", pyarrow.array([[1.0]] * 2 + [None] * 12), "'actions' has no value at row 2"),
         ("rewards", pyarrow.array(["a"] * 14), "'rewards' must be numbers"),

@@ -62,23 +62,27 @@ def test_records_hold_standard_errors(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("r.csv", "", "r.csv: not a table in UTF-8"),
+        ("r.csv", "", "r.csv: its first line must name the columns"),
         (
             "r.csv",
             "policy,score\na,1\n",
             "r.csv: expected columns name and return in the first row, found policy, score",
         ),
         ("r.csv", "a,1\nb,2\n", "r.csv: expected columns name and return in the first row, found a, 1"),
-        ("environment.csv", "1,1000,12.5\n2,2000,14\n", "found 1, 1000, 12.5; write one row for each policy, or map"),
+        (
+            "environment.csv",
+            "1,1000,12.5\n2,2000,14\n",
+            "first line must name the columns, each once; it is '1,1000",
+        ),
         ("r.csv", "name,return\na,1\nb,high\n", "r.csv: the return of policy 'b' is 'high', expected a finite number"),
         ("r.csv", "name;return\na;1,5\nb;1.5\n", "r.csv: the return of policy 'a' is '1,5', expected a finite number"),
         ("r.csv", "name;return\na;1.234,5\n", "r.csv: the return of policy 'a' is '1.234,5', expected a finite"),
         ("r.csv", "name,return,rollouts\na,1,0\n", "r.csv: the rollouts of policy 'a' are 0, expected a whole number"),
         ("r.csv", "name,return,rollouts\na,1,2.5\n", "r.csv: the rollouts of policy 'a' are 2.5, expected a whole"),
         ("r.json", '[{"policy": "a"}, {"policy": "b"}]', "r.json: expected columns name and return"),
-        ("r.jsonl", '{"name": "a", "return": 1}\n{"name"', "r.jsonl: not a JSON file"),
+        ("r.jsonl", '{"name": "a", "return": 1}\n{"name"', "r.jsonl: damaged, cut short, or not JSON"),
         ("r.csv", "name,return\na,1\na,1\n", "r.csv: several returns of policy 'a'"),
-        ("r.csv", "name,return\na,1\nb,1,234.5\n", "r.csv: not a table in UTF-8 whose rows have as many cells as the"),
+        ("r.csv", "name,return\na,1\nb,1,234.5\n", "r.csv: Error tokenizing data"),
         (
             "r.csv",
             "policy,name,return\na,b,1\n",
@@ -86,12 +90,12 @@ def test_records_hold_standard_errors(tmp_path):
         ),
         ("r.csv", "name,return,Return\na,1,2\n", "r.csv: columns return and Return mean the same"),
         ("r.csv", "name,return,error\na,1,-1\n", "r.csv: the error of policy 'a' is '-1', expected 0 or more"),
-        ("r.json", "{", "r.json: not a JSON file"),
+        ("r.json", "{", "r.json: damaged, cut short, or not JSON"),
         ("r.json", "[1, 2]", "r.json: its returns have no names: write an object of name and return"),
         ("r.json", '{"a": "x"}', "r.json: the return of policy 'a' is 'x', expected a finite number"),
         ("r.json", '{"a": []}', "r.json: the rollouts of policy 'a' must be one or more finite returns"),
         ("r.json", '{"a": [1, null]}', "r.json: the rollouts of policy 'a' must be one or more finite returns"),
-        ("r.json", '{"a": 1, "b": 2, "a": 3}', "r.json: a second return of 'a'"),
+        ("r.json", '{"a": 1, "b": 2, "a": 3}', "r.json: an object has the name 'a' twice"),
         ("r.json", '{"a": 1' + "0" * 400 + "}", "r.json: the return of policy 'a' is '1000"),
     ],
 )
@@ -104,7 +108,7 @@ def test_broken_returns(tmp_path, name, text, message):
 @pytest.mark.parametrize("content", ["name,return\nß,2\n".encode("latin-1"), b"PK\x03\x04\xe6", b"name,return\n\0\xff"])
 def test_returns_that_are_no_text(tmp_path, content):
     (tmp_path / "r.csv").write_bytes(content)
-    with pytest.raises(ValueError, match=r"r\.csv: not a table in UTF-8"):
+    with pytest.raises(ValueError, match=r"r\.csv: damaged, cut short, or not a table"):
         load_returns(tmp_path / "r.csv")
 
 

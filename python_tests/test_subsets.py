@@ -4,7 +4,7 @@ import torch
 from problems import log, mapped
 
 from sopr_fast import Config
-from sopr_fast.inputs.logs.states import load_states
+from sopr_fast.inputs.logs import load_states
 from sopr_fast.runtime.tensor_files import save_tensors
 from sopr_fast.sopr.subsets import Drawing, Subsets
 

@@ -115,9 +115,9 @@ def _evaluate(options: argparse.Namespace) -> None:
 
     groups = None
     if options.groups is not None:
-        from ..inputs.returns import load_json
+        from ..inputs.logs.tables import load_json
 
-        groups = load_json(options.groups, "group")
+        groups = load_json(options.groups)
     policies, returns = _read(options)
     evaluation = evaluate(
         read_log(options.log, options),

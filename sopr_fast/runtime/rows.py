@@ -76,10 +76,13 @@ class FileRows:
         dtype: Type of the numbers.
         name: Beginning of error messages.
         row_bytes: Bytes from one row to the next.
+        unit: Rows that are read together, 1.
 
     Raises:
         ValueError: Damaged, an archive, a single number, or an array of Python objects.
     """
+
+    unit = 1
 
     def __init__(self, path: Path) -> None:
         self.name, self._path = printable(path), path

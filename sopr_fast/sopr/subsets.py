@@ -14,8 +14,7 @@ from torch import Tensor
 
 from .. import ops
 from ..inputs.accepted import StatesLike
-from ..inputs.logs import Transitions
-from ..inputs.logs.states import load_states
+from ..inputs.logs import Transitions, load_states
 from ..inputs.logs.stored import StoredStates
 from ..runtime import distributed
 from ..runtime.arrays import as_numbers

@@ -29,22 +29,6 @@ def join_dicts(items: Sequence[Mapping[Any, Any]], where: str) -> dict[str, Any]
     return join_episodes([(f"episode {i}", each) for i, each in enumerate(arrays)], where)
 
 
-def join_apart(arrays: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """Return arrays of rows: joined, if they hold an array for each episode, or one episode and its last state."""
-    names = {part_of(key.split("/")[0]): key for key in arrays}
-    if not {"states", "rewards"} <= names.keys() or {"episodes", "next_states"} & names.keys():
-        return arrays
-    rewards, shape = arrays[names["rewards"]], shape_of(arrays[names["rewards"]])
-    if shape and shape_of(arrays[names["states"]])[:1] == (shape[0] + 1,):
-        return join_episodes([("the log", arrays)], where)
-    is_apart = isinstance(rewards, list | np.ndarray) and len(shape) == isinstance(rewards, np.ndarray)
-    if not is_apart or not len(rewards) or not all(np.ndim(each) for each in rewards):
-        return arrays
-    columns = {key: values for key, values in arrays.items() if shape_of(values) or isinstance(values, list)}
-    columns = {key: values for key, values in columns.items() if len(values) == len(rewards)}
-    return join_dicts([{key: values[i] for key, values in columns.items()} for i in range(len(rewards))], where)
-
-
 def join_episodes(episodes: Sequence[tuple[str, Mapping[str, Any]]], where: str) -> dict[str, Any]:
     """Return the arrays of named episodes, one after the other, and `episode`, the number of each row's episode.
 
@@ -73,7 +57,7 @@ def join_episodes(episodes: Sequence[tuple[str, Mapping[str, Any]]], where: str)
         lengths = [shape[0] if shape else -1 for shape in shapes]
         longer = part_of(key.split("/")[0]) == "states" and lengths == [count + 1 for count in counts]
         if not longer and lengths != counts:
-            if not part_of(key):
+            if part_of(key) in ("", "episodes"):
                 continue  # other information, such as seeds
             place = next(i for i, count in enumerate(counts) if lengths[i] != count)
             hint = f", expected as many or {counts[place] + 1}" if part_of(key) == "states" else ""
@@ -85,6 +69,8 @@ def join_episodes(episodes: Sequence[tuple[str, Mapping[str, Any]]], where: str)
         joined[key] = _join(values, counts, 0)
         if longer:
             joined[f"next_{key}"] = _join(values, counts, 1)
+    if any(part_of(key) == "episodes" for key in joined):
+        return joined  # of batches, which are no episodes
     return {"episode": np.repeat(np.arange(len(counts)), counts)} | joined
 
 

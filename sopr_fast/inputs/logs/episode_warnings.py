@@ -2,73 +2,175 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from ...runtime.text import join_some
 from ...runtime.warn import warn
-from .keys import ENDS, Parts, is_inverted, likely_part, named_like_ends
+from .keys import ENDS, is_inverted, likely_part, named_like_ends
+from .logged_rows import NEARLY_ALL, Ends, LoggedRows, counts_up, scaled_distance
+from .parts import Parts
 
-NEARLY_ALL = 0.9
 _COUNTED = 4096  # rows whose states are counted
 _FEWEST_ROWS = 500
 _FEWEST_EPISODES = 3
+_MIXED = ("terminals", "dones", "last", "first", "episodes", "steps")  # ends that may be time limits
 
 
-def question_flags(
-    parts: Parts, flags: Mapping[str, np.ndarray], codes: np.ndarray | None, linked: np.ndarray | None
-) -> None:
-    """Raise if flags of ends mark first rows, by episodes' numbers (N,) or next states; warn if they may."""
-    borders = codes[1:] != codes[:-1] if codes is not None else linked if linked is None else ~linked
-    for part, marked in ((part, flags[part]) for part in ("terminals", "dones", "last") if part in flags):
-        name = parts.names[part]
+def question_flags(log: LoggedRows, linked: np.ndarray | None) -> None:
+    """Raise if flags of ends mark first rows, by numbers of episodes or next states; warn if they may.
+
+    Args:
+        log: Rows of the log.
+        linked: (N - 1,) bool, whether a next state is the state of the next row; None without next states.
+    """
+    borders = log.ids[1:] != log.ids[:-1] if log.ids is not None else linked if linked is None else ~linked
+    for part, marked in ((part, log.flags[part]) for part in ("terminals", "dones", "last") if part in log.flags):
+        name = log.names[part]
         advice = f"pass columns={{'first': {name!r}}}, or move its values up by one row"
-        if "steps" in parts.names:
-            advice += f"; if {parts.names['steps']!r} counts down, leave it out"
+        if "steps" in log.names:
+            advice += f"; if {log.names['steps']!r} counts down, leave it out"
         if borders is None and marked[0] and not marked[-1] and marked.sum() > 1:
-            warn(f"{parts.where}: {name!r} marks the first row and not the last: if it marks first rows, {advice}")
+            warn(f"{log.where}: {name!r} marks the first row and not the last: if it marks first rows, {advice}")
         elif borders is not None and borders.any() and borders.mean() < 0.5:
             first, last = np.append(True, borders), np.append(borders, True)
             of_longer = marked & (first != last)
             if (first & of_longer).sum() > max(1, NEARLY_ALL * of_longer.sum()):
-                raise ValueError(
-                    f"{parts.where}: {name!r} marks the first rows of episodes, not the last ones: {advice}"
-                )
+                raise ValueError(f"{log.where}: {name!r} marks the first rows of episodes, not the last ones: {advice}")
 
 
-def number_rows(
-    parts: Parts,
-    codes: np.ndarray,
-    steps: np.ndarray | None,
-    flags: Mapping[str, np.ndarray],
-    linked: np.ndarray | None,
-) -> bool:
-    """Return whether numbers of episodes (N,) are those of rows; warn of that, or if they contradict flags of ends."""
-    name, changes = parts.names["episodes"], np.append(codes[1:] != codes[:-1], True)
-    marks = {part: flags[part] for part in ("terminals", "timeouts", "dones", "last") if part in flags}
-    marked = np.any([*marks.values()], axis=0) if marks else np.zeros_like(changes)
-    why = ""
-    if changes[:-1].all() and not marked[:-1].all():
-        if steps is not None and counts_up(steps) and np.ptp(steps) > 0 and (np.diff(steps) <= 0).any():
-            why = f"{parts.names['steps']!r} counts several steps"
-        elif linked is not None and linked.mean() > 0.5:
-            why = f"{parts.names['next_states']!r} lead to the next row"
-        elif linked is None and marks:
-            why = f"{parts.names[next(iter(marks))]!r} does not mark all rows"
-        if why:
-            warn(
-                f"{parts.where}: {name!r} differs in each row, but {why}, so that it counts rows: it is left out; pass "
-                "sopr_fast.load_log(…, max_episode_steps=1) (--max-episode-steps 1) if each row is an episode"
-            )
-    part = next((part for part in ("dones", "last") if part in flags), None)
-    if part is not None and (inside := flags[part] & ~changes).any():
+def number_rows(log: LoggedRows, ids: np.ndarray, linked: np.ndarray | None) -> bool:
+    """Return whether numbers of episodes are those of rows; warn of that, or if they contradict flags of ends."""
+    names, steps = log.names, log.steps
+    changes = np.append(ids[1:] != ids[:-1], True)
+    is_number_of_row = False
+    if changes[:-1].all() and not log.marked()[:-1].all():
+        restarts = steps is not None and counts_up(steps) and np.ptp(steps) > 0 and (np.diff(steps) <= 0).any()
+        follows = {*log.flags} - {"first"} if linked is None else linked.mean() > 0.5
+        is_number_of_row = bool(restarts or follows)
+    if is_number_of_row:
         warn(
-            f"{parts.where}: {parts.names[part]!r} marks {np.count_nonzero(inside):,} rows, such as row "
-            f"{int(np.argmax(inside))}, inside of episodes by {name!r}: episodes end where either says so; leave one "
-            "of them out"
+            f"{log.where}: {names['episodes']!r} differs in each row, but steps, next states or flags of ends say that "
+            "episodes are longer, so that it counts rows: it is left out; pass sopr_fast.load_log(…, "
+            "max_episode_steps=1) (--max-episode-steps 1) if each row is an episode"
         )
-    return bool(why)
+    part = next((part for part in ("dones", "last") if part in log.flags), None)
+    if part is not None and (inside := log.flags[part] & ~changes).any():
+        warn(
+            f"{log.where}: {names[part]!r} marks {np.count_nonzero(inside):,} rows, such as row "
+            f"{int(np.argmax(inside))}, inside of episodes by {names['episodes']!r}: episodes end where either says "
+            "so; leave one of them out"
+        )
+    return is_number_of_row
+
+
+def warn_of_ends(log: LoggedRows, ends: Ends, linked: np.ndarray | None, limit: int | None) -> None:
+    """Warn of ends that the rows around them, or the numbers of steps, contradict, and of cuts that nothing marks."""
+    where, names, terminals, following = log.where, log.names, ends.terminals, log.following
+    if (inside := int(ends.inside.sum())) and "terminals" in names:
+        warn(
+            f"{where}: after {inside:,} terminal rows ({names['terminals']!r}), such as row "
+            f"{int(np.argmax(ends.inside))}, the trajectory goes on, as beyond a goal: no episode begins there, and "
+            "values end there; leave these flags out if they mark no ends, or pass "
+            f"columns={{'first': {names['terminals']!r}}} if they mark first rows"
+        )
+    if following is None and log.steps is not None and "steps" in ends.deciders:
+        _warn_of_missing_steps(log, log.steps, ends)
+    elif following is None:
+        _warn_of_shuffled_rows(log, ends)
+    if following is None and log.ids is None and log.steps is not None and not counts_up(log.steps):
+        warn(
+            f"{where}: {names['steps']!r} does not count steps up from its smallest, so that rows are shuffled or lack "
+            "numbers of episodes: name these by sopr_fast.load_log(…, columns={'episodes': …}) (--columns "
+            "episodes=…)"
+        )
+    if limit is not None:
+        return
+    ended = (terminals & ~ends.inside)[:-1]
+    if ends.mixed and (terminals & ~ends.inside).any() and not terminals[:-1].all():
+        mixed = names[next(part for part in _MIXED if part in ends.deciders)]
+        warn(
+            f"{where}: ends by {mixed!r} are taken as terminals; if a time limit cut some, name the steps it cut "
+            "'timeouts', or pass sopr_fast.load_log(…, max_episode_steps=…) (--max-episode-steps …)"
+        )
+    # Next states that lead on at ends too were shifted without regard to them.
+    elif _lacks_cuts(ends) and (linked is None or (ended.any() and linked[ended].all())):
+        warn(
+            f"{where}: neither next states nor timeouts show where a time limit cut an episode: there, a last state "
+            "seems to lead to the first of the next episode; pass sopr_fast.load_log(…, max_episode_steps=…) "
+            "(--max-episode-steps …), 1 for episodes of one step"
+        )
+
+
+def _lacks_cuts(ends: Ends) -> bool:
+    """Return whether flags show no cut, though there may be some: there are no flags of cuts, or no ends at all."""
+    decided = {*ends.deciders}
+    if decided <= {"terminals"}:
+        lengths = np.diff(np.flatnonzero(np.append(ends.terminals[:-1], True)), prepend=-1)
+        return not (lengths == lengths[0]).all() or (len(lengths) == 1 and not ends.terminals[-1])
+    return decided <= {"terminals", "timeouts", "dones"} and not (ends.closes | ends.terminals).any()
+
+
+def _warn_of_missing_steps(log: LoggedRows, steps: np.ndarray, ends: Ends) -> None:
+    """Warn if most steps grow by the same number inside of episodes, and others by more."""
+    growth = np.where(ends.closes[:-1], 0, np.diff(steps))
+    inside = growth > 0
+    unit = growth[inside].min(initial=np.inf)
+    missing = growth > 1.5 * unit
+    if missing.any() and (growth[inside] <= 1.5 * unit).mean() > 0.5:
+        row = int(np.argmax(missing))
+        warn(
+            f"{log.where}: {np.count_nonzero(missing):,} steps are missing, such as after {log.names['steps']!r} "
+            f"{steps[row]:g}, which {steps[row + 1]:g} follows: the state there counts as next state; add next "
+            "states, or leave such episodes out"
+        )
+
+
+def _warn_of_shuffled_rows(log: LoggedRows, ends: Ends) -> None:
+    """Warn if states that vary are as far from those of the next rows as from any others."""
+    states, rows = log.states, np.flatnonzero(~(ends.terminals | ends.closes)[:-1])
+    rows = rows[:: 1 + len(rows) // _COUNTED]
+    few = states[rows]
+    if len(rows) < _FEWEST_ROWS or not (spread := few.var(0, dtype=np.float64)).any():
+        return
+    if len(np.unique(few, axis=0)) <= len(few) / 2:
+        return  # numbers of discrete states say nothing of distances
+    squares = ((states[rows + 1] - few)[:, spread > 0] ** 2).mean(0, dtype=np.float64)
+    if (squares / spread[spread > 0]).mean() > 2 * NEARLY_ALL:
+        warn(
+            f"{log.where}: states are as far from those of the next rows as from any others, as in a shuffled log: "
+            "next states and episodes are wrong then; add columns 'episode' and 'step', or pass max_episode_steps=1 if "
+            "every row is an episode"
+        )
+
+
+def find_resets(log: LoggedRows, rewards: np.ndarray) -> np.ndarray:
+    """Return (N,) bool: rows after ends that only lead from an episode's last state to the next first one; warn.
+
+    Vector environments of gymnasium reset themselves in the step after an end, whose reward is 0.
+    """
+    states, following, found = log.states, log.following, np.zeros(len(log.states), bool)
+    ends = np.any([x for part, x in log.flags.items() if part in ("terminals", "timeouts", "dones")] or [found], axis=0)
+    after = np.flatnonzero(ends[:-2]) + 1
+    if following is not None:
+        after = after[(following[after - 1] == states[after]).all(1)]
+    if len(after) < max(_FEWEST_EPISODES, NEARLY_ALL * ends[:-2].sum()) or rewards[after].any() or ends[after].any():
+        return found
+    usual = np.flatnonzero(~ends[:-1])
+    usual = usual[:: 1 + len(usual) // _COUNTED]
+    scaled = scaled_distance(states[usual])
+
+    def distance(rows: np.ndarray) -> np.ndarray:
+        return scaled(states[rows + 1] if following is None else following[rows], states[rows])
+
+    jumps = distance(after)
+    if (jumps > 2 * np.median(distance(usual))).mean() < 0.7 or np.median(jumps) < 1.2 * np.median(distance(after - 1)):
+        return found
+    warn(
+        f"{log.where}: {len(after):,} rows after ends, such as row {after[0]}, are left out: with reward 0 they only "
+        "lead from a last state to a first one, as vector environments that reset themselves write them"
+    )
+    found[after] = True
+    return found
 
 
 def warn_of_shifted_rewards(rewards: np.ndarray, episodes: np.ndarray, what: str) -> None:
@@ -81,40 +183,6 @@ def warn_of_shifted_rewards(rewards: np.ndarray, episodes: np.ndarray, what: str
         )
 
 
-def find_resets(
-    where: str, states: np.ndarray, following: np.ndarray | None, ends: np.ndarray, rewards: np.ndarray
-) -> np.ndarray:
-    """Return (N,) bool: rows after ends (N,) that only lead from an episode's last state to the next first one; warn.
-
-    Vector environments of gymnasium reset themselves in the step after an end, whose reward is 0.
-    """
-    found = np.zeros(len(states), bool)
-    after = np.flatnonzero(ends[:-2]) + 1
-    if following is not None:
-        after = after[(following[after - 1] == states[after]).all(1)]
-    if len(after) < max(_FEWEST_EPISODES, NEARLY_ALL * ends[:-2].sum()) or rewards[after].any() or ends[after].any():
-        return found
-    usual = np.flatnonzero(~ends[:-1])
-    usual = usual[:: 1 + len(usual) // _COUNTED]
-    scale = states[usual].std(0, dtype=np.float64)
-    scale[scale == 0] = 1
-
-    def distance(rows: np.ndarray) -> np.ndarray:
-        return np.sqrt(
-            (((states[rows + 1] if following is None else following[rows]) - states[rows]) / scale) ** 2
-        ).mean(1)
-
-    jumps = distance(after)
-    if (jumps > 2 * np.median(distance(usual))).mean() < 0.7 or np.median(jumps) < 1.2 * np.median(distance(after - 1)):
-        return found
-    warn(
-        f"{where}: {len(after):,} rows after ends, such as row {after[0]}, are left out: with reward 0 they only lead "
-        "from a last state to a first one, as vector environments that reset themselves write them"
-    )
-    found[after] = True
-    return found
-
-
 def warn_of_unread(parts: Parts) -> None:
     """Warn of arrays that look like ends and are not read: by their names, or where nothing else marks ends."""
     is_marked = not {*ENDS, "episodes"}.isdisjoint(parts.arrays)
@@ -123,52 +191,11 @@ def warn_of_unread(parts: Parts) -> None:
         named = [name for name in named if likely_part(name) != "episodes"]
     if named:
         part = likely_part(named[0])
-        listed = join_some([repr(name) for name in named])
-        looks, is_read, it_is = ("looks", "is", "it is") if len(named) == 1 else ("look", "are", "they are")
         zero = "; 0 marks ends there" if is_inverted(named[0]) else ""
         zero += f" (columns={{'valid': {named[0]!r}}} if 0 marks padding)" if "mask" in named[0] else ""
         warn(
-            f"{parts.where}: {listed} {looks} like {'numbers' if part == 'episodes' else 'ends'} of episodes and "
-            f"{is_read} not read: if {it_is}, name the part, such as sopr_fast.load_log(…, columns={{{part!r}: "
-            f"{named[0]!r}}}) (--columns {part}={named[0]}){zero}; parts are {', '.join((*ENDS, 'episodes'))}"
+            f"{parts.where}: not read, but looks like {'numbers' if part == 'episodes' else 'ends'} of episodes: "
+            f"{join_some([repr(name) for name in named])}; if so, name the part, such as sopr_fast.load_log(…, "
+            f"columns={{{part!r}: {named[0]!r}}}) (--columns {part}={named[0]}){zero}; parts are "
+            f"{', '.join((*ENDS, 'episodes'))}"
         )
-
-
-def warn_of_missing_steps(parts: Parts, steps: np.ndarray, closes: np.ndarray) -> None:
-    """Warn if most steps (N,) grow by the same number inside of episodes, and others by more."""
-    growth = np.where(closes[:-1], 0, np.diff(steps))
-    inside = growth > 0
-    unit = growth[inside].min(initial=np.inf)
-    missing = growth > 1.5 * unit
-    if missing.any() and (growth[inside] <= 1.5 * unit).mean() > 0.5:
-        row = int(np.argmax(missing))
-        name = parts.names["steps"]
-        warn(
-            f"{parts.where}: {np.count_nonzero(missing):,} steps are missing, such as after {name!r} {steps[row]:g}, "
-            f"which {steps[row + 1]:g} follows: the state there counts as next state; add next states, or leave such "
-            "episodes out"
-        )
-
-
-def warn_of_shuffled_rows(where: str, states: np.ndarray, ends: np.ndarray) -> None:
-    """Warn if states (N, dim_s) that vary are as far from those of the next rows as from any others."""
-    rows = np.flatnonzero(~ends[:-1])
-    rows = rows[:: 1 + len(rows) // _COUNTED]
-    if len(rows) < _FEWEST_ROWS or not (spread := states[rows].var(0, dtype=np.float64)).any():
-        return
-    few = states[rows]
-    if len(np.unique(few, axis=0)) <= len(few) / 2:
-        return  # numbers of discrete states say nothing of distances
-    squares = ((states[rows + 1] - states[rows])[:, spread > 0] ** 2).mean(0, dtype=np.float64)
-    if (squares / spread[spread > 0]).mean() > 2 * NEARLY_ALL:
-        warn(
-            f"{where}: states are as far from those of the next rows as from any others, as in a shuffled log: next "
-            "states and episodes are wrong then; add columns 'episode' and 'step', or pass max_episode_steps=1 if "
-            "every row is an episode"
-        )
-
-
-def counts_up(steps: np.ndarray) -> bool:
-    """Return whether steps ascend, and begin again with the smallest one."""
-    restarts = steps[1:] <= steps[:-1]
-    return not restarts.any() or bool((steps[1:][restarts] <= steps.min()).mean() > NEARLY_ALL)

@@ -13,8 +13,8 @@ import numpy as np
 
 from ...runtime.extras import library
 from ...runtime.rows import FileVersion, Read
+from ..files import reading
 from .episode_files import join_episodes
-from .files import reading
 
 _GROUPED = re.compile(r"(?:.*/)?(?P<label>(?:episode|demo|traj)_(?P<number>\d+))/(?P<key>.+)")  # Minari, robomimic
 _NUMBERED = re.compile(r"(?P<key>observations|actions|rewards|terminated)_(?P<label>(?P<number>\d+))")  # d3rlpy
@@ -22,18 +22,13 @@ _SCALED = ("scale_factor", "add_offset")  # attributes by which netCDF packs num
 
 
 class Hdf5Array:
-    """A dataset of a file, which is opened when values are read.
-
-    Attributes:
-        shape: Shape of the dataset.
-        dtype: Type of its numbers as they are read, which may be stored in another form.
-        name: Name in messages: file and dataset.
-        unit: Rows that are read together: those of a chunk, if chunks are compressed.
-    """
+    """A dataset of a file, which is opened when values are read; its type is that of the numbers as they are read."""
 
     def __init__(self, path: Path, key: str, dataset: Any, status: os.stat_result) -> None:
         self.shape, self.dtype, self.name = dataset.shape, dataset.dtype, f"{path}: {key!r}"
-        self.unit = rows_per_read(dataset)
+        self.row_bytes = int(np.prod(self.shape[1:])) * self.dtype.itemsize
+        is_filtered = dataset.chunks and dataset.id.get_create_plist().get_nfilters()
+        self.unit = int(dataset.chunks[0]) if is_filtered else 1  # rows that are read together
         self._path, self._key, self._version = path, key, FileVersion(status, self.name)
 
     def __len__(self) -> int:
@@ -95,14 +90,3 @@ def open_hdf5(path: Path, **options: Any) -> Iterator[Any]:
     h5py = library("h5py", "hdf5", f"{path}: reading it")
     with reading(path, "an HDF5 file"), h5py.File(path, "r", **options) as file:
         yield file
-
-
-def rows_per_read(values: Any) -> int:
-    """Return the rows of one chunk if chunks are compressed, which are read whole, otherwise 1."""
-    chunks = getattr(values, "chunks", None)
-    if not chunks:
-        return 1
-    if hasattr(values, "id") and values.id.get_create_plist().get_nfilters() == 0:
-        return 1
-    first = chunks[0]
-    return int(first if isinstance(first, int) else first[0])

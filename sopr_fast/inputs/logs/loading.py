@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 
+from ...runtime.arrays import as_numbers
 from ...runtime.checks import check_integer
 from ...runtime.text import escaped_errors
-from ..accepted import LogLike
-from .arrays import shape_of
-from .keys import NEEDED, Columns, find_parts, missing
+from ..accepted import LogLike, StatesLike
+from .finding import Columns, find_parts
+from .keys import NEEDED, missing
+from .numpy_files import open_npy
 from .replay_buffers import filled_rows
 from .sources import has_names, read_arrays
-from .states import load_states, states_of
 from .stored import StoredStates
 from .transitions import Transitions
 
@@ -28,12 +34,9 @@ def load_log(
 
     Episodes end where flags, numbers of episodes and steps, and next states say so. Rows are sorted by episode and
     step, or time as numbers or ISO dates, if both are given. `Transitions.verdict` says what was decided, and by which
-    arrays.
-
-    Without next states, the next state of a step is the state of the next row, and that of a terminal step its own
-    state. The last step of an episode that was cut is then dropped, since its next state is unknown, as in D4RL's
-    `qlearning_dataset`; so is the last step of the data unless it is terminal. Rows of `is_last` in logs that have
-    `is_first` too, as RLDS, hold only the last state of an episode: the next state of the row before.
+    arrays. Without next states, the next state of a step is the state of the next row, and that of a terminal step its
+    own state; a last step whose next state is unknown is dropped, as in D4RL's `qlearning_dataset`. Rows of `is_last`
+    in logs that have `is_first` too, as RLDS, hold only the last state of an episode.
 
     Args:
         source: One of
@@ -42,9 +45,9 @@ def load_log(
             - path of an .npz, parquet, CSV or JSON file, or of a folder of .npy files;
             - path of a pickle (.pkl) of a replay buffer of Stable-Baselines3 or sb3-contrib, of a dict of arrays, or of
               a list of such dicts, one for each episode; nothing in it is executed;
-            - id, folder or object of a local Minari dataset;
-            - dictionary of arrays or tensors, such as d4rl's `qlearning_dataset(env)` returns, or of lists with an
-              array for each episode; or a list or tuple of such dictionaries, one for each episode or step;
+            - id, folder or object of a local Minari dataset; dataset of d3rlpy;
+            - dictionary of arrays or tensors, such as d4rl's `qlearning_dataset(env)` returns; or a list or tuple of
+              such dictionaries, one for each episode or step;
             - data frame;
             - only states, as `sopr_fast.fit` takes them;
             - `Transitions`, returned unchanged.
@@ -77,11 +80,11 @@ def load_log(
     arrays, where = read_arrays(source)
     parts = find_parts(arrays, columns, where)
     if "rewards" not in parts.arrays and max_episode_steps is None:
-        return states_of(arrays, (columns or {}).get("states"), where)
+        return _states_of(arrays, where, (columns or {}).get("states"))
     for part in NEEDED:
         if part not in parts.arrays:
             raise missing(part, arrays, where)
-    filled = filled_rows(arrays, shape_of(parts.arrays["states"])[0])
+    filled = filled_rows(arrays, parts.count or 0)
     log = Transitions.from_parts(parts, max_episode_steps, filled)
     return log if rows is None else thin(log, rows)
 
@@ -95,6 +98,62 @@ def load_transitions(source: LogLike) -> Transitions:
         f"{log.name or 'the log'}: only states; this method needs rewards too: name them by sopr_fast.load_log(…, "
         "columns={'rewards': …}) (--columns rewards=…)"
     )
+
+
+@escaped_errors()
+def load_states(states: StatesLike, *, columns: str | Sequence[str] | None = None) -> StoredStates:
+    """Return logged states in the form that drawing reads; of `.npy` and HDF5 files, only drawn rows are read.
+
+    Args:
+        states: One of
+
+            - (rows, dim_s) array, tensor, nested sequence or data frame without column names; (rows, 1, dim_s), as
+              replay buffers of one environment have it, counts as (rows, dim_s);
+            - path of an `.npy` file, or anything that `sopr_fast.load_log` reads, of which the states are taken;
+            - `Transitions`.
+        columns: Name of the array of states, or names of the columns that they consist of, if they have others.
+
+    Raises:
+        FileNotFoundError: No such file.
+        ImportError: The extra that reads such files is not installed.
+        MemoryError: The states are larger than the free memory.
+        TypeError: Not a source of the list above, or not numbers.
+        ValueError: The file is damaged or has no states; or they are empty, not a table, not finite or too large; names
+            the row.
+    """
+    if isinstance(states, StoredStates):
+        return states
+    if isinstance(states, Transitions):
+        return StoredStates(states.states)
+    if has_names(states):
+        return _states_of(*read_arrays(states), columns)
+    if isinstance(states, str | os.PathLike):
+        rows = open_npy(Path(states))
+        return StoredStates(rows, rows.name)
+    try:
+        values = as_numbers(states)
+        values = values.astype(np.float64) if values.dtype == object else values  # as of nullable integers
+    except (OverflowError, RuntimeError, TypeError, ValueError) as error:
+        raise TypeError(
+            f"states must be numbers: {error}; pass transitions as a list of dictionaries of observation, action and "
+            "reward"
+        ) from error
+    return StoredStates(values)
+
+
+def _states_of(arrays: Mapping[str, Any], where: str, columns: str | Sequence[str] | None) -> StoredStates:
+    """Return the states among named arrays; rows of a buffer that were not filled are left out."""
+    parts = find_parts(arrays, None if columns is None else {"states": columns}, where, ("states",))
+    if "states" not in parts.arrays:
+        raise missing("states", arrays, where)
+    values = parts.arrays["states"]
+    filled = filled_rows(arrays, parts.count or 0)
+    rows = None if filled is None else len(filled)
+    if not hasattr(values, "reader") or len(values.shape) == 1:
+        values = parts.numbers("states")
+        return StoredStates(values[:, None] if values.ndim == 1 else values, where, rows)
+    with values.reader():  # raises if the file does not hold them
+        return StoredStates(values, values.name, rows)
 
 
 def thin(log: Transitions, rows: int) -> Transitions:

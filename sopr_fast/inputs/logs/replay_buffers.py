@@ -12,9 +12,9 @@ import numpy as np
 from ...runtime.pickles import SB3_RECORDS, SPACE_RECORDS, Record, RefusedError, read_pickle
 from ...runtime.text import printable
 from ...runtime.warn import warn
+from ..files import check_memory, check_regular
 from .arrays import Lazy, flatten, shape_of
 from .episode_files import is_list_of_dicts, join_dicts
-from .files import check_memory, check_regular
 
 _log = logging.getLogger("sopr_fast")
 _RECORDS = (*SB3_RECORDS, *SPACE_RECORDS, "torch.device")
@@ -78,9 +78,8 @@ def _of_buffer(buffer: Record, path: Path) -> dict[str, Any]:
     if not 0 <= end <= size or any(values.ndim < 2 or len(values) != size for values in arrays.values()):
         raise ValueError("damaged: its arrays and its position do not fit each other")
     has_next = any(key.startswith("next_observations") for key in arrays)
-    is_overlaid = bool(content.get("optimize_memory_usage")) or not has_next
     rows = np.roll(np.arange(size), -end) if content.get("full") else np.arange(end)
-    if is_overlaid and content.get("full"):
+    if content.get("full") and not has_next:  # by optimize_memory_usage
         rows = rows[1:]  # the oldest observation was overwritten by the newest next one
     if not len(rows):
         raise ValueError("an empty replay buffer")
@@ -90,9 +89,6 @@ def _of_buffer(buffer: Record, path: Path) -> dict[str, Any]:
     timeouts = cut.copy()
     timeouts[-1] |= ~done[-1]  # the next environment, or nothing, follows
     kept = {key: values[rows] for key, values in arrays.items()}
-    if is_overlaid:
-        kept["next_observations"] = arrays["observations"][(rows + 1) % size]
-        kept["next_observations"][done & ~cut] = kept["observations"][done & ~cut]  # the next episode begins there
     result: dict[str, Any] = {key: _one_after_another(values) for key, values in kept.items()}
 
     def terminals() -> np.ndarray:

@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ...runtime.arrays import fill_masked
 from ...runtime.checks import TOO_LARGE
 from ...runtime.rows import Read, gather
 from ...runtime.text import printable
 from .arrays import table_shape, warn_of_equal_rows, warn_of_rounding
-from .hdf5 import rows_per_read
 
 
 class StoredStates:
@@ -22,15 +20,14 @@ class StoredStates:
     States in memory are checked at once, others as they are read.
 
     Args:
-        values: Array; or an object with `shape`, `dtype` and either slices, such as an open `h5py.Dataset`, or a method
-            `reader`, such as `FileRows`.
-        name: Name of the file or object in errors; empty for arrays in memory.
+        values: Array, or rows of a file with `reader`, such as `FileRows`.
+        name: Name of the file in errors; empty for arrays in memory.
         rows: Number of rows that were filled, if not all were.
 
     Attributes:
         shape: (rows, dim_s).
         dtype: Type of the numbers in the store.
-        name: Name of the file or object in errors.
+        name: Name of the file in errors.
 
     Raises:
         TypeError: Not numbers.
@@ -95,32 +92,24 @@ class StoredStates:
             if isinstance(self._values, np.ndarray):
                 return np.ascontiguousarray(self._values[rows], dtype)
             states = np.empty((len(rows), self.shape[1]), dtype)
-            row_bytes = getattr(self._values, "row_bytes", self.shape[1] * self.dtype.itemsize)
-            unit = self._values.unit if hasattr(self._values, "unit") else rows_per_read(self._values)
             with self._reader() as read:
-                gather(read, rows, states, row_bytes, unit)
+                gather(read, rows, states, self._values.row_bytes, self._values.unit)
             return states
 
     @contextmanager
     def _reader(self) -> Iterator[Read]:
         """Yield a function that reads consecutive rows as a table."""
+        with self._values.reader() as read_rows:
 
-        def table(read: Read) -> Read:
-            return lambda start, stop: self._slice(read, start, stop)
+            def read(start: int, stop: int) -> np.ndarray:
+                try:
+                    return np.asarray(read_rows(start, stop)).reshape(stop - start, self.shape[1])
+                except (OSError, RuntimeError, ValueError) as error:
+                    if str(error).startswith(self.name):
+                        raise
+                    raise ValueError(f"{self.name}: damaged between rows {start} and {stop - 1}: {error}") from error
 
-        if hasattr(self._values, "reader"):
-            with self._values.reader() as read:
-                yield table(read)
-        else:
-            yield table(lambda start, stop: self._values[start:stop])
-
-    def _slice(self, read: Read, start: int, stop: int) -> np.ndarray:
-        try:
-            return np.asarray(fill_masked(read(start, stop))).reshape(stop - start, self.shape[1])
-        except (OSError, RuntimeError, ValueError) as error:
-            if str(error).startswith(self.name):
-                raise
-            raise ValueError(f"{self.name}: damaged between rows {start} and {stop - 1}: {error}") from error
+            yield read
 
     def _check_values(self, states: np.ndarray, rows: np.ndarray | None) -> None:
         """Raise if a value is not finite or too large; `rows` are the rows of the states, None for all."""

@@ -5,27 +5,40 @@ from __future__ import annotations
 import contextlib
 import csv
 import functools
+import json
 import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...runtime.extras import library
 from ...runtime.rows import FileVersion
+from ..files import check_memory, reading
 from .arrays import Lazy, opened_later
-from .files import check_memory, reading
-from .keys import NUMBERED, part_of
+from .keys import NUMBERED, list_names, part_of
+
+if TYPE_CHECKING:
+    import pandas
 
 _CSV_COPIES = 6  # bytes of a table for a byte of text
+_JSON_COPIES = 10  # bytes of objects for a byte of text
 _BATCH = 16384  # rows
 _BUFFER = 1 << 20  # bytes
 
 
-def read_csv(path: Path) -> dict[str, Any]:
-    """Return the columns of a file in UTF-8, separated by commas, semicolons or tabs, whose first line names them."""
+def load_csv(path: Path, text: Sequence[str] = ()) -> pandas.DataFrame:
+    """Return the table in a file in UTF-8, separated by commas, semicolons or tabs, whose first line names the columns.
+
+    Args:
+        path: The file.
+        text: Names of columns, in lower case, that are read as text.
+
+    Raises:
+        MemoryError, OSError, ValueError: The file is too large, cannot be read, or is no such table.
+    """
     import pandas
 
     check_memory(path, _CSV_COPIES * path.stat().st_size)
@@ -39,16 +52,42 @@ def read_csv(path: Path) -> dict[str, Any]:
             raise ValueError(f"{path}: its first line must name the columns, each once; it is {','.join(names)[:80]!r}")
         if len(values) > len(names):
             raise ValueError(f"{path}: line 2 has more values than the header; write numbers with a decimal point")
-        decimal = "," if separator == ";" and re.search(r"\d,\d", second) and "." not in second else "."
-        form: dict[str, Any] = {"index_col": False, "skipinitialspace": True}
+        form: dict[str, Any] = {"index_col": False, "skipinitialspace": True, "sep": separator, "encoding": "utf-8-sig"}
+        has_commas = separator != "," and any(re.fullmatch(r"[-+]?\d+,\d+(e[-+]?\d+)?", cell) for cell in values)
+        form["decimal"] = "," if has_commas else "."
+        form["dtype"] = {name: str for name in names if name.lower() in text}
         if int(pandas.__version__.partition(".")[0]) < 3:  # later versions are exact by default
             form["float_precision"] = "round_trip"
-        form |= {"sep": separator, "decimal": decimal, "encoding": "utf-8-sig"}
         try:
-            frame = pandas.read_csv(path, header=0, names=names, **form)
+            return pandas.read_csv(path, header=0, names=names, **form)
         except pandas.errors.ParserError as error:
             raise ValueError(f"{path}: {error}; write numbers with a decimal point") from error
-    return read_frame(frame, str(path))
+
+
+def load_json(path: Path) -> Any:
+    """Return the content of a JSON file in UTF-8; the list of the contents of its lines if each is JSON of its own.
+
+    Raises:
+        MemoryError, OSError, ValueError: The file is too large, cannot be read, is no JSON, or an object in it has a
+            name twice.
+    """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        content = dict(pairs)
+        if len(content) < len(pairs):
+            repeated = next(name for i, (name, _) in enumerate(pairs) if name in dict(pairs[:i]))
+            raise ValueError(f"{path}: an object has the name {repeated!r} twice")
+        return content
+
+    check_memory(path, _JSON_COPIES * path.stat().st_size)
+    with reading(path, "JSON"):
+        text = path.read_text(encoding="utf-8-sig")
+        try:
+            return json.loads(text, object_pairs_hook=unique)
+        except json.JSONDecodeError as error:
+            if error.msg != "Extra data":
+                raise
+            return [json.loads(line, object_pairs_hook=unique) for line in text.splitlines() if line.strip()]
 
 
 def is_frame(source: Any) -> bool:
@@ -76,7 +115,11 @@ def read_frame(frame: Any, where: str) -> dict[str, Any]:
 def join_numbered(arrays: dict[str, Any], where: str) -> dict[str, Any]:
     """Return arrays, and those of one number each, such as `obs_0`, together as `obs`."""
     for group, names in group_numbered(list(arrays), where).items():
-        read = functools.partial(lambda names: np.stack([np.asarray(arrays[name]) for name in names], 1), names)
+
+        def read(names: list[str] = names) -> np.ndarray:
+            check_numbers(names, where)
+            return np.stack([np.asarray(arrays[name]) for name in names], 1)
+
         arrays[group] = Lazy((len(arrays[names[0]]), len(names)), np.float64, read)
     return arrays
 
@@ -85,13 +128,14 @@ def _cells(values: np.ndarray, where: str) -> np.ndarray:
     """Return the numbers of a column of objects, which may be lists, or text of lists; words stay as they are."""
     cells = [_cell(value) for value in values]
     if np.ndim(cells[0]):
-        lengths = np.array([np.size(cell) if np.ndim(cell) else 0 for cell in cells])
-        if (differs := lengths != lengths[0]).any():
-            row = int(np.argmax(differs))
+        try:
+            return np.stack(cells)
+        except ValueError as error:
+            lengths = [np.size(cell) if np.ndim(cell) else 0 for cell in cells]
+            row = next(i for i, length in enumerate(lengths) if length != lengths[0])
             raise ValueError(
                 f"{where}: lists of equal length expected, got {lengths[0]} at row 0, {lengths[row]} at row {row}"
-            )
-        return np.stack(cells)
+            ) from error
     with contextlib.suppress(TypeError, ValueError):
         return values if any(isinstance(cell, str) for cell in cells) else values.astype(np.float64)
     return values
@@ -107,101 +151,34 @@ def _cell(value: Any) -> Any:
 
 def read_parquet(path: Path) -> dict[str, Any]:
     """Return the columns of a file by name, numbered ones together too, as `read_frame`; read when they are needed."""
-    groups = parquet_columns(path)
-    return {name: opened_later(functools.partial(ParquetArray, path, columns)) for name, columns in groups.items()}
-
-
-def parquet_columns(path: Path) -> dict[str, list[str]]:
-    """Return the arrays of a file: name → its columns."""
+    version = FileVersion(os.stat(path), str(path))
     with _open_parquet(path) as file:
-        names = list(file.schema_arrow.names)
-    return {name: [name] for name in names} | group_numbered(names, str(path))
+        rows, names = file.metadata.num_rows, list(file.schema_arrow.names)
+        first = next(file.iter_batches(batch_size=1), None)
 
+    def opened(name: str, columns: list[str]) -> Lazy:
+        def decoded(batch: Any, start: int, width: int | None = None) -> np.ndarray:
+            parts = [_column(batch.column(key), f"{path}: {key!r}", start, width) for key in columns]
+            return parts[0] if columns == [name] else np.stack(parts, 1)
 
-class ParquetArray:
-    """An array in the columns of a parquet file, of which rows are read on demand, a row group at a time.
-
-    Args:
-        path: File.
-        columns: Columns of the array; one may hold lists of numbers, or words.
-
-    Attributes:
-        shape: (rows,) or (rows, width).
-        dtype: Type of the values.
-
-    Raises:
-        ImportError: pyarrow is not installed.
-        MemoryError: A row group is larger than the free memory.
-        TypeError: A column does not hold numbers.
-        ValueError: The file is damaged.
-    """
-
-    def __init__(self, path: Path, columns: list[str]) -> None:
-        self.path, self._version, self._columns = path, FileVersion(os.stat(path), str(path)), columns
-        with _open_parquet(path) as file:
-            counts = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
-            self._bounds = np.concatenate([[0], np.cumsum(counts)])
-            first = next(file.iter_batches(batch_size=1, columns=self._columns), None)
-            row = np.empty(0) if first is None else self._decode(first, 0)
-        self.shape, self.dtype = (int(self._bounds[-1]), *row.shape[1:]), row.dtype
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        values, start = np.empty(self.shape, self.dtype), 0
-        with self._open() as file:
-            for batch in file.iter_batches(batch_size=_BATCH, columns=self._columns):
-                values[start : start + len(batch)] = self._decode(batch, start, self.shape[1:])
-                start += len(batch)
-        return np.asarray(values, dtype)
-
-    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
-        """Return rows by their indices (N,)."""
-        groups = np.searchsorted(self._bounds, rows, side="right") - 1
-        values = np.empty((len(rows), *self.shape[1:]), self.dtype)
-        for group in np.unique(groups):
-            mine = groups == group
-            values[mine] = _read_row_group(self, int(group))[rows[mine] - self._bounds[group]]
-        return values
-
-    def read_group(self, group: int) -> np.ndarray:
-        """Return all rows of a row group."""
-        with self._open() as file:
-            pieces = (file.metadata.row_group(group).column(i) for i in range(file.metadata.num_columns))
-            mine = (x for x in pieces if {x.path_in_schema, x.path_in_schema.partition(".")[0]} & {*self._columns})
-            check_memory(self.path, sum(piece.num_values for piece in mine))  # a byte for each value at least
-            return self._decode(file.read_row_group(group, self._columns), int(self._bounds[group]), self.shape[1:])
-
-    @contextlib.contextmanager
-    def _open(self) -> Iterator[Any]:
-        with _open_parquet(self.path) as file:
-            self._version.check(os.stat(self.path))
-            yield file
-            self._version.check(os.stat(self.path))
-
-    def _decode(self, table: Any, first: int, shape: tuple[int, ...] | None = None) -> np.ndarray:
-        """Return the array of rows from `first` on, which must have `shape` each."""
-        with reading(self.path, "a parquet file"):
-            parts = [table.column(name) for name in self._columns]
-            chunks = [part.combine_chunks() if hasattr(part, "chunks") else part for part in parts]
-            where = [f"{self.path}: {name!r}" for name in self._columns]
-            columns = [_column(part, name, first) for name, part in zip(where, chunks, strict=True)]
-            values = columns[0] if len(columns) == 1 else np.stack(columns, 1)
-            if shape is not None and values.shape[1:] != shape:
-                raise ValueError(
-                    f"{where[0]} has lists of different lengths: {shape} at row 0 and {values.shape[1:]} at row {first}"
-                )
+        def read() -> np.ndarray:
+            values, start = np.empty(shape, row.dtype), 0
+            version.check(os.stat(path))
+            with _open_parquet(path) as file:
+                for batch in file.iter_batches(_BATCH, columns=columns):
+                    values[start : start + len(batch)] = decoded(batch, start, shape[-1])
+                    start += len(batch)
+            version.check(os.stat(path))
             return values
 
+        check_numbers(columns, str(path))
+        with reading(path, "a parquet file"):
+            row = np.empty(0) if first is None else decoded(first, 0)
+        shape = (rows, *row.shape[1:])
+        return Lazy(shape, row.dtype, read)
 
-@functools.lru_cache(maxsize=1)  # the next batch of states often lies in the same group
-def _read_row_group(array: ParquetArray, group: int) -> np.ndarray:
-    return array.read_group(group)
+    groups = {name: [name] for name in names} | group_numbered(names, str(path))
+    return {name: opened_later(functools.partial(opened, name, columns)) for name, columns in groups.items()}
 
 
 @contextlib.contextmanager
@@ -211,6 +188,35 @@ def _open_parquet(path: Path) -> Iterator[Any]:
     with reading(path, "a parquet file"), parquet.ParquetFile(path, **form) as file:
         yield file
     pyarrow.default_memory_pool().release_unused()
+
+
+def _column(column: Any, where: str, first: int, width: int | None) -> np.ndarray:
+    """Return the numbers, lists of as many numbers each, or words of a column of arrow.
+
+    Args:
+        column: The column.
+        where: Its name in messages.
+        first: Number of its first row.
+        width: Length of lists; None for that of the first one.
+    """
+    import pyarrow.compute
+    import pyarrow.types as types
+
+    kinds = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+    count, rows, is_list = len(column), np.arange(len(column)), any(is_kind(column.type) for is_kind in kinds)
+    wrong = column.is_null().to_numpy(zero_copy_only=False)
+    if is_list and not wrong.any():
+        lengths = pyarrow.compute.list_value_length(column).to_numpy()
+        width = int(lengths[0]) if width is None else width
+        if (differs := lengths != width).any():
+            row = int(np.argmax(differs))
+            raise ValueError(f"{where} has lists of different lengths, {width} and {lengths[row]} at row {first + row}")
+        column, rows = column.flatten(), np.repeat(rows, width)
+        wrong = column.is_null().to_numpy(zero_copy_only=False)
+    if wrong.any():
+        raise ValueError(f"{where} has no value at row {first + rows[int(np.argmax(wrong))]}")
+    values = column.to_numpy(zero_copy_only=False)
+    return values.reshape(count, width) if is_list else values
 
 
 def group_numbered(names: Sequence[str], where: str) -> dict[str, list[str]]:
@@ -228,32 +234,13 @@ def group_numbered(names: Sequence[str], where: str) -> dict[str, list[str]]:
     return {key: [group[i] for i in sorted(group)] for key, group in groups.items()}
 
 
-def _column(column: Any, where: str, first: int) -> np.ndarray:
-    """Return the numbers, lists of numbers or words of a column of arrow, whose first row has number `first`."""
-    import pyarrow.compute
-    import pyarrow.types as types
-
-    def check_nulls(column: Any) -> None:
-        if column.null_count:
-            row = first + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-            raise ValueError(f"{where} has no value at row {row}")
-
-    rows, width = len(column), None
-    if types.is_list(column.type) or types.is_large_list(column.type) or types.is_fixed_size_list(column.type):
-        check_nulls(column)
-        lengths = pyarrow.compute.list_value_length(column).to_numpy()
-        if (differs := lengths != lengths[:1]).any():
-            row = int(np.argmax(differs))
-            raise ValueError(
-                f"{where} has lists of different lengths, {lengths[0]} at row {first} and {lengths[row]} at row "
-                f"{first + row}"
-            )
-        width, column = int(lengths[0]) if rows else 0, column.flatten()
-    elif types.is_string(column.type) or types.is_large_string(column.type) or types.is_dictionary(column.type):
-        return column.to_numpy(zero_copy_only=False).astype(object)
-    check_nulls(column)
-    is_number = types.is_boolean(column.type) or types.is_integer(column.type) or types.is_floating(column.type)
-    if not is_number and not types.is_timestamp(column.type):
-        raise TypeError(f"{where} must be numbers or lists of numbers, got {column.type}")
-    values = column.to_numpy(zero_copy_only=False)
-    return values if width is None else values.reshape(rows, width)
+def check_numbers(names: Sequence[str], where: str) -> None:
+    """Raise ValueError if the numbers of several columns, in ascending order, leave one out, or begin above 1."""
+    matches = [match for name in names if (match := NUMBERED.fullmatch(name))]
+    numbers = [int(match[2]) for match in matches]
+    if len(numbers) > 1 and numbers not in ([*range(len(numbers))], [*range(1, len(numbers) + 1)]):
+        part = part_of(matches[0][1]) or "states"
+        raise ValueError(
+            f"{where}: numbers of the columns {list_names([*names])} leave some out: add these, or name the columns of "
+            f"the {part} by columns={{{part!r}: [{list_names([*map(repr, names)])}]}}"
+        )

@@ -11,8 +11,8 @@ import numpy as np
 from torch import Tensor
 
 from ...runtime.rows import FileRows
+from ..logs import tables
 from ..logs.keys import KEYS, NUMBERED, check_is_policy, list_names, part_of
-from ..logs.tables import ParquetArray, group_numbered, parquet_columns, read_frame
 from .options import Options
 from .output import WORDS, Gaussian, Output, Probabilities, read_output, to_array
 from .policy import Policy
@@ -87,37 +87,35 @@ def read_npy(path: Path, options: Options) -> list[ArrayPolicy]:
 
 
 def read_parquet(path: Path, options: Options) -> list[ArrayPolicy]:
-    """Open a parquet file, of which a row group is read at a time."""
-    arrays = parquet_columns(path)
+    """Open a parquet file, which is read when the policy acts."""
+    arrays = tables.read_parquet(path)
     actions = arrays[_name_of_actions(arrays)]
     check_is_policy(arrays, ("rewards", "next_states", "terminals"))  # states may accompany actions
-    return [ArrayPolicy(options.name, ParquetArray(path, actions), action_count=options.action_count)]
+    if not actions.shape:
+        np.asarray(actions)  # raises why it cannot be read
+    return [ArrayPolicy(options.name, actions, action_count=options.action_count)]
 
 
 def of_frame(frame: Any, where: str) -> np.ndarray:
     """Return the columns of actions of a data frame; all columns, in their order, if none has a known name."""
-    names = [str(name) for name in frame.columns]
-    arrays = {name: [name] for name in names} | group_numbered(names, where)
+    arrays = tables.read_frame(frame, where)
     if not any(map(part_of, arrays)):
         return frame.to_numpy()
     try:
-        return np.asarray(read_frame(frame, where)[_name_of_actions(arrays)])
+        return np.asarray(arrays[_name_of_actions(arrays)])
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
 
 
-def _name_of_actions(arrays: Mapping[str, list[str]]) -> str:
-    """Return the name of the actions among those of arrays, each of one column or of numbered ones."""
+def _name_of_actions(arrays: Mapping[str, Any]) -> str:
+    """Return the name of the actions among arrays, each of one column or of numbered ones."""
     named = [name for name in arrays if name in KEYS["actions"]]
     if len(named) != 1:
         raise ValueError(
             f"expected one of the columns {', '.join(KEYS['actions'])}; found {list_names([*arrays])}; write one table "
             "for each policy, with a row for each state and columns actions_0, actions_1, …"
         )
-    numbers = {int(match[2]) for name in arrays if (match := NUMBERED.fullmatch(name)) and match[1] == named[0]}
-    if numbers and (arrays[named[0]] == named or numbers != {*range(min(numbers), min(numbers) + len(numbers))}):
-        raise ValueError(
-            f"columns of {named[0]!r} have the numbers {', '.join(map(str, sorted(numbers)))}: leave only those of the "
-            "actions, numbered without gaps"
-        )
+    numbered = [name for name in arrays if (match := NUMBERED.fullmatch(name)) and match[1] == named[0]]
+    if numbered and (shape := arrays[named[0]].shape) and shape[1:] != (len(numbered),):
+        raise ValueError(f"there are {named[0]!r} and {numbered[-1]!r}: leave only the columns of the actions")
     return named[0]

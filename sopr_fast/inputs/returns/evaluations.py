@@ -10,7 +10,7 @@ import numpy as np
 
 from ...runtime.text import printable
 from ...runtime.warn import warn
-from ..logs.files import check_regular, reading
+from ..files import check_regular, reading
 from ..logs.keys import list_names
 
 _NEAR = 0.01  # of the distance between evaluations: more than the environments that step at once
@@ -18,16 +18,13 @@ _LABEL = re.compile(r"(?<![a-z])(?:seed|run|v)[_-]?\d+")  # a number that is no 
 _WORDS = "model|checkpoint|ckpt|steps?|iter|iteration|itr?|update|epoch|ep|episode|policy|actor|agent"
 _NUMBER = re.compile(rf"(?<![a-z\d])(?:{_WORDS})?(\d[a-z\d]*)")
 _LAST = re.compile(r"(?<![a-z])(?:final|last|latest)(?![a-z])")
-_SEEN = 5
 
 
 def read_evaluations(path: Path, names: Sequence[str]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Return the rollouts of each policy by name, and copies: the name of a run's best model → that of its checkpoint.
 
-    The returns lie in a file, or in the files of the runs in a folder.
-
-    In a folder, each policy gets them from the file of its own folder, or the nearest one above it:
-    `runs/ppo_1/evaluations.npz` for "ppo_1/best_model" in `runs`. In a file, see `_choose`.
+    The returns lie in a file, or in files of the runs in a folder. There, each policy gets them from the file of its
+    own folder, or the nearest one above it: `runs/ppo_1/evaluations.npz` for "ppo_1/best_model" in `runs`.
 
     Raises:
         ValueError: A file is damaged or of another content, there are none, or no policy is next to one.
@@ -47,8 +44,8 @@ def read_evaluations(path: Path, names: Sequence[str]) -> tuple[dict[str, np.nda
             policies.setdefault(run, []).append(name)
     if not policies:
         raise ValueError(
-            f"{printable(path)}: its returns lie in {printable(', '.join(map(str, list(files)[:_SEEN])))}, and no "
-            f"policy does; pass the folder to which their names are relative, such as {names[0]!r}"
+            f"{printable(path)}: its returns lie in {list_names([*map(str, files)])}, and no policy does; pass the "
+            f"folder to which their names are relative, such as {names[0]!r}"
         )
     returns: dict[str, np.ndarray] = {}
     copies: dict[str, str] = {}
@@ -59,13 +56,13 @@ def read_evaluations(path: Path, names: Sequence[str]) -> tuple[dict[str, np.nda
         copies |= best
     for name, checkpoint in copies.items():
         warn(
-            f"{printable(path)}: {printable(name)} is a copy of {printable(checkpoint)}, whose step had the best "
-            "evaluation: it counts once, and select leaves the copy out"
+            f"{path}: {name} is a copy of {checkpoint}, whose step had the best evaluation: it counts once, and select "
+            "leaves the copy out"
         )
     if without := [name for of_run in policies.values() for name in of_run if name not in {*returns, *copies}]:
         warn(
-            f"{printable(path)}: no evaluation belongs to {list_names(without)}, so select takes "
-            f"them as candidates unless they have other returns; a name holds the step, such as 'model_{steps[-1]:.0f}'"
+            f"{path}: no evaluation belongs to {list_names(without)}, so select takes them as candidates unless they "
+            f"have other returns; a name holds the step, such as 'model_{steps[-1]:.0f}'"
         )
     return returns, copies
 
@@ -76,7 +73,7 @@ def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:
     with reading(path, "the evaluations of Stable-Baselines3's EvalCallback"):
         with np.load(path, allow_pickle=False) as arrays:
             if missing := [name for name in ("timesteps", "results") if name not in arrays]:
-                raise ValueError(f"no array {missing[0]!r}, only {printable(', '.join(arrays.files[:6]))}")
+                raise ValueError(f"no array {missing[0]!r}, only {list_names(arrays.files)}")
             steps, results = arrays["timesteps"].astype(np.float64), arrays["results"].astype(np.float64)
         if results.ndim != 2 or 0 in results.shape or steps.shape != results.shape[:1]:
             raise ValueError(f"timesteps {steps.shape} and results {results.shape}, expected (T,) and (T, rollouts)")
@@ -88,39 +85,35 @@ def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:
 def _choose(
     steps: np.ndarray, results: np.ndarray, names: Sequence[str], run: str
 ) -> tuple[dict[str, int], dict[str, str]]:
-    """Return the evaluation of each policy of a run: that of its own step, the best one, or the last one; and copies.
+    """Return the row of results (T, R) for each policy of a run, by steps (T,), and copies.
 
     A policy with a step in its name, such as "rl_model_1000_steps", "model_1000" or "ppo_1000_a", gets the evaluation
     of that step, or none. A difference of 1 % of the distance between evaluations is allowed, since several
     environments step at once. Among the names without a step, one with "best" in it gets the best evaluation, and one
     other, without a number or with "final", "last" or "latest", gets the last one, unless it belongs to a checkpoint.
-    The best policy is a copy of the checkpoint of its step, if that is there.
-
-    Args:
-        steps: (T,) steps.
-        results: (T, R) returns of rollouts.
-        names: Names of the policies.
-        run: A policy of this name is named by its run, so that a number in it is no step.
+    The best policy is a copy of the checkpoint of its step, if that is there. In a policy that is named by its run, a
+    number is no step.
     """
     rows: dict[str, int] = {}
     first: dict[int, str] = {}
-    claims: dict[str, list[str]] = {"best": [], "last": []}
-    gap = np.diff(np.unique(steps)).min() if len(np.unique(steps)) > 1 else steps[0]
+    claims: dict[str, list[str]] = {"best": [], "last": [], "": []}
+    distinct = np.unique(steps)
+    gap = np.diff(distinct).min() if len(distinct) > 1 else distinct[0]
     for name in names:
-        stem = "" if name == run else _LABEL.sub("", name.rpartition("/")[2].lower())
+        folder, _, stem = name.rpartition("/")
+        stem = "" if name == run else _LABEL.sub("", stem.lower())
         numbers = _NUMBER.findall(stem)
         distances = [np.abs(steps - float(number)) for number in numbers if number.isdecimal()]
         own = {int(each.argmin()) for each in distances if each.min() <= _NEAR * gap}
         if len(own) == 1:
             rows[name] = own.pop()
-            if (other := first.setdefault(rows[name], name)).rpartition("/")[0] != name.rpartition("/")[0]:
+            if (other := first.setdefault(rows[name], name)).rpartition("/")[0] != folder:
                 raise ValueError(
                     f"{run}/evaluations.npz: that of step {steps[rows[name]]:.0f} could be that of {other!r} and of "
                     f"{name!r}: pass the folder that contains all runs, each with its own evaluations.npz"
                 )
         elif not own and not stem.endswith("steps"):
-            kind = "best" if "best" in stem else "last" if not numbers or _LAST.search(stem) else ""
-            claims.get(kind, []).append(name)
+            claims["best" if "best" in stem else "last" if not numbers or _LAST.search(stem) else ""].append(name)
     checkpoints = {row: name for name, row in rows.items()}
     best, last = int(results.mean(1).argmax()), len(steps) - 1
     if len(claims["last"]) == 1 and last not in checkpoints:

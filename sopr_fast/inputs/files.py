@@ -1,0 +1,42 @@
+"""Checks of files, and errors that name them, for all readers of logs and returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..runtime.files import open_regular
+from ..runtime.limits import free_memory
+
+
+@contextmanager
+def reading(where: str | Path, kind: str) -> Iterator[None]:
+    """Make every error inside the block name what is being read.
+
+    Libraries raise errors of nearly any type for damaged files. Errors that already begin with `where` pass unchanged.
+    """
+    try:
+        yield
+    except Exception as error:
+        if str(error).startswith(f"{where}: "):
+            raise
+        verdict = f"{where}: damaged, cut short, or not {kind}"
+        if isinstance(error, MemoryError):
+            raise MemoryError(f"{verdict}, or larger than the free memory: {error}") from error
+        raise ValueError(f"{verdict}: {error}") from error
+
+
+def check_regular(path: Path) -> None:
+    """Raise unless `path` is a regular file, or a link to one."""
+    try:
+        open_regular(path).close()
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def check_memory(where: str | Path, size: int) -> None:
+    """Raise unless `size` bytes fit into the free memory."""
+    free = free_memory()
+    if size > free:
+        raise MemoryError(f"{where}: {size:,} bytes when read, larger than the free memory ({free:,.0f} bytes)")

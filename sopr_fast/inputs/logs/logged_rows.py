@@ -1,0 +1,154 @@
+"""Rows of a log in the order of their episodes, and where these end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...runtime.warn import warn
+from .keys import ENDS, TIMES
+from .parts import Parts
+
+NEARLY_ALL = 0.9
+
+
+@dataclass
+class LoggedRows:
+    """Rows of a log, and what marks their episodes."""
+
+    parts: Parts
+    states: np.ndarray  # (N, dim_s)
+    following: np.ndarray | None  # (N, dim_s) next states
+    unknown: np.ndarray  # (N,) bool, whether the next state is unknown
+    flags: dict[str, np.ndarray]  # (N,) bool by part of ends
+    ids: np.ndarray | None  # (N,) int64 numbers of episodes in the order of their first rows
+    steps: np.ndarray | None  # (N,) numbers of steps
+    source: np.ndarray  # (N,) int64 rows in the user's data
+
+    def __post_init__(self) -> None:
+        self.where, self.names = self.parts.where, self.parts.names
+
+    @classmethod
+    def of_parts(cls, parts: Parts, filled: np.ndarray | None) -> LoggedRows:
+        """Return the rows of a log that are filled and no padding."""
+        where, names = parts.where, parts.names
+        states = parts.table("states")
+        flags = {part: parts.flags(part) for part in (*ENDS, "valid") if part in parts.arrays}
+        if filled is not None and (states[len(filled) :] != states[-1]).any():
+            warn(
+                f"{where}: by 'size', 'pos' or the like, {len(filled):,} rows were filled; the other "
+                f"{len(states) - len(filled):,} are left out, though they differ: remove that field if they count"
+            )
+        following, unknown = None, np.zeros(len(states), bool)
+        if "next_states" in names:
+            following = parts.table("next_states", gaps=True)
+            if following.shape != states.shape:
+                raise ValueError(
+                    f"{where}: {names['next_states']!r} have {following.shape[1]} columns, {names['states']!r} "
+                    f"{states.shape[1]}"
+                )
+            if (unknown := np.isnan(following[:, 0])).any():  # last rows, as of a column that was shifted
+                following = np.where(unknown[:, None], states, following)
+                flags["last"] = flags.get("last", False) | unknown
+                names.setdefault("last", names["next_states"])
+        valid = flags.pop("valid", None)
+        rows = np.arange(len(states))
+        log = cls(parts, states, following, unknown, flags, parts.numbers_of_episodes(), parts.steps(), rows)
+        del states, following  # so that `keep` holds one copy at a time
+        if valid is not None:
+            filled = np.flatnonzero(valid) if filled is None else filled[valid[filled]]
+            if not len(filled):
+                raise ValueError(f"{where}: {names['valid']!r} marks no row")
+        if filled is not None:
+            log.keep(filled)
+        return log
+
+    def keep(self, rows: np.ndarray) -> None:
+        """Keep only some rows, by index, in this order."""
+        for name in ("states", "following", "unknown", "ids", "steps", "source"):
+            if (values := getattr(self, name)) is not None:
+                setattr(self, name, values[rows])
+        self.flags = {part: x[rows] for part, x in self.flags.items()}
+
+    def take_last_states(self) -> None:
+        """Turn rows that hold only the last state of an episode, as steps of RLDS do, into next states."""
+        last = self.flags["last"]
+        if last.all():
+            raise ValueError(f"{self.where}: the next state of no step is known; add next states")
+        self.following = np.concatenate([self.states[1:], self.states[-1:]])
+        self.unknown = np.arange(len(last)) == len(last) - 1
+        self.names["next_states"] = self.names["states"]
+        self.flags["last"] = np.append(last[1:], True)
+        if "terminals" in self.flags:
+            self.flags["terminals"] = np.append((self.flags["terminals"] & last)[1:], False)
+        self.keep(np.flatnonzero(~last))
+
+    def marked(self) -> np.ndarray:
+        """Return (N,) bool: rows that a flag marks as the end of an episode."""
+        flags = (x for part, x in self.flags.items() if part != "first")
+        return np.any([np.zeros(len(self.states), bool), *flags], axis=0)
+
+    def sort(self) -> None:
+        """Join the rows of each episode, by ascending step; episodes are in the order of their first rows.
+
+        Numbers that begin again count as others if flags mark all ends.
+        """
+        if self.ids is None:
+            return
+        names, ids, steps = self.names, self.ids, self.steps
+        order = np.argsort(ids, kind="stable") if steps is None else np.lexsort((steps, ids))
+        if steps is None and (np.diff(ids) < 0).any():
+            borders = ids[1:] != ids[:-1]
+            if self.marked()[:-1][borders].all():
+                self.ids = np.concatenate([[0], np.cumsum(borders)])
+                return
+            warn(
+                f"{self.where}: rows of an episode ({names['episodes']!r}) do not lie together; they are joined in the "
+                "order of the rows: add a column 'step' if they are shuffled; number episodes anew if their numbers "
+                "begin again"
+            )
+        if steps is not None and names["steps"].lower() not in TIMES:
+            is_repeated = (np.diff(ids[order]) == 0) & (np.diff(steps[order]) == 0)
+            if is_repeated.any():
+                row = int(order[int(np.argmax(is_repeated)) + 1])
+                raise ValueError(
+                    f"{self.where}: an episode ({names['episodes']!r}) has {names['steps']!r} {steps[row]:g} twice, "
+                    f"again at row {row}: number episodes so that none has the number of another"
+                )
+        if (np.diff(order) != 1).any():
+            self.keep(order)
+
+
+@dataclass
+class Ends:
+    """Ends of episodes among N rows."""
+
+    terminals: np.ndarray  # (N,) bool; the environment ended after this row
+    closes: np.ndarray  # (N,) bool; the log says that the episode ends here, terminal or not
+    inside: np.ndarray  # (N,) bool; terminal rows after which the episode goes on
+    deciders: list[str]  # parts of the log that decided
+    mixed: bool  # terminals may include steps at which a time limit cut episodes
+    words: list[str]  # what decided beyond these parts
+
+    def __post_init__(self) -> None:
+        self.timeouts = self.closes & ~self.terminals  # (N,) bool; the episode was cut after this row
+
+    @property
+    def last(self) -> np.ndarray:
+        """(N,) bool: last rows of episodes."""
+        return (self.terminals & ~self.inside) | self.timeouts
+
+
+def counts_up(steps: np.ndarray) -> bool:
+    """Return whether steps ascend, and begin again with the smallest one."""
+    restarts = steps[1:] <= steps[:-1]
+    return not restarts.any() or bool((steps[1:][restarts] <= steps.min()).mean() > NEARLY_ALL)
+
+
+def scaled_distance(sample: np.ndarray) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """Return a function of two tables of states (K, dim_s): distances (K,) in standard deviations of a sample."""
+    scale = sample.std(0, dtype=np.float64)
+    scale[scale == 0] = 1
+    return lambda first, second: np.sqrt((((first - second) / scale) ** 2).mean(1))
