@@ -7,8 +7,9 @@ import errno
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
-from .files import open_regular
+from .files import opened
 
 _DIRECTORY_BYTES = 16 << 20  # some 200,000 members
 _RATIO = 20  # weights compress by less than 2
@@ -16,14 +17,14 @@ _ALLOWANCE = 64 << 20  # bytes, since small members such as zeros compress bette
 
 
 @contextlib.contextmanager
-def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
-    """Open a zip archive.
+def open_archive(source: Path | BinaryIO) -> Iterator[zipfile.ZipFile]:
+    """Open a zip archive, at a path or in an open file.
 
     Raises:
         ValueError: The file is not a whole zip archive, or lists too many members.
     """
     try:
-        with open_regular(path) as stream:
+        with opened(source) as stream:
             # The record at the end of the file; opening the archive would create an object for every listed member.
             end = zipfile._EndRecData(stream)  # type: ignore[attr-defined]
             if end is not None and end[zipfile._ECD_SIZE] > _DIRECTORY_BYTES:  # type: ignore[attr-defined]

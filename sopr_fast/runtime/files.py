@@ -10,6 +10,7 @@ import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from .text import escaped_errors
 
@@ -39,6 +40,13 @@ def read_regular(path: str | os.PathLike) -> bytes:
     """Return the content of a file; see `open_regular`."""
     with open_regular(path) as file:
         return file.read()
+
+
+def opened(source: Path | BinaryIO | bytes) -> contextlib.AbstractContextManager[BinaryIO]:
+    """Return the context of a regular file at a path, of an open file, or of content."""
+    if isinstance(source, Path):
+        return open_regular(source)
+    return contextlib.nullcontext(io.BytesIO(source) if isinstance(source, bytes) else source)
 
 
 def check_place(path: str | os.PathLike | None) -> None:

@@ -1,49 +1,294 @@
-"""Plain values from pickles and torch's files, which a child process parses: see `pickle_parser`.
+"""Plain values from pickles and torch's files of any origin, without importing or calling what they name.
 
-Files of any origin can hang, crash or exhaust a parser. There, that becomes an error with a reason.
+Names in a file stand for the plain classes and functions below, and everything that it makes is counted before it is
+made.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import functools
-import io
-import itertools
-import json
+import math
 import os
-import signal
-import subprocess
+import pickle
+import re
+import struct
 import sys
-import threading
-from collections.abc import Iterable, Iterator
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar, NamedTuple
 
 import numpy as np
 
-from .files import open_regular
-from .pickle_parser import FRAME, Record, RefusedError
-
-if TYPE_CHECKING:
-    import torch
-
-__all__ = ["SB3_RECORDS", "SPACE_RECORDS", "Record", "RefusedError", "read_pickle", "read_weights"]
+from .archives import open_archive, read_members
+from .files import opened
 
 # Prefixes of full names, for `records` of `read_pickle`.
 SB3_RECORDS = ("stable_baselines3.", "sb3_contrib.")
 SPACE_RECORDS = ("gymnasium.spaces.", "gym.spaces.", "gym.utils.seeding.", "numpy.random.")
 
-_DTYPES = ("float16", "bfloat16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool")
-_COMPLEX = ("complex64", "complex128")
+_STORAGES = {
+    f"torch.{kind}Storage": dtype
+    for kind, dtype in {
+        "Float": ("float32", 4), "Double": ("float64", 8), "Half": ("float16", 2), "BFloat16": ("bfloat16", 2),
+        "Long": ("int64", 8), "Int": ("int32", 4), "Short": ("int16", 2), "Char": ("int8", 1), "Byte": ("uint8", 1),
+        "Bool": ("bool", 1), "ComplexFloat": ("complex64", 8), "ComplexDouble": ("complex128", 16),
+    }.items()
+}  # fmt: skip
 _TORCH_RECORDS = (
     "tianshou.utils.statistics.RunningMeanStd",
     "torch.device",
-    *(f"torch.{dtype}" for dtype in (*_DTYPES, *_COMPLEX)),
+    *(f"torch.{dtype}" for dtype, _ in _STORAGES.values()),
 )
-_MEMORY, _COPIES = 256 << 20, 12  # bytes of memory, and more of them for each byte of the file
-_PIECE = 1 << 20  # bytes sent at a time
-_SECONDS, _RATE = 2, 2 << 20  # seconds of processor time; bytes of the file for each second more
+_MAGIC = (0x1950A86A20F9469CFC6C).to_bytes(10, "little")  # of torch.save before 1.6
+_DTYPE = re.compile(r"([<>=|]?)([biufc]\d{1,2}|[SU]\d{1,9}|\?)")
+_REFUSAL = "only arrays, numbers, text and containers of them are read"
+_MOST_STEPS = 5_000_000  # instructions of a pickle, most of which make one small value
+_MOST_DEPTH = 64
+_GROWTH, _ALLOWANCE = 16, 1_000_000  # bytes of values for each byte of the file, and more of them
+
+
+class RefusedError(ValueError):
+    """Error for a file that asks for more than plain values."""
+
+
+class Record:
+    """Stand-in for an object of a library: its attributes, none of its code."""
+
+    source = ""
+
+    def __init__(self, *arguments: Any):
+        pass
+
+    def __setstate__(self, state: Any) -> None:
+        if isinstance(state, dict):
+            self.__dict__ = state
+
+
+class _Dict(dict):
+    """A dictionary, also an `OrderedDict` or `Counter`, whose keys are hashed in no time and without recursion."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if type(key) is not str and not (type(key) is int and key.bit_length() < 61):
+            raise RefusedError("its pickle has a key that is neither text nor a small integer")
+        super().__setitem__(key, value)
+
+    def __setstate__(self, state: Any) -> None:
+        pass
+
+
+class _DType:
+    def __init__(self, spec: Any, align: Any = False, copy: Any = False):
+        if not isinstance(spec, str) or not (match := _DTYPE.fullmatch(spec)):
+            raise RefusedError(f"its pickle has an array of dtype {str(spec)[:80]!r}; {_REFUSAL}")
+        self.order, self.kind = match.groups()
+
+    def __setstate__(self, state: tuple) -> None:
+        if state[1] in ("<", ">"):
+            self.order = state[1]
+
+    def numpy(self) -> np.dtype:
+        return np.dtype(self.order + self.kind)
+
+
+class _Array:
+    """An array, or with the shape None a number."""
+
+    data: Any = b""
+    dtype: Any = _DType("f8")
+    shape: Any = (0,)
+    order = "C"
+
+    def __setstate__(self, state: tuple) -> None:
+        _, shape, dtype, fortran, data = state
+        self.fill(data, dtype, shape, "F" if fortran else "C")
+
+    def fill(self, data: Any, dtype: Any, shape: Any, order: Any) -> _Array:
+        self.data, self.dtype, self.shape, self.order = data, dtype, shape, "F" if order == "F" else "C"
+        return self
+
+
+class _Storage(NamedTuple):
+    dtype: str
+    itemsize: int
+    key: str
+
+
+class _Tensor(NamedTuple):
+    storage: _Storage
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+_NAMES: dict[str, Any] = {
+    "builtins.bytes": lambda: b"",  # protocols without an opcode for bytes call bytes() for empty ones
+    "__builtin__.bytes": lambda: b"",
+    "numpy.dtype": _DType,
+    "numpy.ndarray": _Array,
+    "numpy._core.multiarray._reconstruct": lambda kind, shape, code: _Array(),
+    "numpy._core.multiarray.scalar": lambda dtype, data: _Array().fill(data, dtype, None, "C"),
+    "numpy._core.numeric._frombuffer": lambda *parts: _Array().fill(*parts),
+}
+_TORCH_NAMES: dict[str, Any] = {
+    "torch._utils._rebuild_tensor": lambda *parts: _Tensor(*parts[:4]),
+    "torch._utils._rebuild_tensor_v2": lambda *parts: _Tensor(*parts[:4]),
+    "torch._utils._rebuild_parameter": lambda data, *_: data,
+    "torch.Size": lambda sizes: sizes,
+    **_STORAGES,
+}
+
+
+def _counted(step: Any) -> Callable[[Any], None]:
+    def counted(unpickler: Any) -> None:
+        unpickler.steps += 1
+        if unpickler.steps > _MOST_STEPS:
+            raise RefusedError(f"its pickle holds more than {_MOST_STEPS:,} values; {_REFUSAL}: use arrays")
+        step(unpickler)
+
+    return counted
+
+
+class _Unpickler(pickle._Unpickler):
+    """Python's own unpickler, whose memo grows by what a file holds, not by the numbers in it.
+
+    Args:
+        stream: File, at the beginning of a pickle.
+        size: Bytes of the whole file.
+        records: See `read_pickle`.
+        member: Function that returns the bytes of a storage of torch; None for a file without any.
+    """
+
+    def __init__(
+        self, stream: Any, size: int, records: Iterable[str], member: Callable[[_Storage], bytes] | None = None
+    ) -> None:
+        super().__init__(stream, encoding="latin1")  # as numpy requires for Python 2's arrays
+        self.steps, self._left = 0, _GROWTH * size + _ALLOWANCE
+        self._names = _NAMES | {
+            "collections.OrderedDict": self._dict,
+            "collections.Counter": self._dict,
+            "_codecs.encode": self._encode,
+        }
+        self._names |= {} if member is None else _TORCH_NAMES
+        self._records = frozenset(records)
+        self._prefixes = tuple(name for name in records if name.endswith("."))
+        self._member = member
+        self.storages: dict[str, _Storage] = {}
+        self._tensors: dict[str, Any] = {}
+
+    def count(self, size: int) -> None:
+        """Take bytes from those that the values of the file may have."""
+        self._left -= size
+        if self._left < 0:
+            raise RefusedError("it repeats values until they are far larger than the file")
+
+    def load(self) -> Any:
+        """Return the value of the next pickle in the stream, as stand-ins."""
+        self.memo: dict[int, Any] = {}
+        return super().load()
+
+    def find_class(self, module: str, name: str) -> Any:
+        full = f"{module}.{name}"
+        if full.startswith("numpy.core."):  # numpy 1's name
+            full = full.replace("numpy.core.", "numpy._core.", 1)
+        if full not in self._names:
+            if full not in self._records and not full.startswith(self._prefixes):
+                raise RefusedError(f"its pickle names {module}.{name}; {_REFUSAL}")
+            self._names[full] = type("Record", (Record,), {"source": full})
+        return self._names[full]
+
+    def persistent_load(self, pid: Any) -> _Storage:
+        if self._member is None:
+            raise RefusedError(f"its pickle refers to something outside it; {_REFUSAL}")
+        _, storage, key, *_ = pid
+        if storage not in _STORAGES.values():
+            raise RefusedError(f"its pickle has a tensor of another kind; {_REFUSAL}")
+        if len(pid) == 6 and pid[5] is not None:
+            raise RefusedError("its pickle has a view of a storage, as torch wrote before 0.4")
+        dtype, itemsize = storage
+        return self.storages.setdefault(str(key), _Storage(dtype, itemsize, str(key)))
+
+    def _dict(self, items: Any = ()) -> _Dict:
+        result = _Dict()
+        for key, value in items.items() if isinstance(items, dict) else items:
+            self.count(16)
+            result[key] = value
+        return result
+
+    def _encode(self, text: str, encoding: str = "latin1") -> bytes:
+        self.count(len(text))
+        return text.encode("latin1")  # how protocol 2 keeps bytes
+
+    def _build(self) -> None:
+        """Set the state of a stand-in; that of a class or function would change how other files are read."""
+        state = self.stack.pop()  # type: ignore[attr-defined]
+        target = self.stack[-1]  # type: ignore[attr-defined]
+        if not isinstance(target, Record | _Dict | _DType | _Array):
+            raise RefusedError(f"its pickle holds {type(target).__name__}; {_REFUSAL}")
+        target.__setstate__(state)
+
+    dispatch: ClassVar[Any] = {
+        code: _counted(step)
+        for code, step in {
+            **pickle._Unpickler.dispatch,
+            pickle.EMPTY_DICT[0]: lambda self: self.append(_Dict()),
+            pickle.DICT[0]: lambda self: self.append(self._dict(zip(*[iter(self.pop_mark())] * 2, strict=True))),
+            pickle.BUILD[0]: _build,
+            pickle.EMPTY_SET[0]: lambda self: self.find_class("builtins", "set"),  # which is refused
+            pickle.FROZENSET[0]: lambda self: self.find_class("builtins", "frozenset"),
+            # The original takes the memory before it reads.
+            pickle.BYTEARRAY8[0]: pickle._Unpickler.dispatch[pickle.BINBYTES8[0]],
+        }.items()
+    }
+
+    def plain(self, value: Any, depth: int = 0) -> Any:
+        """Return a value of stand-ins as what they stand for; what occurs several times counts each time."""
+        self.count(8)
+        if depth > _MOST_DEPTH:
+            raise RefusedError(f"its pickle nests values more than {_MOST_DEPTH} deep")
+        kind, below = type(value), depth + 1
+        if value is None or kind in (bool, int, float, str, bytes):
+            return value
+        if kind in (list, tuple):
+            return kind(self.plain(item, below) for item in value)
+        if kind in (dict, _Dict):  # the former as the attributes of a record without state
+            return {key: self.plain(item, below) for key, item in value.items()}
+        if kind is _Array:
+            return self._array(value)
+        if kind is _DType:
+            return value.numpy()
+        if kind is _Tensor:
+            return self._tensor(*value)
+        if isinstance(value, Record):
+            record = kind()
+            vars(record).update(self.plain(vars(value), below))
+            return record
+        if isinstance(value, type) and issubclass(value, Record):
+            return value
+        raise RefusedError(f"its pickle holds {kind.__name__}; {_REFUSAL}")
+
+    def _array(self, array: _Array) -> Any:
+        if not isinstance(array.dtype, _DType):
+            raise RefusedError(f"its pickle has an array of another dtype; {_REFUSAL}")
+        self.count(len(array.data))
+        data = array.data.encode("latin1") if isinstance(array.data, str) else array.data
+        values = np.frombuffer(data, array.dtype.numpy())
+        if array.shape is None:
+            return values.reshape(())[()]
+        return values.reshape(array.shape, order=array.order).copy("K")  # type: ignore[call-overload]
+
+    def _tensor(self, storage: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+        if not isinstance(storage, _Storage) or self._member is None:
+            raise RefusedError(f"its pickle has a tensor of another kind; {_REFUSAL}")
+        import torch
+
+        self.count(math.prod(shape) * storage.itemsize)
+        dtype = getattr(torch, storage.dtype)
+        if 0 in shape:
+            return torch.empty(shape, dtype=dtype, device="cpu")
+        if storage.key not in self._tensors:
+            self._tensors[storage.key] = torch.frombuffer(bytearray(self._member(storage)), dtype=dtype)
+        return self._tensors[storage.key].as_strided(shape, strides, offset)
 
 
 def read_pickle(source: Path | BinaryIO | bytes, *, records: tuple[str, ...] = ()) -> Any:
@@ -56,9 +301,11 @@ def read_pickle(source: Path | BinaryIO | bytes, *, records: tuple[str, ...] = (
 
     Raises:
         RefusedError: The pickle names another global, or its values are far larger than the file.
-        ValueError: The pickle is damaged, or its parser took too much time or memory.
+        ValueError: The pickle is damaged.
     """
-    return _parser.ask("pickle", source, records)
+    with opened(source) as stream, _damaged():
+        unpickler = _Unpickler(stream, _size_of(stream), records)
+        return unpickler.plain(unpickler.load())
 
 
 def read_weights(source: Path | BinaryIO | bytes) -> Any:
@@ -67,181 +314,73 @@ def read_weights(source: Path | BinaryIO | bytes) -> Any:
     Raises:
         RefusedError: The file is also a program.
     """
-    return _parser.ask("torch", source, _TORCH_RECORDS)
+    with opened(source) as stream:
+        head = stream.read(20)
+        size = _size_of(stream)
+        if head.startswith(b"PK\x03\x04"):  # torch, too, goes by the first bytes, not by a zip behind others
+            with open_archive(stream) as archive, _damaged():
+                return _from_archive(archive, size)
+        with _damaged():
+            if _MAGIC not in head:
+                raise ValueError("not a file that torch.save wrote")
+            return _from_stream(stream, size)
 
 
-class _Parser:
-    """The child process, which starts with the first file, lives as long as this process, and is used by one thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def ask(self, kind: str, source: Path | BinaryIO | bytes, records: tuple[str, ...]) -> Any:
-        """Return the value in a file, or in its content."""
-        with _opened(source) as file, self._lock:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(0)
-            memory, seconds = _MEMORY + _COPIES * size, _SECONDS + size // _RATE
-            header = json.dumps({"kind": kind, "records": records, "memory": memory, "seconds": seconds}).encode()
-            process = self._started()
-            try:
-                request = itertools.chain([FRAME.pack(len(header), size), header], _pieces(file, size))
-                answer, data = _exchange(process, request, memory)
-            except (EOFError, BrokenPipeError):
-                answer, data = {"ended": process.wait()}, np.empty(0, np.uint8)
-                self.stop()
-            except BaseException:  # the rest of the answer would be taken for that of the next file
-                self.stop()
-                raise
-        return _result(answer, data, memory, seconds)
-
-    def _started(self) -> subprocess.Popen[bytes]:
-        if self._process is None or self._process.poll() is not None:
-            program = Path(__file__).with_name("pickle_parser.py")
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", program],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                pipesize=_PIECE,  # ignored if pipes have one size
-                bufsize=0,  # a fork of this process would write a buffer again
-                start_new_session=True,  # Ctrl-C is for this process
-            )
-        return self._process
-
-    def stop(self) -> None:
-        """End the child process."""
-        if self._process is not None:
-            with contextlib.suppress(OSError):  # it has ended
-                os.killpg(self._process.pid, signal.SIGKILL)
-            for stream in (self._process.stdin, self._process.stdout):
-                with contextlib.suppress(OSError):
-                    stream.close()  # type: ignore[union-attr]
-            self._process.wait()
-            self._process = None
-
-    def end(self) -> None:
-        """End the child process for good, unless a daemon thread waits for it; it ends with this process then."""
-        if self._lock.acquire(blocking=False):
-            self.stop()
-
-    def forget(self) -> None:
-        """Leave the child process to the process that started it, of which this is a fork."""
-        if self._process is not None:
-            self._process.returncode = 0
-        self.__init__()  # type: ignore[misc]
+def _size_of(stream: BinaryIO) -> int:
+    """Return the size of a file, which is then at its beginning."""
+    size = stream.seek(0, os.SEEK_END)
+    stream.seek(0)
+    return size
 
 
-_parser = _Parser()
-atexit.register(_parser.end)
-os.register_at_fork(after_in_child=_parser.forget)
+def _from_archive(archive: zipfile.ZipFile, size: int) -> Any:
+    """Return the value of a zip archive of a pickle and the storages of its tensors."""
+    names = archive.namelist()
+    if any("/code/" in name or name.endswith("constants.pkl") for name in names):
+        raise RefusedError("a TorchScript program, which is code")
+    pickles = [name for name in names if name.endswith("data.pkl")]
+    if len(pickles) != 1 or len(names) != len({*names}):
+        raise ValueError("an archive that torch did not write")
+    root = pickles[0].removesuffix("data.pkl")
+    if f"{root}byteorder" in names:
+        _check_order(read_members(archive, [f"{root}byteorder"])[f"{root}byteorder"] == sys.byteorder.encode())
+
+    def member(storage: _Storage) -> bytes:
+        name = f"{root}data/{storage.key}"
+        unpickler.count(archive.getinfo(name).file_size)
+        return archive.read(name)
+
+    content = read_members(archive, pickles)[pickles[0]]
+    with opened(content) as stream:
+        unpickler = _Unpickler(stream, size, _TORCH_RECORDS, member)
+        return unpickler.plain(unpickler.load())
 
 
-def _opened(source: Path | BinaryIO | bytes) -> contextlib.AbstractContextManager[BinaryIO]:
-    if isinstance(source, Path):
-        return open_regular(source)
-    return contextlib.nullcontext(io.BytesIO(source) if isinstance(source, bytes) else source)
+def _from_stream(stream: BinaryIO, size: int) -> Any:
+    """Return the value of a file of torch before 1.6: five pickles, and the storages of the tensors in a row."""
+    members: dict[str, bytes] = {}
+    unpickler = _Unpickler(stream, size, _TORCH_RECORDS, lambda storage: members[storage.key])
+    _magic, _version, system, value, keys = (unpickler.load() for _ in range(5))
+    _check_order(system["little_endian"] == (sys.byteorder == "little"))
+    for key in keys:
+        (count,) = struct.unpack("=q", stream.read(8))
+        length = max(count, 0) * unpickler.storages[key].itemsize
+        unpickler.count(length)
+        members[key] = stream.read(length)
+    return unpickler.plain(value)
 
 
-def _pieces(file: BinaryIO, size: int) -> Iterator[bytes]:
-    """Yield the content of a file, which is never in memory as a whole."""
-    while size:
-        piece = file.read(min(size, _PIECE))
-        if not piece:
-            raise ValueError("cut short while it was read")
-        size -= len(piece)
-        yield piece
+def _check_order(is_same: bool) -> None:
+    if not is_same:
+        raise ValueError("written on a machine of another byte order; save it again on this one")
 
 
-def _exchange(process: Any, request: Iterable[bytes], most: int) -> tuple[dict[str, Any], np.ndarray]:
-    for part in request:
-        view = memoryview(part)
-        while view:
-            view = view[process.stdin.write(view) :]
-    lengths = FRAME.unpack(_exactly(process.stdout, FRAME.size).tobytes())
-    if max(lengths) > most:
-        raise ValueError("its parser gave an answer that is too large")
-    text, data = (_exactly(process.stdout, length) for length in lengths)
-    return json.loads(text.tobytes()), data
-
-
-def _exactly(stream: Any, count: int) -> np.ndarray:
-    data = np.empty(count, np.uint8)
-    view = memoryview(data.data)
-    while view:
-        read = stream.readinto(view)
-        if not read:
-            raise EOFError
-        view = view[read:]
-    return data
-
-
-def _result(answer: dict[str, Any], data: np.ndarray, memory: int, seconds: int) -> Any:
-    if "value" in answer:
-        try:
-            return _decode(answer["value"], data)
-        except (IndexError, KeyError, OverflowError, RuntimeError, TypeError, ValueError) as error:
-            raise ValueError(f"damaged ({type(error).__name__}: {error})") from error
-    if "refused" in answer:
-        raise RefusedError(answer["refused"])
-    if "damaged" in answer:
-        raise ValueError(f"damaged ({answer['damaged']})")
-    if answer.get("ended") == signal.SIGXCPU:
-        raise ValueError(f"it takes more than {seconds} s to parse, far more than its size explains")
-    if "memory" in answer:
-        raise ValueError(f"it takes more than {memory >> 20} MiB to parse, far more than its size explains")
-    raise ValueError(f"its parser ended with status {answer['ended']}")
-
-
-def _decode(node: Any, data: np.ndarray) -> Any:
-    """Return the value that the JSON of `pickle_parser` describes."""
-    if not isinstance(node, list):
-        return node
-    kind, *parts = node
-    match kind:
-        case "list":
-            return [_decode(part, data) for part in parts]
-        case "tuple":
-            return tuple(_decode(part, data) for part in parts)
-        case "dict":
-            values = [_decode(part, data) for part in parts]
-            return dict(zip(values[::2], values[1::2], strict=True))
-        case "bytes":
-            return data[parts[0] :][: parts[1]].tobytes()
-        case "dtype":
-            return np.dtype(parts[0])
-        case "array":
-            return _array(data, *parts)
-        case "tensor":
-            return _tensor(data, *parts)
-        case "record":
-            record = _record(parts[0])()
-            record.__dict__.update(_decode(parts[1], data))
-            return record
-        case "class":
-            return _record(parts[0])
-    raise ValueError(f"unknown kind {kind!r}")
-
-
-@functools.cache
-def _record(source: str) -> type[Record]:
-    return type("Record", (Record,), {"source": source})
-
-
-def _array(data: np.ndarray, dtype: str, shape: list[int] | None, order: Any, place: int, length: int) -> Any:
-    array = data[place : place + length].view(np.dtype(dtype)).reshape(shape or (), order=order)
-    return array[()] if shape is None else array
-
-
-def _tensor(
-    data: np.ndarray, dtype: str, shape: list[int], strides: list[int], offset: int, place: int, length: int
-) -> torch.Tensor:
-    if dtype not in (*_DTYPES, *_COMPLEX):
-        raise ValueError(f"a tensor of {dtype}")
-    import torch
-
-    kind = getattr(torch, dtype)
-    if 0 in shape:
-        return torch.empty(shape, dtype=kind, device="cpu")
-    return torch.from_numpy(data[place : place + length]).view(kind).as_strided(shape, strides, offset)
+@contextlib.contextmanager
+def _damaged() -> Iterator[None]:
+    """Turn what a damaged file raises, which may be nearly any error, into one."""
+    try:
+        yield
+    except RefusedError:
+        raise
+    except Exception as error:
+        raise ValueError(f"damaged ({type(error).__name__}: {str(error)[:1000]})") from error
