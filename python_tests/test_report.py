@@ -292,12 +292,3 @@ def test_numbers_have_the_decimals_that_distinguish_them():
     assert [plain(x) for x in (True, 12345, 0.5, "a")] == ["yes", "12,345", "0.5", "a"]
     assert [listed(list("abcdefg")[:n]) for n in (0, 1, 2, 7)] == ["", "a", "a and b", "a, b, c, d, e and 2 more"]
     assert Name("a<b").__html__() == "<bdi>a&lt;b</bdi>"
-
-
-def test_the_map_keeps_the_distances_of_points_in_a_plane():
-    points = np.random.default_rng(0).standard_normal((7, 2))
-    distances = ((points[:, None] - points) ** 2).sum(2)
-    places, shown = figures.classical_scaling(distances)
-    np.testing.assert_allclose(((places[:, None] - places) ** 2).sum(2), distances, atol=1e-9)
-    assert shown == pytest.approx(1)
-    assert figures.classical_scaling(np.zeros((4, 4)))[1] == 1.0

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 20
 _WIDTH, _ROW = 5.4, 0.2  # inches
-_LABEL, _SHORT_LABEL = 34, 28  # characters of names
+_LABEL = 34  # characters of names
 
 LIGHT = {
     "ink": "#1b2027",
@@ -212,81 +212,3 @@ def scatter(
         ax.locator_params(nbins=6)
 
     return draw(plot, 3.2, caption)
-
-
-def policy_map(distances: np.ndarray, kinds: Sequence[str], names: Sequence[str], *, caption: str) -> Picture | None:
-    """Map policies: those that act alike stand close together. None for fewer than three with known distances.
-
-    Args:
-        distances: (P, P) action distances; NaN if unknown.
-        kinds: "candidate", "known" or "foreign".
-        names: Names to write; "" for none.
-        caption: What to see in it.
-    """
-    kept = np.isfinite(distances).sum(1) > 1
-    kept &= np.isfinite(distances[:, kept]).all(1)
-    if kept.sum() < 3:
-        return None
-    places, shown = classical_scaling(distances[np.ix_(kept, kept)])
-    kinds, names = ([each[i] for i in np.flatnonzero(kept).tolist()] for each in (kinds, names))
-
-    def plot(ax: Axes) -> None:
-        ax.set_aspect("equal", adjustable="datalim")
-        for kind, colour in _COLOURS.items():
-            own = places[[one == kind for one in kinds]]
-            face = SURFACE if kind == "foreign" else colour
-            ax.plot(*own.T, "o", color=colour, markerfacecolor=face, markersize=4 if kind == "known" else 5.5)
-        ax.margins(0.3, 0.12)
-        ax.tick_params(labelleft=False, labelbottom=False, length=0)
-        ax.spines[:].set_visible(True)
-        ax.grid()
-        ax.figure.draw_without_rendering()  # type: ignore[union-attr]  # settles where the dots lie on the page
-        dots = ax.transData.transform(places)
-        labels, middle = np.zeros((0, 2)), float(ax.transAxes.transform((0.5, 0.5))[0])
-        for i, name in enumerate(names):
-            if name:
-                offset = _free_offset(dots[i], dots, labels, middle)
-                labels = np.vstack([labels, dots[i] + offset + [np.sign(offset[0]) * 50, 0]])
-                ax.annotate(
-                    printable(name, _SHORT_LABEL), places[i], tuple(offset), textcoords="offset points",
-                    ha="left" if offset[0] > 0 else "right", va="center",
-                    color=_COLOURS[kinds[i]],
-                ).set_in_layout(False)  # fmt: skip
-
-    return draw(plot, 3.6, f"{caption} The plane shows {round(100 * shown)} % of the variance of actions.")
-
-
-def _free_offset(point: np.ndarray, dots: np.ndarray, labels: np.ndarray, middle: float) -> np.ndarray:
-    """Return the offset of a label from a point, toward the middle, that hides the fewest labels (n, 2) and dots."""
-    side = 1 if point[0] < middle else -1
-    offsets = np.array([(6 * side, y) for y in (0, 9, -9, 18, -18, 27, -27)], float)
-
-    def hidden(others: np.ndarray, start: np.ndarray) -> int:
-        right, up = ((others - start) * np.array([side, 1])).T
-        return int(((np.abs(right - 50) < 60) & (np.abs(up) < 9)).sum())
-
-    costs = [100 * hidden(labels, point + offset) + hidden(dots, point + offset) for offset in offsets]
-    return offsets[int(np.argmin(costs))]
-
-
-def classical_scaling(distances: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return places by classical multidimensional scaling.
-
-    An action distance is a mean of squared differences, so it is the square of a Euclidean distance.
-
-    Args:
-        distances: (P, P) action distances, finite.
-
-    Returns:
-        (P, 2) places, centred, the sign of each axis such that its largest place is positive; and the share of the
-        variance that the two axes show, 1 if all policies act alike.
-    """
-    centred = distances - distances.mean(0)
-    products = -0.5 * (centred - centred.mean(1, keepdims=True))
-    values, vectors = np.linalg.eigh((products + products.T) / 2)
-    values = np.maximum(values[::-1], 0)
-    places = vectors[:, ::-1][:, :2] * np.sqrt(values[:2])
-    largest = np.abs(places).argmax(0)
-    places *= np.where(places[largest, [0, 1]] < 0, -1, 1)
-    total = values.sum()
-    return places, float(values[:2].sum() / total) if total > 0 else 1.0

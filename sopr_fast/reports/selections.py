@@ -9,7 +9,6 @@ from . import figures
 from .page import Column, Page, Table, column
 from .text import Name, Numbers, chance, listed, number
 
-_MAPPED = 60  # policies on the map
 _ANSWERS = {
     "deploy": "Deploy it, and compare its returns in use with this one.",
     "keep": "Change nothing. Train other candidates, or log other behaviour.",
@@ -36,7 +35,7 @@ def selection_page(selection: Selection) -> Page:
         if known.any() and not known.all()
         else "",
         evidence=_evidence(selection),
-        pictures=[*_left_out(selection), *_map(selection, order, kinds)],
+        pictures=_left_out(selection),
         settings=selection.settings,
     )
 
@@ -137,20 +136,3 @@ def _left_out(selection: Selection) -> list[figures.Picture]:
             diagonal=True,
         )
     ]
-
-
-def _map(selection: Selection, order: np.ndarray, kinds: np.ndarray) -> list[figures.Picture]:
-    candidates = order[kinds[order] != "known"]
-    if not len(candidates) or len(candidates) == len(order):
-        return []
-    farthest = candidates[np.argsort(-selection.distance_ratio[candidates], kind="stable")]
-    rows = np.unique(np.concatenate([order[:_MAPPED], farthest[: figures.MOST_ROWS // 2]]))
-    named = {*candidates[:3].tolist(), *(i for i in farthest[:3].tolist() if kinds[i] == "foreign"), int(order[0])}
-    drawn = figures.policy_map(
-        selection.distances[np.ix_(rows, rows)],
-        kinds[rows].tolist(),
-        [selection.names[i] if i in named else "" for i in rows.tolist()],
-        caption="Policies that act alike stand close together. Grey: known policies. Named: the best, the first three "
-        "candidates" + (" and those that cannot be ranked." if (kinds[rows] == "foreign").any() else "."),
-    )
-    return [] if drawn is None else [drawn]
