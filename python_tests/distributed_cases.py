@@ -1,16 +1,16 @@
-"""What each process of the tests with several processes does; `processes.run` starts them."""
+"""What each process of the tests with several processes does: `torchrun distributed_cases.py FUNCTION ARGUMENT…`."""
 
 import hashlib
 import os
 import signal
 import sys
-import traceback
+import threading
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
 from problems import TINY, ladder, log, training_gains
@@ -19,6 +19,8 @@ from selection_problems import log as transitions
 
 import sopr_fast
 from sopr_fast import estimators
+from sopr_fast.cli.main import main
+from sopr_fast.cli.torchrun import leave
 from sopr_fast.inputs.policies import Layout
 from sopr_fast.runtime import distributed
 from sopr_fast.runtime.distributed import Group, share_policies
@@ -26,6 +28,8 @@ from sopr_fast.selection import evaluate
 from sopr_fast.selection.compared import Compared
 from sopr_fast.sopr.acting import collect_shared
 
+RANK = int(os.environ.get("RANK", "0"))
+TIMEOUT = 240  # seconds, far more than any of these tests needs
 STEPS = 6
 WIDE = replace(TINY, width=32, high_feedforward=256)  # gradients that are scattered, not gathered
 CONFIGS = [
@@ -111,7 +115,7 @@ def same_bits(folder: str) -> None:
 
 
 def unequal_inputs() -> None:
-    """Print the messages of calls that get other inputs in the second process."""
+    """Check the messages of calls that get other inputs in the second process."""
     rank = dist.get_rank()
     two, logged = gains(2, first=3), transitions()
     rewards = replace(logged, rewards=logged.rewards + rank)
@@ -128,67 +132,55 @@ def unequal_inputs() -> None:
             torch.set_num_threads(1)
 
     attempts = {
-        "batches": lambda: sopr_fast.options(batch_size=100 + rank)(ranker.rank)(candidates, log()),
-        "model": lambda: (ranker if rank else other_ranker).rank(candidates, log()),
-        "options": lambda: fit(replace(CONFIGS[0], dropout=0.1 + 0.1 * rank)),
+        "options": lambda: sopr_fast.options(batch_size=100 + rank)(ranker.rank)(candidates, log()),
+        "weights?": lambda: (ranker if rank else other_ranker).rank(candidates, log()),
+        "configuration|options": lambda: fit(replace(CONFIGS[0], dropout=0.1 + 0.1 * rank)),
         "seed": lambda: fit(seed=rank),
         "states": lambda: fit(states=log(seed=rank)),
-        "returns": lambda: sopr_fast.fit(KNOWN, np.arange(19.0) + rank, log(), config=TINY),
+        "policies or returns": lambda: sopr_fast.fit(KNOWN, np.arange(19.0) + rank, log(), config=TINY),
         "rewards": lambda: critic.estimate(two, rewards),
-        "names": lambda: critic.estimate(renamed, logged),
+        "names of policies": lambda: critic.estimate(renamed, logged),
         "threads": lambda: with_threads(1 + rank),
     }
     for name, attempt in attempts.items():
-        try:
+        with pytest.raises(ValueError, match=f"process 1 has other .*({name}) than process 0: start all with the same"):
             attempt()
-        except ValueError as error:
-            print(name, error)
 
 
-def few_results() -> list[str]:
-    """Return hashes of results that need each kind of exchange."""
-    ranker = fit()
-    ranking = ranker.rank(ladder([0.3]), log())
-    estimates = estimators.NearestPolicy(rows=64).estimate(HELD_OUT, log(), known=KNOWN, returns=RETURNS)
-    return [digest(ranker.history["loss"]), digest(ranking.subset_scores), digest(estimates.values)]
+def command(event: str, *arguments: str) -> None:
+    """Run `sopr-fast`, with an event in the third step of training."""
 
+    def interrupt() -> None:
+        """Send Ctrl-C to torchrun, and wait for its consequences."""
+        if RANK == 1:
+            os.kill(os.getppid(), signal.SIGINT)
+        threading.Event().wait(TIMEOUT)
 
-def without_cpu_tensors() -> None:
-    """Print results of a group that refuses tensors on the CPU, as NCCL does."""
-    try:
-        dist.all_gather([torch.zeros(1)] * dist.get_world_size(), torch.zeros(1))
-    except RuntimeError as error:
-        print(str(error).splitlines()[0])
-    print(*few_results())
+    def fail() -> None:
+        if RANK == 1:
+            raise ValueError("out of luck")
 
-
-def killed(folder: str, victim: str) -> None:
-    """Kill a process in its third step."""
-    steps = 0
-    sum_blocks = Group.sum_blocks
-
-    def count(self, *arguments):
-        nonlocal steps
-        steps += 1
-        if steps == 3 and dist.get_rank() == int(victim):
+    def kill() -> None:
+        if RANK == 1:
             os.kill(os.getpid(), signal.SIGKILL)
+
+    sum_blocks, steps = Group.sum_blocks, iter(range(1, 100))
+
+    def with_event(self, *arguments):
+        if next(steps) == 3:  # gradients are summed once a step
+            {"interrupt": interrupt, "fail": fail, "kill": kill}[event]()
         return sum_blocks(self, *arguments)
 
-    with patch.object(Group, "sum_blocks", count):
-        fit(checkpoint=Path(folder, "checkpoint"))
+    Group.sum_blocks = with_event
+    leave(main(arguments))
 
 
 if __name__ == "__main__":
-    backend, store, count, rank, function, *arguments = sys.argv[1:]
     warnings.simplefilter("ignore")
-    dist.init_process_group(backend, init_method=f"file://{store}", rank=int(rank), world_size=int(count))
-    status = 0
-    try:
-        globals()[function](*arguments)
-        distributed.stop()
-    except Exception:
-        traceback.print_exc()
-        status = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)  # the interpreter's own end can abort on gloo's last threads
+    function, *arguments = sys.argv[1:]
+    if function == "command":
+        command(*arguments)
+    distributed.start()
+    globals()[function](*arguments)
+    distributed.stop()
+    leave(0)

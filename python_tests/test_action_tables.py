@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 import re
 import subprocess
 import sys
@@ -14,7 +15,6 @@ import pyarrow.parquet
 import pytest
 import torch
 from problems import TINY, ladder, log, training_gains
-from processes import TIMEOUT, environment
 
 import sopr_fast
 from sopr_fast.cli.main import main as command
@@ -106,7 +106,8 @@ def test_workers_compute_actions_in_the_drawn_states_alone(ranker, tmp_path, mon
     np.save(tmp_path / "log.npy", log(ROWS))
     monkeypatch.chdir(tmp_path)
     for arguments in (["draw.py"], ["work.py", "0", "2"], ["work.py", "1", "2"]):
-        subprocess.run([sys.executable, *arguments], env=environment(), check=True, timeout=TIMEOUT)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        subprocess.run([sys.executable, *arguments], env=environment, check=True)
     options = ["--model", "model.safetensors", "--policies", "actions", "--states", "subsets.safetensors", "--csv"]
     assert command(["rank", *options]) == 0
     rows = csv.DictReader(io.StringIO(capsys.readouterr().out))

@@ -20,7 +20,7 @@ from problems import TINY, ladder, log, training_gains
 from safetensors.torch import save_file
 
 import sopr_fast
-from sopr_fast.estimators import FQE, learning
+from sopr_fast.estimators import FQE
 from sopr_fast.inputs.returns import load_returns
 from sopr_fast.runtime import tensor_files as files
 
@@ -146,13 +146,8 @@ def load_states(path):
 SEQUENTIAL = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
 WEIGHTS = SEQUENTIAL.state_dict()
 CHECKPOINT = {"model_state_dict": {f"actor.{key}": value for key, value in WEIGHTS.items()}, "iter": 1, "infos": None}
-GUARDED = {  # by a content hash; what such files call their kind
-    "model": "model",
-    "subsets": "set of clustered subsets",
-    "fit checkpoint": "training checkpoint",
-    "estimator checkpoint": learning.CHECKPOINT,
-}
-HASHED = {*GUARDED, "column"}
+GUARDED = {"model": "model", "subsets": "set of clustered subsets"}  # what files that people share call their kind
+HASHED = {*GUARDED, "fit checkpoint", "estimator checkpoint"}
 KINDS = {
     "model": (".safetensors", lambda path: fit().save(path), sopr_fast.load),
     "subsets": (

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from ..runtime.adam import Adam
 from ..runtime.checkpoints import Checkpoint
-from ..runtime.fields import any_number, list_of, record, text
 from ..runtime.progress import progress_bar
 from ..runtime.tensor_files import by_prefix, check_like, fingerprint, reading
 from .log import Log
@@ -125,10 +124,7 @@ def learn(
     if (state := file.load()) is not None:
         tensors, values = state
         with reading(checkpoint):
-            fields = {"fingerprint": list_of(text), "losses": list_of(list_of(any_number))}
-            losses = record(fields)("checkpoint", values)["losses"]
-            if not 0 < len(losses) <= len(records):
-                raise ValueError(f"losses must have 1 to {len(records)} records, got {len(losses)}")
+            losses = values["losses"]
             learner.restore(tensors)
     done = records[len(losses) - 1] if losses else 0
     with progress_bar(updates, description, "update", initial=done) as bar, file.training():

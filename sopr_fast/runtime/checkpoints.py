@@ -14,9 +14,8 @@ from torch import Tensor
 
 from . import distributed
 from .distributed import LostProcessError
-from .fields import list_of, text
 from .files import check_place
-from .tensor_files import load_tensors, reading, save_tensors
+from .tensor_files import load_tensors, save_tensors
 from .text import printable
 from .warn import warn
 
@@ -45,10 +44,7 @@ class Checkpoint:
         path = self.path
         self.fingerprints: list[str] = []
         existing = check_checkpoint(path, kind)
-        self._written_by: list[str] | None = None
-        if existing is not None:
-            with reading(path):
-                self._written_by = list_of(text)("fingerprint", existing.get("fingerprint"))
+        self._written_by = None if existing is None else existing.get("fingerprint", [])
         self._snapshot: State | None = None
         self._progress = ""
         self._saved = time.monotonic()

@@ -19,7 +19,6 @@ from .tensor_files import fingerprint
 
 _T = TypeVar("_T")
 _BLOCK = 8  # policies
-_on_cpu: tuple[Any, Any] | None = None  # the default group, and a group of its processes that exchanges on the CPU
 _in_one_process = contextvars.ContextVar("in_one_process", default=False)
 
 
@@ -33,11 +32,10 @@ class Group:
     Args:
         rank: Number of this process.
         count: Number of processes.
-        processes: Group of `torch.distributed` that exchanges tensors on the CPU; None for the default group.
     """
 
-    def __init__(self, rank: int = 0, count: int = 1, processes: Any = None) -> None:
-        self.rank, self.count, self._processes = rank, count, processes
+    def __init__(self, rank: int = 0, count: int = 1) -> None:
+        self.rank, self.count = rank, count
 
     def part(self, total: int) -> slice:
         """Return this process's part of `total` items: adjacent ones, nearly as many as every other process."""
@@ -53,7 +51,7 @@ class Group:
             return [value]
         values: list[Any] = [None] * self.count
         try:
-            dist.all_gather_object(values, value, group=self._processes)  # pickled, between processes of one program
+            dist.all_gather_object(values, value)  # pickled, between processes of one program
         except RuntimeError as error:
             raise LostProcessError(
                 "another process of the group has ended, see its error: start all again, with a checkpoint to resume"
@@ -188,26 +186,13 @@ def current() -> Group:
     """Return the group of `torch.distributed`, or a group of only this process.
 
     Raises:
-        RuntimeError: The processes cannot reach each other through gloo.
-        ValueError: This torch has no gloo.
+        ValueError: The group cannot exchange tensors on the CPU.
     """
     if _in_one_process.get() or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return Group()
-    return Group(dist.get_rank(), dist.get_world_size(), _gloo())
-
-
-def _gloo() -> Any:
-    """Return a group of all processes that exchanges tensors on the CPU, which NCCL refuses; None for the default."""
-    global _on_cpu
-    if "cpu:gloo" in dist.get_backend_config():
-        return None
-    if not dist.is_gloo_available():
-        raise ValueError("processes exchange results through gloo, which this torch lacks: install a torch with gloo")
-    world = dist.group.WORLD
-    if _on_cpu is None or _on_cpu[0] is not world:
-        with _connecting():
-            _on_cpu = world, dist.new_group(backend="gloo")
-    return _on_cpu[1]
+    if "cpu:gloo" not in dist.get_backend_config():
+        raise ValueError("processes exchange results through gloo: call init_process_group('cpu:gloo,cuda:nccl')")
+    return Group(dist.get_rank(), dist.get_world_size())
 
 
 @contextlib.contextmanager
@@ -228,15 +213,8 @@ def start() -> None:
     """
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
-    with _connecting():
-        dist.init_process_group("gloo")
-
-
-@contextlib.contextmanager
-def _connecting() -> Iterator[None]:
-    """Name the remedy if processes cannot reach each other."""
     try:
-        yield
+        dist.init_process_group("gloo")
     except (RuntimeError, ValueError) as error:
         raise RuntimeError(
             f"processes cannot reach each other: {str(error).splitlines()[0]}; on one machine without a network, set "

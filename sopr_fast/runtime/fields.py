@@ -94,13 +94,12 @@ def instance(kind: Any, noun: str) -> Check:
     return Check(convert)
 
 
-def list_of(check: Check, *, length: int | None = None) -> Check:
-    """Return a check for a list, of a length if one is given."""
+def list_of(check: Check) -> Check:
+    """Return a check for a list."""
 
     def convert(name: str, value: Any) -> list[Any]:
-        if not isinstance(value, list) or (length is not None and len(value) != length):
-            count = "" if length is None else f" of {length}"
-            raise ValueError(f"{name} must be a list{count}, got {short(value)}")
+        if not isinstance(value, list):
+            raise ValueError(f"{name} must be a list, got {short(value)}")
         return [check(f"{name}[{i}]", item) for i, item in enumerate(value)]
 
     return Check(convert)

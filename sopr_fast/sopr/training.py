@@ -13,7 +13,6 @@ from torch import Tensor
 from ..runtime import devices
 from ..runtime.checkpoints import Checkpoint, State
 from ..runtime.devices import without_autocast
-from ..runtime.fields import any_number, curves, integer, list_of, optional, record, text
 from ..runtime.native import torch_on_one_thread
 from ..runtime.progress import progress_bar
 from ..runtime.tensor_files import by_prefix, check_like, reading
@@ -231,22 +230,8 @@ class _Trainer:
 
     def restore(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
         weights, best_weights = by_prefix(tensors, "model", "best")
-        for saved in (weights, best_weights):
-            check_like(saved, self.model.state_dict())
-        progress = {
-            "attempt": integer(0, _RESTARTS),
-            "step": integer(0, self.config.steps),
-            "best": any_number,
-            "best_step": optional(integer()),
-            "history": curves,
-        }
-        fields = record({"fingerprint": list_of(text), "progress": record(progress)})("checkpoint", values)
-        self.at = Progress(**fields["progress"])
-        for name, curve in self.at.history.items():
-            if len(list_of(any_number)(f"history {name!r}", curve)) != self.at.step:
-                raise ValueError(f"history {name!r} must have one number a step")
-        if self.at.step and "loss" not in self.at.history:
-            raise ValueError("history has no loss")
+        check_like(best_weights, self.model.state_dict())
+        self.at = Progress(**values["progress"])
         self.model.load_state_dict(weights)
         last = [self.at.history[name][-1] for name in _CURVES[1:] if self.at.step and name in self.at.history]
         self.update.restore(best_weights, self.at.best, self.at.best_step, last)
