@@ -57,13 +57,12 @@ def quick(monkeypatch):
     monkeypatch.setattr("sopr_fast.selection.selecting.small_model", lambda: CONFIG)
 
 
-def test_evaluate_prints_a_table_or_json_and_plots(folder, capsys, tmp_path):
-    plot, groups = tmp_path / "plot.png", tmp_path / "groups.json"
+def test_evaluate_prints_a_table_or_json(folder, capsys, tmp_path):
+    groups = tmp_path / "groups.json"
     groups.write_text(json.dumps({name: "ab"[i % 2] for i, name in enumerate(POLICIES)}))
-    assert run(folder, "evaluate", "all.csv", *NEAREST, "--cv", "3", "--plot", str(plot)) == 0
+    assert run(folder, "evaluate", "all.csv", *NEAREST, "--cv", "3") == 0
     out = capsys.readouterr().out
     assert "3 folds of 12 policies" in out and "nearest policy" in out
-    assert plot.read_bytes().startswith(b"\x89PNG")
     assert run(folder, "evaluate", "all.csv", *NEAREST, "--cv", "2", "--groups", str(groups), "--json") == 0
     content = json.loads(capsys.readouterr().out)
     assert set(content["measures"]) == {"random", "group"} and set(content["groups"]) == {"a", "b"}

@@ -13,7 +13,7 @@ import safetensors.torch
 import torch
 
 from sopr_fast.runtime.checkpoints import Checkpoint, check_checkpoint
-from sopr_fast.runtime.fields import any_number, curves, flag, integer, list_of, optional, real, record, text
+from sopr_fast.runtime.checks import any_number, curves, flag, integer, list_of, optional, real, record, text
 from sopr_fast.runtime.files import atomic_path, check_place, open_regular
 from sopr_fast.runtime.tensor_files import check_like, check_tensors, fingerprint, load_tensors, reading, save_tensors
 

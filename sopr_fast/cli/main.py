@@ -15,9 +15,10 @@ from functools import partial
 from pathlib import Path
 
 from .._version import __version__
+from ..runtime import options as runtime
 from ..runtime.process import is_first
 from ..runtime.text import printable
-from .options import add_log, read_log, runtime_options
+from .options import add_log, read_log
 from .parser import Parser, add_command
 from .ranking import add_commands as add_ranking_commands
 from .selection import add_commands as add_selection_commands
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> None:
-    with runtime_options(options):
+    with runtime.options(device=getattr(options, "device", None)):
         options.run(options)
 
 

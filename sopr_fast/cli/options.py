@@ -9,11 +9,9 @@ import math
 import os
 import shlex
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..runtime import options as runtime
 from ..runtime.process import is_first
 
 if TYPE_CHECKING:
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
     from ..inputs.policies import Policies
 
 _INPUTS = ("policies", "returns", "states", "log", "model", "subsets", "groups")
-_OUTPUTS = ("out", "checkpoint", "plot", "report")
+_OUTPUTS = ("out", "checkpoint", "report")
 
 
 def add_policies(parser: argparse.ArgumentParser) -> None:
@@ -167,16 +165,10 @@ def add_output(parser: argparse.ArgumentParser, *, csv: bool = False, report: bo
     form.add_argument("--json", action="store_true", help="print JSON")
     if csv:
         form.add_argument("--csv", action="store_true", help="print CSV")
-    group.add_argument("--plot", type=Path, metavar="FILE", help="plot the result to an image")
     if report:
         group.add_argument("--report", type=Path, metavar="FILE", help="write a report, one HTML file")
     else:
         parser.set_defaults(report=None)
-
-
-def runtime_options(options: argparse.Namespace) -> AbstractContextManager[None]:
-    """Return the context of the runtime choices on the command line."""
-    return runtime.options(device=getattr(options, "device", None), precision=getattr(options, "run_precision", None))
 
 
 def check_apart(options: argparse.Namespace) -> None:
@@ -192,44 +184,25 @@ def check_apart(options: argparse.Namespace) -> None:
 
 
 def check_outputs(options: argparse.Namespace) -> None:
-    """Check before long work that the plot and the report can be written.
+    """Check before long work that the report can be written.
 
     Raises:
         ImportError: matplotlib is not installed.
-        OSError: A file cannot be written.
-        ValueError: The image has an unknown format, or two options name one file.
+        OSError: The file cannot be written.
+        ValueError: Two options name one file.
     """
     check_apart(options)
-    if not is_first():
-        return
-    if options.plot is not None:
-        _check_plot(options.plot)
-    if options.report is not None:
+    if options.report is not None and is_first():
         from ..reports import check_report
 
         check_report(options.report)
 
 
-def _check_plot(path: Path) -> None:
-    from ..runtime.files import check_place
-    from ..runtime.plotting import figure_class
-
-    check_place(path)
-    kinds = figure_class()().canvas.get_supported_filetypes()
-    if path.suffix and path.suffix[1:].lower() not in kinds:
-        raise ValueError(f"cannot plot to {path}: expected a file of .{', .'.join(kinds)}")
-
-
 def show(result: Any, text: str, options: argparse.Namespace) -> None:
-    """Print a result, and write its plot and report if the options ask for them."""
+    """Print a result, and write its report if the options ask for one."""
     try:
         print(text)
     finally:  # also if the reader of stdout, such as `head`, has closed it
-        if options.plot is not None and is_first():
-            from ..runtime.files import atomic_path
-
-            with atomic_path(options.plot) as temporary:
-                result.plot().figure.savefig(temporary, dpi=150, format=options.plot.suffix[1:] or "png")
         if options.report is not None and is_first():
             from ..reports import report
 

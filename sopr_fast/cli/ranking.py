@@ -8,7 +8,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from ..runtime.fields import descriptions, flag
+from ..runtime.checks import descriptions, flag
 from ..runtime.process import is_first
 from ..runtime.text import printable, suggest, to_cell
 from ..sopr.config import Config
@@ -77,12 +77,6 @@ def add_commands(commands: Any) -> None:
     run.add_argument("--model", type=Path, metavar="FILE", help="trained model (default: that in SOPR_FAST_MODEL)")
     run.add_argument(
         "--subsets", type=int, metavar="N", help="subsets to score on (default: 5 of a log, or all that are clustered)"
-    )
-    run.add_argument(
-        "--precision",
-        dest="run_precision",
-        choices=("fp32", "bf16"),
-        help="operands of matrix products (default: that of the model)",
     )
     add_output(ranking, csv=True)
 

@@ -10,8 +10,8 @@ import torch
 
 from ..inputs.policies import Policy, probe
 from ..ranking.metrics import policy_distances
+from ..runtime.checks import integer, option
 from ..runtime.distributed import share_policies
-from ..runtime.fields import integer, option
 from ..sopr.acting import collect_shared
 from .estimator import Request
 from .supervised import SupervisedEstimator, as_arrays, read, spread

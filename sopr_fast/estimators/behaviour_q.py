@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..runtime.fields import integer, option
+from ..runtime.checks import integer, option
 from .critics import CriticEstimator
 
 

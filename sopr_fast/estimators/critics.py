@@ -14,8 +14,8 @@ from torch import Tensor
 from ..inputs.logs import Transitions
 from ..ranking.estimates import UncertainEstimateWarning
 from ..runtime.adam import Adam
+from ..runtime.checks import integer, number, option, optional, widths
 from ..runtime.distributed import share_policies
-from ..runtime.fields import integer, number, option, optional, widths
 from ..runtime.progress import progress_bar
 from ..runtime.warn import warn
 from .coverage import uncovered

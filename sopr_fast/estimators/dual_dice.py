@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..ranking.estimates import warn_about
 from ..runtime.adam import Adam
-from ..runtime.fields import integer, number, option, widths
+from ..runtime.checks import integer, number, option, widths
 from ..runtime.progress import progress_bar
 from .learning import Batches, Learner, learn, masked_mean
 from .networks import ActionValue

@@ -15,8 +15,8 @@ from ..inputs.policies import load as load_policies
 from ..inputs.returns import check_ordered
 from ..ranking.estimates import Estimates
 from ..runtime import distributed
+from ..runtime.checks import Options, integer
 from ..runtime.devices import without_autocast
-from ..runtime.fields import Options, integer
 from ..runtime.options import current, current_device
 
 

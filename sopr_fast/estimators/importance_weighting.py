@@ -16,8 +16,8 @@ from ..inputs.policies import Policy
 from ..inputs.policies.actor import LARGEST
 from ..ranking.estimates import warn_about
 from ..runtime.adam import Adam
+from ..runtime.checks import integer, interval, number, option, optional, widths
 from ..runtime.distributed import share_policies
-from ..runtime.fields import integer, interval, number, option, optional, widths
 from ..runtime.options import current
 from .learning import Batches, Learner, held_out_rows, learn
 from .log import Log

@@ -12,7 +12,7 @@ import numpy as np
 from ..inputs.logs import Transitions
 from ..ranking.estimates import Estimates, warn_about
 from ..runtime.checkpoints import check_checkpoint
-from ..runtime.fields import number, option
+from ..runtime.checks import number, option
 from .estimator import Estimator, Request
 from .learning import CHECKPOINT
 from .log import read

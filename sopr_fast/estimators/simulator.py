@@ -18,7 +18,7 @@ from ..inputs.returns import check_returns
 from ..ranking.estimates import Estimates, UncertainEstimateWarning, warn_about
 from ..ranking.metrics import spearman
 from ..runtime.checkpoints import check_checkpoint
-from ..runtime.fields import integer, option, optional, widths
+from ..runtime.checks import integer, option, optional, widths
 from ..runtime.native import threads, torch_on_one_thread
 from ..runtime.options import current
 from ..runtime.progress import progress_bar

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..inputs.policies import Policy, probe
 from ..ranking.estimates import Estimates
-from ..runtime.fields import instance, option
+from ..runtime.checks import instance, option
 from ..runtime.options import current_device
 from ..sopr.acting import collect_shared
 from ..sopr.config import Config

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..inputs.accepted import ReturnsLike
 from ..inputs.returns import check_returns
-from ..runtime.plotting import new_axes
+from ..runtime.extras import new_axes
 from ..runtime.text import tick_label
 from ..runtime.warn import warn
 from . import metrics

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..runtime.plotting import figure_class
 from ..runtime.text import printable
 
 if TYPE_CHECKING:
@@ -102,14 +101,14 @@ def draw(plot: Callable[[Axes], None], height: float, caption: str) -> Picture:
         height: Inches.
         caption: What to see in it.
     """
-    figure_type = figure_class()
     import matplotlib
+    from matplotlib.figure import Figure
 
     with _lock, matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_STYLE)
         warnings.filterwarnings("ignore", "Glyph .* missing")  # the reader's browser has other fonts
-        figure = figure_type(figsize=(_WIDTH, height), dpi=72, layout="constrained")
+        figure = Figure(figsize=(_WIDTH, height), dpi=72, layout="constrained")
         plot(figure.add_subplot())
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})

@@ -1,9 +1,14 @@
-"""Checks of numbers that users pass."""
+"""Checks of what users pass: numbers, options of dataclasses, and fields of files, each described once."""
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import math
 import numbers
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 TOO_LARGE = 1e15  # sums of squares must be float32 numbers
@@ -60,3 +65,142 @@ def short(value: Any) -> str:
         return f"an integer of {value.bit_length()} bits"
     shown = repr(value)
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check of one option or field.
+
+    Attributes:
+        convert: Return the value in Python's own types; called with name and value; raises ValueError.
+        parse: Function that reads the value from a command line's text.
+        choices: Accepted values, if they are few.
+    """
+
+    convert: Callable[[str, Any], Any]
+    parse: Callable[[str], Any] = str
+    choices: tuple[str, ...] = ()
+
+    def __call__(self, name: str, value: Any) -> Any:
+        return self.convert(name, value)
+
+
+def option(default: Any, check: Check) -> Any:
+    """Return a dataclass field with a default, whose value `Options` checks and the command line parses."""
+    return dataclasses.field(default=default, metadata={"check": check})
+
+
+def descriptions(kind: type) -> dict[str, str]:
+    """Return the descriptions of attributes in the docstring of a class, for `--help`; none if Python runs with -OO."""
+    section = (inspect.getdoc(kind) or "").partition("Attributes:\n")[2].partition("\n\n")[0]
+    found = re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
+    return {name: text[:1].lower() + " ".join(text[1:].split()).rstrip(".") for name, text in found}
+
+
+class Options:
+    """Base of dataclasses whose fields are made by `option`.
+
+    Raises:
+        ValueError: A value fails its check; names the option.
+    """
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = field.metadata["check"](field.name, getattr(self, field.name))
+            object.__setattr__(self, field.name, value)
+
+
+def integer(least: int = 0, most: float = math.inf) -> Check:
+    """Return a check for integers, see `check_integer`."""
+    return Check(lambda name, value: check_integer(name, value, least, most), int)
+
+
+def number(**limits: Any) -> Check:
+    """Return a check for finite numbers within limits, see `check_number`."""
+    return Check(lambda name, value: check_number(name, value, **limits), float)
+
+
+def choice(*choices: str) -> Check:
+    """Return a check for one of a few words."""
+
+    def convert(name: str, value: Any) -> str:
+        if value not in choices:
+            raise ValueError(f"{name} is {short(value)}; choose {' or '.join(map(repr, choices))}")
+        return value
+
+    return Check(convert, str, choices)
+
+
+def optional(check: Check) -> Check:
+    """Return a check that also accepts None."""
+    return dataclasses.replace(check, convert=lambda name, value: None if value is None else check(name, value))
+
+
+def instance(kind: Any, noun: str) -> Check:
+    """Return a check for values of a type, or of several, but for bool among numbers."""
+
+    def convert(name: str, value: Any) -> Any:
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise ValueError(f"{name} must be {noun}, got {short(value)}")
+        return value
+
+    return Check(convert)
+
+
+def list_of(check: Check) -> Check:
+    """Return a check for a list."""
+
+    def convert(name: str, value: Any) -> list[Any]:
+        if not isinstance(value, list):
+            raise ValueError(f"{name} must be a list, got {short(value)}")
+        return [check(f"{name}[{i}]", item) for i, item in enumerate(value)]
+
+    return Check(convert)
+
+
+def record(checks: Mapping[str, Check]) -> Check:
+    """Return a check for an object with these fields and no others."""
+
+    def convert(name: str, value: Any) -> dict[str, Any]:
+        for field in (*mapping(name, value), *checks):
+            if field not in checks or field not in value:
+                raise ValueError(f"{name} {'has no' if field in checks else 'has an unknown'} field {field!r}")
+        return {field: check(field, value[field]) for field, check in checks.items()}
+
+    return Check(convert)
+
+
+def _to_bool(name: str, value: Any) -> bool:
+    if value not in (False, True):
+        raise ValueError(f"{name} must be True or False, got {short(value)}")
+    return bool(value)
+
+
+def _to_widths(name: str, value: Any) -> tuple[int, ...]:
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise ValueError(f"{name} must be a sequence of widths, got {short(value)}")
+    return tuple(integer(1)(f"{name}[{i}]", width) for i, width in enumerate(value))
+
+
+def _to_interval(name: str, value: Any) -> tuple[float, float]:
+    fits = isinstance(value, Sequence) and all(isinstance(bound, numbers.Real) for bound in value)
+    if not fits or len(value) != 2 or not value[0] < value[1]:
+        raise ValueError(f"{name} must be (low, high) or None, got {short(value)}")
+    return float(value[0]), float(value[1])
+
+
+def _to_curves(name: str, value: Any) -> dict[str, list[Any]]:
+    """Check for an object of lists of numbers, or of lists of such lists."""
+
+    def point(name: str, value: Any) -> Any:
+        return list_of(any_number)(name, value) if isinstance(value, list) else any_number(name, value)
+
+    return {key: list_of(Check(point))(f"{name} {key!r}", points) for key, points in mapping(name, value).items()}
+
+
+text, mapping = instance(str, "text"), instance(dict, "an object")
+real, any_number = number(least=-math.inf), instance((int, float), "a number")  # the latter may be NaN or infinite
+curves = Check(_to_curves)
+flag = Check(_to_bool, lambda text: {"true": True, "false": False}[text.lower()], ("true", "false"))
+widths = Check(_to_widths, lambda text: tuple(int(width) for width in text.split(",") if width))
+interval = Check(_to_interval, lambda text: tuple(float(bound) for bound in text.split(",")))

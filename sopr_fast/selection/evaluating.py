@@ -13,7 +13,7 @@ from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
 from ..inputs.policies import load
 from ..inputs.returns import check_groups, check_ordered
 from ..methods import SELECT, MethodsLike, read_methods
-from ..runtime.fields import integer
+from ..runtime.checks import integer
 from ..runtime.progress import part
 from ..runtime.timing import Timings
 from .compared import Compared

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..ranking.metrics import regret_at_k, spearman
 from ..ranking.tables import MISSING, plain, to_html, to_text, wrapped
-from ..runtime.plotting import new_axes
+from ..runtime.extras import new_axes
 from ..runtime.text import tick_label
 from .folds import Fold
 

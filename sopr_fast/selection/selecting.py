@@ -14,7 +14,7 @@ from ..inputs.logs.keys import list_names
 from ..inputs.policies import Policy, load
 from ..inputs.returns import check_ordered
 from ..methods import small_model
-from ..runtime.fields import integer
+from ..runtime.checks import integer
 from ..runtime.text import printable
 from .compared import Compared, possible_returns
 from .cross_fit import checkpoint_file, cross_fit

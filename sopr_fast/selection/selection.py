@@ -14,8 +14,8 @@ from ..inputs.accepted import ReturnsLike
 from ..inputs.logs.keys import list_names
 from ..ranking.metrics import spearman
 from ..ranking.tables import SHORTENED, to_html, to_text, wrapped
-from ..runtime.fields import integer, number
-from ..runtime.plotting import new_axes
+from ..runtime.checks import integer, number
+from ..runtime.extras import new_axes
 from ..runtime.text import tick_label
 from .calibration import extrapolation
 from .compared import FEWEST_KNOWN, distance_ratios

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from ..runtime.fields import Options, choice, flag, integer, number, option
+from ..runtime.checks import Options, choice, flag, integer, number, option
 
 
 @dataclass(frozen=True, kw_only=True)

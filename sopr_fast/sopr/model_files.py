@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .._version import __version__
 from ..inputs.policies import Layout
-from ..runtime.fields import Check, choice, curves, integer, list_of, mapping, optional, real, record, text
+from ..runtime.checks import Check, choice, curves, integer, list_of, mapping, optional, real, record, text
 from ..runtime.tensor_files import by_prefix, check_tensors, load_tensors, reading, save_tensors
 from ..runtime.text import printable
 from .config import Config

@@ -18,8 +18,7 @@ from ..inputs.logs import Transitions, load_states
 from ..inputs.logs.stored import StoredStates
 from ..runtime import distributed
 from ..runtime.arrays import as_numbers
-from ..runtime.checks import check_integer
-from ..runtime.fields import integer, record
+from ..runtime.checks import check_integer, integer, record
 from ..runtime.progress import progress_bar
 from ..runtime.tensor_files import check_tensors, load_tensors, reading, save_tensors
 from ..runtime.warn import warn
