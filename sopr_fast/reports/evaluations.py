@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ..methods import SELECT
 from ..ranking.metrics import spearman
 from ..selection.evaluation import Evaluation
 from . import figures
-from .page import Column, Page, Table, column
+from .page import Column, Table, column
 from .text import MISSING, Name, listed, number
 
 _GOOD, _USELESS = 0.7, 0.3  # rank correlations
@@ -16,14 +18,14 @@ _DRAWN = 4  # methods
 KINDS = {"random": "policies like the known ones", "group": "a new group of policies", "given": "given folds"}
 
 
-def evaluation_page(evaluation: Evaluation) -> Page:
+def evaluation_page(evaluation: Evaluation) -> dict[str, Any]:
     """Return what the report says; the verdict and the figure are about the last kind of folds."""
     kind = evaluation.kinds[-1]
     measures, tied = evaluation.measures(kind), evaluation.tied(kind)
     order, mean = _order(evaluation, kind), measures[tied[0]]["spearman"][0]
     values = np.array([measures[name]["spearman"] for name in order])
     dropped = [f"{name} was dropped: {reason}." for name, reason in evaluation.dropped.items()]
-    return Page(
+    return dict(
         kind="Evaluation of methods",
         verdict=_verdict(tied, mean, kind),
         tone="good" if mean >= _GOOD else "bad" if mean < _USELESS else "open",

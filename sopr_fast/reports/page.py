@@ -18,7 +18,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from .._version import __version__
-from .figures import DARK, LIGHT, Picture
+from .figures import DARK, LIGHT
 from .text import Name, number, plain, safe
 
 
@@ -58,43 +58,16 @@ class Table:
     remarks: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Page:
-    """What a result says.
+def render(about: str, command: str, *, settings: dict[str, Any], **page: Any) -> str:
+    """Return a page as HTML, which may only use its own style, script and images.
 
-    Attributes:
-        kind: What the result is.
-        verdict: The headline.
-        tone: "good", "open", "bad" or "" for its colour.
-        reasons: Sentences below it.
-        now: What to do now.
-        notes: What limits the result.
-        main: Figure next to the verdict.
-        title: Heading of the tables.
-        tables: Tables.
-        legend: What their columns mean.
-        evidence: Sentences about why to believe the result.
-        pictures: Figures below them.
+    Args:
+        about: What the page is about, above the verdict.
+        command: Command that makes it again; "" for none.
         settings: Settings to print, with the versions; a mapping of methods becomes a row each.
+        page: Headline `verdict` with its `tone` ("good", "open", "bad" or "" for its colour), sentences (`reasons`,
+            `now`, `notes`, `legend`, `evidence`), `title` of the `tables`, and figures (`main`, `pictures`).
     """
-
-    kind: str
-    verdict: str
-    tone: str
-    reasons: list[str]
-    now: str
-    notes: list[str]
-    main: Picture
-    title: str
-    tables: list[Table]
-    legend: str
-    evidence: list[str]
-    pictures: list[Picture]
-    settings: dict[str, Any]
-
-
-def render(page: Page, about: str, command: str) -> str:
-    """Return a page as HTML, which may only use its own style, script and images."""
     style, script = _style(), _template("page.js")
     policy = (
         f"default-src 'none'; style-src 'sha256-{_hash(style)}'; script-src 'sha256-{_hash(script)}'; img-src data:; "
@@ -102,7 +75,7 @@ def render(page: Page, about: str, command: str) -> str:
     )
     fixed = {"policy": Markup(policy), "style": Markup(style), "script": Markup(script)}
     template = _environment().get_template("page.html")
-    return template.render(page=page, settings=_rows(page.settings), about=about, command=command, **fixed) + "\n"
+    return template.render(settings=_rows(settings), about=about, command=command, **page, **fixed) + "\n"
 
 
 def _rows(settings: dict[str, Any]) -> list[tuple[str, str]]:

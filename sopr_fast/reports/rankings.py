@@ -10,14 +10,14 @@ from ..inputs.returns import check_returns
 from ..ranking.metrics import spearman
 from ..ranking.ranking import Ranking
 from . import figures
-from .page import Page, Table, column
+from .page import Table, column
 from .text import MISSING, Name, Numbers, chance, listed, number
 
 _SURE = 0.9  # probability from which a score is higher than another
 _TRAINING = ("loss", "subset_size", "clusters", "subsets", "steps", "encoder", "width", "low_layers", "high_layers")
 
 
-def ranking_page(ranking: Ranking, returns: Any = None) -> Page:
+def ranking_page(ranking: Ranking, returns: Any = None) -> dict[str, Any]:
     """Return what the report says; `returns` are true returns of the candidates, if they are known."""
     true = None if returns is None else check_returns(returns, ranking.names)
     order = np.argsort(ranking.ranks)
@@ -28,7 +28,7 @@ def ranking_page(ranking: Ranking, returns: Any = None) -> Page:
     if ranking.training is not None:
         own = ranking.training.settings
         settings |= {f"training_{name}": own[name] for name in (*_TRAINING, "seed") if name in own}
-    return Page(
+    return dict(
         kind="Ranking of policies",
         verdict="Training collapsed: this order means nothing." if collapsed else _verdict(ranking, order),
         tone="bad" if collapsed else "open" if foreign[order[0]] else "",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ..selection.selection import Selection
 from . import figures
-from .page import Column, Page, Table, column
+from .page import Column, Table, column
 from .text import Name, Numbers, chance, listed, number
 
 _ANSWERS = {
@@ -15,12 +17,12 @@ _ANSWERS = {
 }
 
 
-def selection_page(selection: Selection) -> Page:
+def selection_page(selection: Selection) -> dict[str, Any]:
     """Return what the report says."""
     verdict, known = selection.verdict, selection.known
     order = np.argsort(-selection.predicted, kind="stable")
     kinds = np.where(known, "known", np.where(selection.rankable, "candidate", "foreign"))
-    return Page(
+    return dict(
         kind="Selection of policies",
         verdict=f"{verdict.text}.",
         tone={"deploy": "good", "keep": "", "measure": "open"}[verdict.kind],

@@ -70,6 +70,6 @@ def report(
             f"result must be what rank, evaluate, select or an estimator returned, got {type(result).__name__}"
         )
     date = datetime.date.today().isoformat() if date is None else date
-    about = " · ".join(part for part in (page.kind, title, date) if part)
+    about = " · ".join(part for part in (page.pop("kind"), title, date) if part)
     with atomic_path(path) as temporary:
-        temporary.write_bytes(render(page, about, command).encode())
+        temporary.write_bytes(render(about, command, **page).encode())
