@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from .checks import check_integer
+from .checks import integer
 
 if TYPE_CHECKING:
     import torch
@@ -72,7 +72,7 @@ def options(
     if progress is not None:
         changes["progress"] = bool(progress)
     if batch_size is not None:
-        changes["batch_size"] = check_integer("batch_size", batch_size, 1)
+        changes["batch_size"] = integer(1)("batch_size", batch_size)
     if device is not None:
         from .devices import check_device
 
@@ -82,7 +82,7 @@ def options(
             raise ValueError(f"precision is {precision!r}; choose 'fp32' or 'bf16'")
         changes["precision"] = precision
     if activation_memory is not None:
-        changes["activation_memory"] = check_integer("activation_memory", activation_memory, 0)
+        changes["activation_memory"] = integer(0)("activation_memory", activation_memory)
     token = _context.set(replace(current(), **changes))
     try:
         yield

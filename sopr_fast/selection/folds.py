@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..runtime.checks import check_integer
+from ..runtime.checks import integer
 
 FEWEST_KNOWN = 4
 _LEAST_SHARE = 0.25  # of the policies, to learn from where a group is left out
@@ -41,7 +41,7 @@ def random_folds(count: int, folds: int, seed: int) -> list[Fold]:
     Raises:
         ValueError: There are too few policies.
     """
-    folds = check_integer("cv", folds, 2)
+    folds = integer(2)("cv", folds)
     if count < FEWEST_KNOWN:
         raise ValueError(f"at least {FEWEST_KNOWN} policies with known returns are needed, got {count}")
     order = np.random.default_rng([seed, 7]).permutation(count)

@@ -16,7 +16,7 @@ from ..inputs.policies import check_actions, probe
 from ..ranking.warnings import TrainingPolicyWarning
 from ..runtime import distributed
 from ..runtime.checkpoints import Checkpoint
-from ..runtime.checks import check_integer
+from ..runtime.checks import integer
 from ..runtime.distributed import Blocks
 from ..runtime.options import current_device
 from ..runtime.tensor_files import fingerprint
@@ -95,8 +95,8 @@ def fit(
     if config is not None and not isinstance(config, Config):
         raise TypeError(f"config must be a sopr_fast.Config, got {type(config).__name__}; pass Config(name=value, ...)")
     config = config or Config()
-    seed = check_integer("seed", seed, 0)
-    keep_subsets = check_integer("keep_subsets", keep_subsets, 0)
+    seed = integer(0)("seed", seed)
+    keep_subsets = integer(0)("keep_subsets", keep_subsets)
     if states is None:
         raise ValueError("states are needed: pass the logged states that the policies act on")
     file = Checkpoint(checkpoint, "training checkpoint", "returns, states")

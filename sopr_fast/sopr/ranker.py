@@ -18,7 +18,7 @@ from ..inputs.policies import load as load_policies
 from ..ranking.ranking import Ranking, Training
 from ..ranking.warnings import warn_of_candidates, warn_of_scores, warn_of_states
 from ..runtime import distributed
-from ..runtime.checks import check_integer
+from ..runtime.checks import integer
 from ..runtime.limits import tile_bytes
 from ..runtime.options import current, current_device
 from ..runtime.progress import progress_bar
@@ -131,7 +131,7 @@ class Ranker:
                 unknown.
             TrainingPolicyWarning: A candidate acts as a training policy does.
         """
-        seed = check_integer("seed", seed, 0)
+        seed = integer(0)("seed", seed)
         group, timings, training = distributed.current(), Timings(), self.training_policies
         loaded = load_policies(candidates)
         is_array = np.array([isinstance(policy, ArrayPolicy) for policy in loaded.values()], bool)
@@ -190,7 +190,7 @@ class Ranker:
     def _draw(self, states: Any, subsets: int | None, seed: int) -> tuple[Drawing | Subsets, StoredStates | Subsets]:
         """Return subsets to score on, on the CPU, and the logged states or the subsets that they are taken from."""
         if subsets is not None:
-            subsets = check_integer("subsets", subsets, 1)
+            subsets = integer(1)("subsets", subsets)
         log = self.subsets if states is None else read_states(states)
         if log is None:
             raise ValueError("no subsets are kept with this model: pass the log as states=… (--states …)")

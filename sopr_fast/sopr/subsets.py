@@ -18,7 +18,7 @@ from ..inputs.logs import Transitions, load_states
 from ..inputs.logs.stored import StoredStates
 from ..runtime import distributed
 from ..runtime.arrays import as_numbers
-from ..runtime.checks import check_integer, integer, record
+from ..runtime.checks import integer, record
 from ..runtime.progress import progress_bar
 from ..runtime.tensor_files import check_tensors, load_tensors, reading, save_tensors
 from ..runtime.warn import warn
@@ -128,7 +128,7 @@ class Subsets:
         Raises:
             ValueError: `count` is no integer from 1 to the number of subsets.
         """
-        if check_integer("subsets", count, 1) > len(self):
+        if integer(1)("subsets", count) > len(self):
             raise ValueError(
                 f"cannot take {count} subsets: there are {len(self)}; pass the log as states=… (--states …) for more"
             )
@@ -228,8 +228,8 @@ class Drawing:
     @classmethod
     def draw(cls, log: StoredStates, count: int, *, size: int, seed: int) -> Drawing:
         """Draw S = `count` subsets of N = `size` states without replacement, see `Subsets.draw`."""
-        seed, count = check_integer("seed", seed, 0), check_integer("subsets", count, 1)
-        if check_integer("subset_size", size, 1) > len(log):
+        seed, count = integer(0)("seed", seed), integer(1)("subsets", count)
+        if integer(1)("subset_size", size) > len(log):
             raise ValueError(
                 f"subset_size is {size}, but there are {len(log)} states: pass more (--rows …), or train with fewer by "
                 "Config(subset_size=…, clusters=…) (--subset-size …, --clusters …)"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...runtime.arrays import as_numbers
-from ...runtime.checks import check_integer
+from ...runtime.checks import integer
 from ...runtime.text import escaped_errors
 from ..accepted import LogLike, StatesLike
 from .finding import Columns, find_parts
@@ -70,7 +70,7 @@ def load_log(
             on; an array that looks like ends is not read; rows of a buffer were not filled; or states lose their
             differences in float32.
     """
-    rows = None if rows is None else check_integer("rows", rows, 1)
+    rows = None if rows is None else integer(1)("rows", rows)
     if isinstance(source, Transitions | StoredStates):
         if max_episode_steps is not None or columns is not None:
             raise ValueError("columns and max_episode_steps are for logs that are not loaded yet; leave them out")

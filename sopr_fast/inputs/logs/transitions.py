@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...runtime.checks import check_integer
+from ...runtime.checks import integer
 from ...runtime.rows import FileRows
 from ..files import check_memory
 from .arrays import Lazy, shape_of, warn_of_padding
@@ -81,7 +81,7 @@ class Transitions:
     ) -> Transitions:
         """Check and convert the parts of a log, and find where episodes end, see `sopr_fast.load_log`."""
         where, arrays = parts.where, parts.arrays
-        limit = None if max_episode_steps is None else check_integer("max_episode_steps", max_episode_steps, 1)
+        limit = None if max_episode_steps is None else integer(1)("max_episode_steps", max_episode_steps)
         check_memory(where, _peak(arrays))
         log = LoggedRows.of_parts(parts, filled)
         log.sort()

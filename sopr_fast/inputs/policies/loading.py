@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from ...runtime.checks import check_integer
+from ...runtime.checks import integer
 from ..accepted import PoliciesLike
 from ..logs.tables import is_frame
 from .arrays import ArrayPolicy, is_array, of_frame
@@ -106,7 +106,7 @@ def load(
         UserWarning: A file was skipped, or something in it was left unread.
     """
     if action_count is not None:
-        action_count = check_integer("action_count", action_count, 2)
+        action_count = integer(2)("action_count", action_count)
     options = Options(
         action_count=action_count,
         stochastic=stochastic,
