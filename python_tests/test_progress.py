@@ -60,14 +60,6 @@ def test_short_stages_and_progress_that_is_off_show_nothing(show, seconds, clock
     assert not lines(caplog) and capsys.readouterr() == ("", "")
 
 
-def test_a_stage_that_begins_anew_counts_from_zero():
-    with progress.progress_bar(3, "training", "step", show=True) as bar:
-        bar.update(2)
-        bar.reset()
-        bar.update()
-        assert bar.n == 1
-
-
 def test_a_terminal_shows_a_bar(monkeypatch, caplog):
     class Terminal(io.StringIO):
         def isatty(self):
