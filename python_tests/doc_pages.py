@@ -9,8 +9,6 @@
 - A block that prints something needs a `text` block.
 - `<!-- needs: MODULE, … -->` names libraries without which the page is skipped, `<!-- block needs: MODULE -->` above a
   block one without which the block is.
-
-`python python_tests/doc_pages.py PAGE…` writes what the blocks print into the pages.
 """
 
 from __future__ import annotations
@@ -18,13 +16,11 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
-import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,12 +31,11 @@ BLOCK = re.compile(r"^```(python|sh|text)(?: title=\"(.*?)\")?\n(.*?)^```$", re.
 
 @dataclass(frozen=True)
 class Block:
-    """A block of a page: its language, title ("" without one), text, and place in the page."""
+    """A block of a page: its language, title ("" without one), text, and line in the page."""
 
     language: str
     title: str
     text: str
-    start: int
     line: int
 
 
@@ -53,7 +48,7 @@ def blocks(page: Path) -> list[Block]:
     """Return the blocks of a page in order."""
     text = page.read_text()
     return [
-        Block(match[1], match[2] or _name(match[3]), match[3], match.start(3), text.count("\n", 0, match.start(3)))
+        Block(match[1], match[2] or _name(match[3]), match[3], text.count("\n", 0, match.start(3)))
         for match in BLOCK.finditer(text)
         if _is_installed(re.search(r"<!-- block needs: (\w+) -->\n$", text[: match.start()]))
     ]
@@ -159,29 +154,3 @@ def agrees(expected: Block | None, printed: str) -> bool:
     if expected.title == "for example":
         return len(expected.text.splitlines()) == len(printed.splitlines())
     return comparable(expected.text) == comparable(printed)
-
-
-def update(page: Path) -> None:
-    """Write what the blocks of a page print into the page."""
-    place, text = os.getcwd(), page.read_text()
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        os.environ["MINARI_DATASETS_PATH"] = folder
-        try:
-            results = run(page)
-        finally:
-            os.chdir(place)
-    for block, expected, printed in reversed(results):
-        printed = "\n".join(line.rstrip() for line in printed.splitlines()) + "\n"
-        if expected is not None:
-            text = text[: expected.start] + printed + text[expected.start + len(expected.text) :]
-        elif printed.strip():
-            end = block.start + len(block.text) + len("```\n")
-            text = text[:end] + f"\n```text\n{printed}```\n" + text[end:]
-    page.write_text(text)
-
-
-if __name__ == "__main__":
-    sys.path.insert(0, "")
-    for name in sys.argv[1:]:
-        update(Path(name).absolute())

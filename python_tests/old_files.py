@@ -1,61 +1,23 @@
 """Files of Stable-Baselines3 as earlier versions of gym, numpy and the library itself wrote them."""
 
 import base64
-import contextlib
-import copyreg
+import copy
 import io
 import json
 import pickle
-import sys
-import types
 import zipfile
 
 import numpy as np
 import torch
 
 
-class Box:
-    """gym.spaces.box.Box"""
-
-
-class Discrete:
-    """gym.spaces.discrete.Discrete"""
-
-
 class RandomNumberGenerator:
     """gym.utils.seeding.RandomNumberGenerator of gym 0.22 to 0.25"""
 
-    @staticmethod
-    def _generator_ctor(bit_generator_name="MT19937"):
-        raise AssertionError("readers do not run code")
-
     def __reduce__(self):
-        generator = np.random.PCG64(0)
-        return RandomNumberGenerator._generator_ctor, ("PCG64",), generator.state
+        return RandomNumberGenerator, ("PCG64",), np.random.PCG64(0).state
 
 
-RandomNumberGenerator._generator_ctor.__module__ = "gym.utils.seeding"
-
-
-def _reconstruct():
-    """numpy.core.multiarray._reconstruct"""
-
-
-def scalar():
-    """numpy.core.multiarray.scalar"""
-
-
-def _frombuffer():
-    """numpy.core.numeric._frombuffer"""
-
-
-_MEMBERS = {
-    "gym.spaces.box": [Box],
-    "gym.spaces.discrete": [Discrete],
-    "gym.utils.seeding": [RandomNumberGenerator],
-    "numpy.core.multiarray": [_reconstruct, scalar],
-    "numpy.core.numeric": [_frombuffer],
-}
 # By version of gym, where spaces keep their shape and their random numbers.
 LAYOUTS = {
     "0.15": ("shape", "np_random"),
@@ -66,90 +28,51 @@ LAYOUTS = {
 }
 
 
-@contextlib.contextmanager
-def _old_modules():
-    """Let pickle find the old classes and functions under the names that old pickles have."""
-    before = dict(sys.modules)
-    for name, members in _MEMBERS.items():
-        for parent in (name.rpartition(".")[0], name.partition(".")[0]):
-            if not parent.startswith("numpy"):
-                sys.modules[parent] = types.ModuleType(parent)
-        sys.modules[name] = types.ModuleType(name)
-        for member in members:
-            member.__module__ = name
-            setattr(sys.modules[name], member.__name__, member)
-    try:
-        yield
-    finally:
-        for name in set(sys.modules) - set(before):
-            del sys.modules[name]
-        sys.modules.update(before)
-
-
-class _Pickler(pickle.Pickler):
-    def __init__(self, file, protocol, states):
-        super().__init__(file, protocol)
-        self.protocol, self.states = protocol, states
-
-    def reducer_override(self, value):
-        if isinstance(value, np.ndarray | np.generic):
-            function, *rest = value.__reduce_ex__(self.protocol)
-            return {f.__name__: f for f in (_reconstruct, _frombuffer, scalar)}[function.__name__], *rest
-        if isinstance(value, np.random.RandomState):  # as numpy 1.17 to 1.23 did
-            constructor = vars(np.random._pickle)["__randomstate_ctor"]
-            return constructor, ("MT19937",), value.get_state(legacy=False)
-        if id(value) in self.states:
-            return copyreg.__newobj__, (type(value),), self.states[id(value)]
-        return NotImplemented
-
-
-def dumps(value, protocol=4, state=None):
-    """Pickle the value, with another state if given, and with the names that numpy 1 used."""
-    with _old_modules():
-        file = io.BytesIO()
-        _Pickler(file, protocol, {} if state is None else {id(value): state}).dump(value)
-        return file.getvalue()
+def dumps(value):
+    """Pickle a value with the names of gym and numpy 1; protocol 2 writes names without their lengths."""
+    names = {b"gymnasium.": b"gym.", b"numpy._core.": b"numpy.core.", b"cold_files\n": b"cgym.utils.seeding\n"}
+    content = pickle.dumps(value, 2)
+    for new, old in names.items():
+        content = content.replace(new, old)
+    return content
 
 
 def old_space(space, version):
-    """Return a space of gymnasium as an object with the attributes of a version of gym."""
+    """Return a space of gymnasium with the attributes of a version of gym."""
     shape, random = LAYOUTS[version]
+    old = copy.copy(space)
     values = {"dtype": space.dtype, shape: space.shape}
     values[random] = RandomNumberGenerator() if version == "0.23" else np.random.RandomState(0)
     if hasattr(space, "n"):
-        old = Discrete()
-        old.__dict__.update(n=int(space.n), **values)
-        if version in ("0.23", "0.26"):
-            old.start = 0
-        return old
-    old = Box()
-    old.__dict__.update(low=space.low, high=space.high, **values)
-    old.bounded_below, old.bounded_above = -np.inf < space.low, np.inf > space.high
-    if version == "0.26":
-        old.low_repr, old.high_repr = str(space.low), str(space.high)
+        values["n"] = int(space.n)
+        values |= {"start": 0} if version in ("0.23", "0.26") else {}
+    else:
+        values |= {"low": space.low, "high": space.high}
+        values |= {"bounded_below": -np.inf < space.low, "bounded_above": np.inf > space.high}
+        values |= {"low_repr": str(space.low), "high_repr": str(space.high)} if version == "0.26" else {}
+    vars(old).clear()
+    vars(old).update(values)
     return old
 
 
-def make_old(path, version, protocol=4, rename=lambda key: key, **settings):
+def make_old(path, version, rename=lambda key: key):
     """Rewrite a model as Stable-Baselines3 saved it with a version of gym, in place.
 
     Args:
         path: The model, as the installed version saved it.
         version: Version of gym.
-        protocol: Protocol of the pickles.
         rename: New name of a weight by its name.
-        settings: Settings to change.
     """
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist() if name != "system_info.txt"}
     data = json.loads(members["data"])
     for key in ("observation_space", "action_space"):
         space = pickle.loads(base64.b64decode(data[key][":serialized:"]))
-        serialized = base64.b64encode(dumps(old_space(space, version), protocol)).decode()
+        serialized = base64.b64encode(dumps(old_space(space, version))).decode()
         data[key] = {":type:": f"<class 'gym.spaces.{type(space).__name__}'>", ":serialized:": serialized}
     for key in ("sde_net_arch", "_stats_window_size", "normalize_advantage", "replay_buffer_class"):
         data.pop(key, None)
-    members["data"] = json.dumps({**data, **settings}, indent=4).encode()
+    members["data"] = json.dumps(data, indent=4).encode()
     weights = torch.load(io.BytesIO(members["policy.pth"]), weights_only=True)
     file = io.BytesIO()
     torch.save({rename(key): value for key, value in weights.items()}, file)
@@ -160,24 +83,10 @@ def make_old(path, version, protocol=4, rename=lambda key: key, **settings):
             archive.writestr(name, content)
 
 
-def save_old_statistics(path, env, version, protocol=4):
+def save_old_statistics(path, env, version):
     """Write a `VecNormalize` as version 1.0 did: without `norm_obs_keys`, with `obs_keys`, and spaces of gym."""
-    state = {
-        "num_envs": env.num_envs,
-        "observation_space": old_space(env.observation_space, version),
-        "action_space": old_space(env.action_space, version),
-        "obs_keys": None,
-        "obs_spaces": None,
-        "obs_rms": env.obs_rms,
-        "ret_rms": env.ret_rms,
-        "clip_obs": env.clip_obs,
-        "clip_reward": env.clip_reward,
-        "gamma": env.gamma,
-        "epsilon": env.epsilon,
-        "training": env.training,
-        "norm_obs": env.norm_obs,
-        "norm_reward": env.norm_reward,
-        "old_obs": np.array([]),
-        "old_reward": np.array([]),
-    }
-    path.write_bytes(dumps(env, protocol, state))
+    old = object.__new__(type(env))
+    vars(old).update(vars(env), obs_keys=None, obs_spaces=None)
+    del old.norm_obs_keys
+    old.observation_space, old.action_space = (old_space(s, version) for s in (env.observation_space, env.action_space))
+    path.write_bytes(dumps(old))

@@ -20,7 +20,6 @@ from problems import ladder, train_scores
 
 from sopr_fast.cli.main import main as command
 from sopr_fast.runtime import distributed
-from sopr_fast.runtime.distributed import Group, add_up
 from sopr_fast.sopr.losses import Objective
 from sopr_fast.sopr.subsets import Subsets
 from sopr_fast.sopr.training import _Trainer
@@ -156,19 +155,6 @@ def test_gradients_by_blocks_are_those_of_all_policies_at_once():
         torch.testing.assert_close(mine.grad, expected_grad, rtol=1e-3, atol=1e-6)
     for name, buffer in whole.named_buffers():
         torch.testing.assert_close(dict(trainer.model.named_buffers())[name], buffer)
-
-
-@pytest.mark.parametrize("blocks", [1, 2, 7, 21])
-def test_sums_do_not_depend_on_the_number_of_processes(blocks, generator):
-    values = torch.randn(blocks, 5, generator=generator) * 10 ** torch.linspace(-3, 3, blocks)[:, None]
-    sums = {(block, block + 1): values[block] for block in range(blocks)}
-    whole = add_up(0, blocks, sums)
-    torch.testing.assert_close(whole[0, blocks], values.sum(0))
-    for count in range(2, 10):
-        parts = [Group(rank, count).part(blocks) for rank in range(count)]
-        own = [{(i, i + 1): values[i] for i in range(part.start, part.stop)} for part in parts]
-        sent = {tree: value for each in own for tree, value in add_up(0, blocks, each).items()}
-        assert torch.equal(add_up(0, blocks, sent)[0, blocks], whole[0, blocks])
 
 
 def test_a_group_without_gloo_is_refused(monkeypatch):
