@@ -71,11 +71,7 @@ def add_returns(parser: argparse.ArgumentParser, about: str, *, required: bool) 
 
 
 def read_returns(paths: Sequence[Path], names: Sequence[str]) -> pandas.DataFrame:
-    """Load the returns in all paths; those of a later one replace earlier ones of the same name.
-
-    Warns:
-        UserWarning: Returns are replaced.
-    """
+    """Load the returns in all paths; those of a later one replace earlier ones of the same name, with a warning."""
     import pandas
 
     from ..inputs.logs.keys import list_names
@@ -94,14 +90,7 @@ def read_returns(paths: Sequence[Path], names: Sequence[str]) -> pandas.DataFram
 
 
 def add_log(parser: argparse.ArgumentParser, whole: bool = True, option: str = "", **about: Any) -> None:
-    """Add the options of reading a log.
-
-    Args:
-        parser: Parser of a command.
-        whole: The command reads transitions, not only states.
-        option: Name of the log on the command line; "" if the command has it already.
-        about: What it is, for argparse.
-    """
+    """Add the options of reading a log: transitions if `whole`, else only states; `option` names it for argparse."""
     group = parser.add_argument_group("log")
     if option:
         group.add_argument(option, metavar="FILE", **about)
@@ -184,13 +173,7 @@ def check_apart(options: argparse.Namespace) -> None:
 
 
 def check_outputs(options: argparse.Namespace) -> None:
-    """Check before long work that the report can be written.
-
-    Raises:
-        ImportError: matplotlib is not installed.
-        OSError: The file cannot be written.
-        ValueError: Two options name one file.
-    """
+    """Check before long work that the report can be written, and that no two options name one file."""
     check_apart(options)
     if options.report is not None and is_first():
         from ..reports import check_report

@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
 def add_command(
     commands: Any, name: str, about: str, usage: str, example: str, run: Callable[[argparse.Namespace], None]
 ) -> Parser:
-    """Add a command.
+    """Add a command to the subparsers and return its parser.
 
     Args:
         commands: Subparsers of the command line.
@@ -45,9 +45,6 @@ def add_command(
         usage: Its required options.
         example: Options of an example, with files that the demo writes.
         run: Function that runs it.
-
-    Returns:
-        Its parser.
     """
     parser: Parser = commands.add_parser(
         name,

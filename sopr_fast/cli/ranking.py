@@ -33,11 +33,7 @@ _INPUT = "--policies out/pendulum/policies"
 
 
 def add_commands(commands: Any) -> None:
-    """Add the commands to those of `sopr-fast`.
-
-    Args:
-        commands: Subparsers of the command line.
-    """
+    """Add the commands to the subparsers of `sopr-fast`."""
     example = f"{_INPUT} --returns out/pendulum/returns.csv --states out/pendulum/log.npz --out out/model.safetensors"
     fit = add_command(
         commands,

@@ -38,11 +38,7 @@ _LOG = "logged transitions: .hdf5, .npz, .parquet or a Minari dataset; or only s
 
 
 def add_commands(commands: Any) -> None:
-    """Add the commands to those of `sopr-fast`.
-
-    Args:
-        commands: Subparsers of the command line.
-    """
+    """Add the commands to the subparsers of `sopr-fast`."""
     evaluate = add_command(
         commands,
         "evaluate",
@@ -180,11 +176,7 @@ def _estimate(options: argparse.Namespace) -> None:
 
 
 def _read(options: argparse.Namespace) -> tuple[Policies, pandas.DataFrame | None]:
-    """Read policies and returns, and warn of returns of no policy: the policy that was meant becomes a candidate.
-
-    Raises:
-        ValueError: No policy has a return.
-    """
+    """Read policies and returns, and warn of returns of no policy: the policy that was meant becomes a candidate."""
     from ..inputs.logs.keys import list_names
     from ..runtime.warn import warn
 

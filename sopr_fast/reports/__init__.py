@@ -2,6 +2,76 @@
 
 from __future__ import annotations
 
-from .writing import check_report, report
+import datetime
+import os
+from typing import Any
+
+from ..ranking.ranking import Ranking
+from ..runtime.extras import library
+from ..runtime.files import atomic_path, check_place
+from ..selection import Evaluation, Selection
 
 __all__ = ["check_report", "report"]
+
+
+def check_report(path: str | os.PathLike) -> None:
+    """Check before long work that a report can be written.
+
+    Args:
+        path: File to write.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        OSError: The file cannot be written.
+    """
+    check_place(path)
+    library("matplotlib.figure", "plot", "a report")
+
+
+def report(
+    result: Ranking | Evaluation | Selection,
+    path: str | os.PathLike,
+    *,
+    title: str = "",
+    returns: Any = None,
+    command: str = "",
+    date: str | None = None,
+) -> None:
+    """Write a report of a result: one HTML file that needs no network.
+
+    Args:
+        result: The result of `rank`, `evaluate`, `select`, or of an estimator.
+        path: File to write or replace.
+        title: What it is about, such as the name of the log or the task, to print with the date.
+        returns: True returns to print next to the scores of a ranking, see `Ranking.spearman`.
+        command: Command that makes the report again.
+        date: Date to print; None for today.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        OSError: The file cannot be written.
+        TypeError: There is no report of such a result, or `returns` is given for another than a ranking.
+        ValueError: A candidate has no return, or returns are not finite numbers.
+    """
+    check_report(path)
+    from .evaluations import evaluation_page  # here, because jinja2 is needed only to write
+    from .page import render
+    from .rankings import ranking_page
+    from .selections import selection_page
+
+    if not isinstance(result, Ranking) and returns is not None:
+        raise TypeError("returns belong to the report of a ranking: leave them out")
+    if isinstance(result, Ranking):
+        page = ranking_page(result, returns)
+    elif isinstance(result, Evaluation):
+        page = evaluation_page(result)
+    elif isinstance(result, Selection):
+        page = selection_page(result)
+    else:
+        raise TypeError(
+            f"result must be what rank, evaluate, select or an estimator returned, got {type(result).__name__}"
+        )
+    date = datetime.date.today().isoformat() if date is None else date
+    about = " · ".join(part for part in (page.pop("kind"), title, date) if part)
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(render(about, command, **page).encode())

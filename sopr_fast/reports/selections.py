@@ -14,6 +14,7 @@ from .text import Name, Numbers, chance, listed, number
 _ANSWERS = {
     "deploy": "Deploy it, and compare its returns in use with this one.",
     "keep": "Change nothing. Train other candidates, or log other behaviour.",
+    "measure": "Run these policies, add their returns to the known ones, and select again: nothing is trained anew.",
 }
 
 
@@ -27,7 +28,7 @@ def selection_page(selection: Selection) -> dict[str, Any]:
         verdict=f"{verdict.text}.",
         tone={"deploy": "good", "keep": "", "measure": "open"}[verdict.kind],
         reasons=[verdict.reason],
-        now=_now(selection),
+        now=_ANSWERS[verdict.kind],
         notes=[*_unrankable(selection), *selection.doubts, *selection.notes],
         main=_main(selection, order, kinds),
         title="All policies",
@@ -40,13 +41,6 @@ def selection_page(selection: Selection) -> dict[str, Any]:
         pictures=_left_out(selection),
         settings=selection.settings,
     )
-
-
-def _now(selection: Selection) -> str:
-    verdict = selection.verdict
-    if verdict.kind != "measure":
-        return _ANSWERS[verdict.kind]
-    return "Run these policies, add their returns to the known ones, and select again: nothing is trained anew."
 
 
 def _unrankable(selection: Selection) -> list[str]:

@@ -13,16 +13,7 @@ if TYPE_CHECKING:
 
 
 def library(module: str, extra: str, what: str = "reading it") -> ModuleType:
-    """Import a module that the optional dependencies `extra` provide.
-
-    Args:
-        module: Name of the module.
-        extra: Name of the optional dependencies.
-        what: What needs it, for the error.
-
-    Raises:
-        ImportError: The module is not installed.
-    """
+    """Import a module that the optional dependencies `extra` provide, or raise ImportError: `what` needs it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -33,15 +24,7 @@ def library(module: str, extra: str, what: str = "reading it") -> ModuleType:
 
 
 def new_axes(width: float, height: float) -> matplotlib.axes.Axes:
-    """Return the axes of a new figure, which a notebook shows and which opens no window elsewhere.
-
-    Args:
-        width: Inches.
-        height: Inches.
-
-    Raises:
-        ImportError: matplotlib is not installed.
-    """
+    """Return the axes of a new figure in inches, which a notebook shows and which opens no window elsewhere."""
     make = library("matplotlib.figure", "plot", "plot").Figure
     if in_notebook():
         from matplotlib import pyplot

@@ -15,13 +15,7 @@ _SHARE = 16  # a tile takes at most this part of the memory
 
 
 def cpu_limit(root: Path = _ROOT) -> int | None:
-    """Return the CPU quota in whole processors, rounded up, or None without a quota.
-
-    The tightest quota (`cpu.max`) of the process's control group (version 2) and its ancestors counts.
-
-    Args:
-        root: Folder that contains `proc` and `sys`.
-    """
+    """Return the tightest CPU quota of the control groups in whole processors, rounded up, or None without a quota."""
     quotas = []
     for folder in _groups(root):
         quota, _, period = _read(folder / "cpu.max").partition(" ")
@@ -33,11 +27,7 @@ def cpu_limit(root: Path = _ROOT) -> int | None:
 def free_memory(root: Path = _ROOT) -> float:
     """Return how many bytes this process can allocate; infinity if that is unknown.
 
-    The tightest limit of the process's control group (version 2) and its ancestors counts, minus what the group uses,
-    except for cached files.
-
-    Args:
-        root: Folder that contains `proc` and `sys`.
+    The tightest limit of the control groups counts, minus what the group uses, except for cached files.
     """
     free = [1024 * _number(_entries(root / "proc/meminfo").get("MemAvailable:", ""), math.inf)]
     for folder in _groups(root):
@@ -50,10 +40,7 @@ def free_memory(root: Path = _ROOT) -> float:
 def tile_bytes(most: int, device: torch.device | None = None) -> int:
     """Return the size of a tile of work in bytes: `most`, or a sixteenth of the memory if that is less.
 
-    Args:
-        most: Size if memory is plentiful.
-        device: Device that holds the tile. The total memory of a GPU counts, which is known without waiting for it;
-            otherwise, and by default, what this process can allocate.
+    On a GPU the total memory counts, which is known without waiting; otherwise what this process can allocate.
     """
     if device is not None and device.type == "cuda":
         import torch
@@ -65,7 +52,7 @@ def tile_bytes(most: int, device: torch.device | None = None) -> int:
 
 
 def _groups(root: Path) -> Iterator[Path]:
-    """Yield the folders of the process's control group and its ancestors."""
+    """Yield the folders of the process's control group (version 2) and its ancestors."""
     for line in _read(root / "proc/self/cgroup").splitlines():
         if line.startswith("0::"):
             group = PurePosixPath(line[3:].lstrip("/"))

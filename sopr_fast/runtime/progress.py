@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on a terminal and in a notebook, log lines elsewhere."""
+"""Progress of long work: a bar on a terminal and in a notebook, log lines elsewhere; durations of its stages."""
 
 from __future__ import annotations
 
@@ -25,13 +25,7 @@ _part: ContextVar[str] = ContextVar("part", default="")
 
 @contextmanager
 def part(place: int, count: int, name: str) -> Iterator[None]:
-    """Name the part of the work in the bars of a block, as in "3 of 7, FQE: training".
-
-    Args:
-        place: Number of the part, from 1.
-        count: Number of parts.
-        name: Name of the part.
-    """
+    """Name the part of the work in the bars of a block, as in "3 of 7, FQE: training"; places count from 1."""
     token = _part.set(f"{place} of {count}, {name}: ")
     try:
         yield
@@ -120,3 +114,16 @@ class _ProgressLog:
             self._postfix,
             self._logged - self._begun,
         )
+
+
+class Timings(dict[str, float]):
+    """Total seconds by stage."""
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Add the duration of the block to a stage."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self[name] = self.get(name, 0.0) + time.perf_counter() - start

@@ -12,12 +12,7 @@ _SKIPPED = ("sopr_fast", "torch", "contextlib")  # decorators lie between this p
 
 
 def warn(text: str, category: type[Warning] = UserWarning) -> None:
-    """Issue a warning that points at the innermost line outside this package and torch; only in process 0.
-
-    Args:
-        text: Message; control characters in it are escaped.
-        category: Class of the warning.
-    """
+    """Issue a warning, escaped, that points at the innermost line outside this package and torch; only in process 0."""
     if not is_first():
         return
     frame, level = sys._getframe(1), 2

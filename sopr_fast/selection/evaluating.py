@@ -14,8 +14,7 @@ from ..inputs.policies import load
 from ..inputs.returns import check_groups, check_ordered
 from ..methods import SELECT, MethodsLike, read_methods
 from ..runtime.checks import integer
-from ..runtime.progress import part
-from ..runtime.timing import Timings
+from ..runtime.progress import Timings, part
 from .compared import Compared
 from .cross_fit import checkpoint_file, cross_fit
 from .evaluation import Evaluation

@@ -19,9 +19,9 @@ from ..runtime.checkpoints import Checkpoint
 from ..runtime.checks import integer
 from ..runtime.distributed import Blocks
 from ..runtime.options import current_device
+from ..runtime.progress import Timings
 from ..runtime.tensor_files import fingerprint
 from ..runtime.text import join_some
-from ..runtime.timing import Timings
 from ..runtime.warn import warn
 from .acting import collect_all
 from .config import Config

@@ -21,8 +21,7 @@ from ..runtime import distributed
 from ..runtime.checks import integer
 from ..runtime.limits import tile_bytes
 from ..runtime.options import current, current_device
-from ..runtime.progress import progress_bar
-from ..runtime.timing import Timings
+from ..runtime.progress import Timings, progress_bar
 from ..runtime.warn import warn
 from .acting import collect_all
 from .config import Config
