@@ -80,13 +80,7 @@ _lock = threading.Lock()  # settings of matplotlib are those of all threads
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure as data URIs.
-
-    Attributes:
-        light: SVG for a light page.
-        dark: SVG for a dark page.
-        caption: What to see in it.
-    """
+    """A figure as data URIs of SVG for light and dark pages, and what to see in it."""
 
     light: str
     dark: str
@@ -94,13 +88,7 @@ class Picture:
 
 
 def draw(plot: Callable[[Axes], None], height: float, caption: str) -> Picture:
-    """Draw a figure as reports do, whatever the user's settings of matplotlib are; one thread at a time.
-
-    Args:
-        plot: Function that plots on axes.
-        height: Inches.
-        caption: What to see in it.
-    """
+    """Draw a figure, `height` inches high, whatever the user's settings of matplotlib are; one thread at a time."""
     import matplotlib
     from matplotlib.figure import Figure
 

@@ -76,11 +76,7 @@ class Adam:
         return state
 
     def restore(self, tensors: dict[str, Tensor], name: str) -> None:
-        """Restore the state that `tensors` returned; tensors of other names are ignored.
-
-        Raises:
-            ValueError: The tensors are not those of such an optimizer.
-        """
+        """Restore the state that `tensors` returned, or raise ValueError; tensors of other names are ignored."""
         (saved,), (mine,) = by_prefix(tensors, name), by_prefix(self.tensors(name), name)
         check_like(saved, mine)
         for key, value in mine.items():

@@ -18,11 +18,7 @@ _ALLOWANCE = 64 << 20  # bytes, since small members such as zeros compress bette
 
 @contextlib.contextmanager
 def open_archive(source: Path | BinaryIO) -> Iterator[zipfile.ZipFile]:
-    """Open a zip archive, at a path or in an open file.
-
-    Raises:
-        ValueError: The file is not a whole zip archive, or lists too many members.
-    """
+    """Open a zip archive, or raise ValueError if it is not whole or lists too many members."""
     try:
         with opened(source) as stream:
             # The record at the end of the file; opening the archive would create an object for every listed member.
@@ -40,12 +36,7 @@ def open_archive(source: Path | BinaryIO) -> Iterator[zipfile.ZipFile]:
 
 
 def read_members(archive: zipfile.ZipFile, names: list[str]) -> dict[str, bytes]:
-    """Read some members of an archive.
-
-    Raises:
-        KeyError: There is no such member.
-        ValueError: Members inflate to much more than the archive holds, or are damaged.
-    """
+    """Read some members of an archive, or raise ValueError if they inflate to much more than it holds."""
     members = [archive.getinfo(name) for name in names]
     inflated = sum(member.file_size for member in members)
     compressed = min(sum(member.compress_size for member in members), archive.start_dir)  # the directory lies behind

@@ -50,11 +50,7 @@ class Checkpoint:
         self._saved = time.monotonic()
 
     def identify(self, fingerprint: str) -> None:
-        """Add a fingerprint of this run.
-
-        Raises:
-            ValueError: The existing file belongs to another run.
-        """
+        """Add a fingerprint of this run, or raise ValueError if the existing file belongs to another."""
         self.fingerprints.append(fingerprint)
         if self._written_by is not None:
             self._check_writer(self._written_by[: len(self.fingerprints)])
@@ -83,11 +79,7 @@ class Checkpoint:
 
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:
-        """Write the last state kept if the block is interrupted.
-
-        Raises:
-            KeyboardInterrupt: The block was interrupted; the message says how to resume.
-        """
+        """Write the last state kept if the block is interrupted; KeyboardInterrupt then says how to resume."""
         self._saved = time.monotonic()
         try:
             yield
@@ -145,12 +137,7 @@ class Checkpoint:
 
 
 def check_checkpoint(path: str | os.PathLike | None, kind: str) -> dict[str, Any] | None:
-    """Return the description of the checkpoint at `path`, None without one, or raise if a run could not use the file.
-
-    Raises:
-        OSError: See `check_place`.
-        ValueError: See `load_tensors`.
-    """
+    """Return the description of the checkpoint at `path`, None without one; raise if a run could not use the file."""
     check_place(path)
     if path is None or not Path(path).exists():
         return None

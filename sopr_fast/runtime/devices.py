@@ -10,11 +10,7 @@ from torch import Tensor
 
 
 def check_device(device: Any) -> torch.device:
-    """Return a device with its index.
-
-    Raises:
-        ValueError: torch does not know the device, has none here, or cannot compute in float64 on it.
-    """
+    """Return a device with its index, or raise ValueError if torch cannot compute in float64 on it."""
     try:
         probe = torch.zeros(1, dtype=torch.float64, device=torch.device(device))
         probe.item()

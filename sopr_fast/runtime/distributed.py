@@ -27,12 +27,7 @@ class LostProcessError(RuntimeError):
 
 
 class Group:
-    """Processes that share the work of each call.
-
-    Args:
-        rank: Number of this process.
-        count: Number of processes.
-    """
+    """Processes that share the work of each call: the number of this one, and how many there are."""
 
     def __init__(self, rank: int = 0, count: int = 1) -> None:
         self.rank, self.count = rank, count
@@ -42,11 +37,7 @@ class Group:
         return slice(total * self.rank // self.count, total * (self.rank + 1) // self.count)
 
     def gather_objects(self, value: _T) -> list[_T]:
-        """Return the values of all processes, in the order of the processes.
-
-        Raises:
-            LostProcessError: A process has ended.
-        """
+        """Return the values of all processes, in the order of the processes, or raise LostProcessError."""
         if self.count == 1:
             return [value]
         values: list[Any] = [None] * self.count
@@ -59,11 +50,7 @@ class Group:
         return values
 
     def gather(self, own: Tensor) -> Tensor:
-        """Return the rows of all processes, in the order of the processes.
-
-        Args:
-            own: (n, ...) rows of this process; n may be 0.
-        """
+        """Return the rows of all processes, in the order of the processes, from those of this one: (n, ...), n ≥ 0."""
         if self.count == 1:
             return own
         rows = np.concatenate(self.gather_objects(own.detach().cpu().numpy()))
@@ -89,11 +76,7 @@ class Group:
         return self.gather_objects(value() if self.rank == 0 else None)[0]  # type: ignore[return-value]
 
     def check_same(self, **parts: Any) -> None:
-        """Check that arrays, tensors and other values are equal in all processes.
-
-        Raises:
-            ValueError: A process has another value than process 0; the message names it.
-        """
+        """Raise ValueError if a process has another array, tensor or value than process 0."""
         if self.count == 1:
             return
         first, *others = self.gather_objects({name: fingerprint(value) for name, value in parts.items()})
@@ -110,11 +93,7 @@ class Group:
 class Blocks:
     """A fixed partition of policies, whatever processes compute them.
 
-    Blocks hold 8 policies or a few less; their number is even, so that two processes have equal shares.
-
-    Attributes:
-        policies: Number of policies.
-        whole: All policies are one block.
+    Blocks hold 8 policies or a few less, or all if `whole`; their number is even, so that two processes share equally.
     """
 
     policies: int
@@ -129,13 +108,7 @@ class Blocks:
 
 
 def add_up(first: int, last: int, sums: dict[tuple[int, int], Tensor]) -> dict[tuple[int, int], Tensor]:
-    """Return sums over blocks with the whole subtrees of a binary tree added up, so that the order is fixed.
-
-    Args:
-        first: First block of the tree.
-        last: Block after its last one.
-        sums: Sums over subtrees by their first block and the block after their last one.
-    """
+    """Return sums over blocks, by first block and end, with whole subtrees of a binary tree added up: a fixed order."""
     if (first, last) in sums:
         return {(first, last): sums[first, last]}
     if last - first < 2:
@@ -183,11 +156,7 @@ def share_policies(
 
 
 def current() -> Group:
-    """Return the group of `torch.distributed`, or a group of only this process.
-
-    Raises:
-        ValueError: The group cannot exchange tensors on the CPU.
-    """
+    """Return the group of `torch.distributed`, which must exchange tensors on the CPU, or one of only this process."""
     if _in_one_process.get() or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return Group()
     if "cpu:gloo" not in dist.get_backend_config():
@@ -206,11 +175,7 @@ def in_one_process() -> Iterator[None]:
 
 
 def start() -> None:
-    """Initialise the group of the processes that `torchrun` started.
-
-    Raises:
-        RuntimeError: The processes cannot reach each other.
-    """
+    """Initialise the group of the processes that `torchrun` started, or raise RuntimeError with a remedy."""
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
     try:

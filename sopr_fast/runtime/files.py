@@ -50,13 +50,7 @@ def opened(source: Path | BinaryIO | bytes) -> contextlib.AbstractContextManager
 
 
 def check_place(path: str | os.PathLike | None) -> None:
-    """Try to write a file at `path` and raise if that fails; None is accepted.
-
-    Raises:
-        FileNotFoundError: The folder does not exist.
-        IsADirectoryError: `path` is a folder.
-        OSError: `path` is not a regular file, or writing into its folder failed.
-    """
+    """Try to write a file at `path`, and raise OSError with the reason if that fails; None is accepted."""
     if path is not None:
         with escaped_errors(), _temporary_file(_resolve(path)):
             pass

@@ -45,12 +45,7 @@ def gather(read: Read, rows: np.ndarray, out: np.ndarray, row_bytes: int, unit: 
 
 
 class FileVersion:
-    """Version of a file whose rows are read after its header was.
-
-    Args:
-        status: Status of the file before its header was read.
-        name: Beginning of the error message.
-    """
+    """Version of a file whose rows are read after its header was: by its status then; `name` begins the error."""
 
     def __init__(self, status: os.stat_result, name: str) -> None:
         self._numbers, self._name = self._of(status), name
@@ -67,9 +62,6 @@ class FileVersion:
 
 class FileRows:
     """Rows of the array in an `.npy` file, which is mapped only while they are read; indexed by arrays of rows.
-
-    Args:
-        path: File.
 
     Attributes:
         shape: (rows, …).
@@ -96,11 +88,7 @@ class FileRows:
         return self.shape[0]
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
-        """Return rows (n,), in any order, as (n, …).
-
-        Raises:
-            ValueError: The file was changed after it was opened.
-        """
+        """Return rows (n,), in any order, as (n, …), or raise ValueError if the file was changed."""
         with self._mapped() as array:
             return array[rows]
 
@@ -110,11 +98,7 @@ class FileRows:
 
     @contextmanager
     def reader(self) -> Iterator[Read]:
-        """Yield a function that reads consecutive rows.
-
-        Raises:
-            ValueError: The file was changed after it was opened.
-        """
+        """Yield a function that reads consecutive rows; ValueError if the file was changed."""
         with self._mapped() as array:
             yield lambda start, stop: array[start:stop].copy()
 

@@ -122,11 +122,7 @@ def by_prefix(tensors: dict[str, Tensor], *prefixes: str) -> list[dict[str, Tens
 
 @contextlib.contextmanager
 def reading(path: str | os.PathLike | None) -> Iterator[None]:
-    """Name the file in errors of what is built from it.
-
-    Raises:
-        ValueError: Any error inside the block, other than of memory or of the file system.
-    """
+    """Name the file in errors of what is built from it; all but those of memory and files become ValueErrors."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
@@ -142,19 +138,13 @@ def check_tensors(
     layouts: Mapping[str, tuple[torch.dtype, str]],
     sizes: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
-    """Check dtypes and shapes of tensors.
+    """Return the size of each dimension, or raise ValueError if a tensor is missing, unknown, or of another layout.
 
     Args:
         tensors: Tensors that must have these names and no others.
         layouts: Name → dtype and dimensions, such as `(torch.float32, "U D")`. A letter has one size in all tensors; a
             number is the size itself.
         sizes: Sizes of letters that are known.
-
-    Returns:
-        Size of each letter.
-
-    Raises:
-        ValueError: A tensor is missing, unknown, or of another dtype or shape.
     """
     sizes = dict(sizes or {})
     for name in (*tensors, *layouts):
@@ -171,9 +161,5 @@ def check_tensors(
 
 
 def check_like(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Check that tensors have the names, dtypes and shapes of others.
-
-    Raises:
-        ValueError: A tensor is missing, unknown, or of another dtype or shape.
-    """
+    """Raise ValueError unless tensors have the names, dtypes and shapes of others."""
     check_tensors(tensors, {name: (x.dtype, " ".join(map(str, x.shape))) for name, x in expected.items()})
