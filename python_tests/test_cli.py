@@ -228,53 +228,42 @@ def test_help_shows_choices_and_defaults_of_every_option(capsys):
         assert f"--{field.name.replace('_', '-')} " in text and described[field.name] in text
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ("--policies none.npz", "none.npz: no such file"),
-        ("--returns none.csv", "none.csv: no such file"),
-        ("--states none.npy", "none.npy: no such file"),
-        ("--out none/model.safetensors", "cannot write none/model.safetensors: the folder none does not exist"),
-        ("--out .", "cannot write .: it is a folder"),
-        ("--out states.npy", "--states and --out name one file, states.npy: choose another for --out"),
-        ("--checkpoint ./gain.npz", "--policies and --checkpoint name one file, gain.npz: choose another for --check"),
-        ("--checkpoint ./model.safetensors", "--out and --checkpoint name one file, model.safetensors: choose"),
-        ("--out returns.csv/model", "cannot write returns.csv/model: Not a directory"),
-        ("--checkpoint returns.csv/model", "cannot write returns.csv/model: Not a directory"),
-        ("--validation gain-99", "--validation: no policy 'gain-99' (did you mean"),
-        ("--validation gain-002 gain-011 --returns fewer.csv", "no return in --returns of 'gain-011'"),
-        ("--activation none", "activation"),
-        ("--clusters 129", "clusters"),
-        ("--dropout 1", "dropout"),
-        ("--subset-size 601", "subset_size"),
-    ],
-)
-def test_fit_reports_wrong_input_in_one_line(files, capsys, options, message):
+WRONG = [
+    (fit, "--policies none.npz", "none.npz: no such file"),
+    (fit, "--returns none.csv", "none.csv: no such file"),
+    (fit, "--states none.npy", "none.npy: no such file"),
+    (fit, "--out none/model.safetensors", "cannot write none/model.safetensors: the folder none does not exist"),
+    (fit, "--out .", "cannot write .: it is a folder"),
+    (fit, "--out states.npy", "--states and --out name one file, states.npy: choose another for --out"),
+    (fit, "--checkpoint ./gain.npz", "--policies and --checkpoint name one file, gain.npz: choose another"),
+    (fit, "--checkpoint ./model.safetensors", "--out and --checkpoint name one file, model.safetensors: choose"),
+    (fit, "--out returns.csv/model", "cannot write returns.csv/model: Not a directory"),
+    (fit, "--checkpoint returns.csv/model", "cannot write returns.csv/model: Not a directory"),
+    (fit, "--validation gain-99", "--validation: no policy 'gain-99' (did you mean"),
+    (fit, "--validation gain-002 gain-011 --returns fewer.csv", "no return in --returns of 'gain-011'"),
+    (fit, "--activation none", "activation"),
+    (fit, "--clusters 129", "clusters"),
+    (fit, "--dropout 1", "dropout"),
+    (fit, "--subset-size 601", "subset_size"),
+    (rank, "--model none", "No such file or directory: 'none'"),
+    (rank, "--states wide.npy", "5"),
+    (rank, "--report model.safetensors", "--model and --report name one file, model.safetensors: choose another"),
+    (rank, "--report nowhere/r.html", "cannot write nowhere/r.html: the folder nowhere does not exist"),
+    (rank, "--report .", "cannot write .: it is a folder"),
+    (rank, "--policies short.npy", "'short' has actions for 599 states, the data has 600"),
+    (rank, "--policies .", "model.safetensors: a model, subsets or a checkpoint of sopr_fast, not a policy"),
+    (rank, "--subsets 100", "cannot take 100 subsets: there are 5; pass the log"),
+    (rank, "--policies wrong.pt --trust", "policy 'wrong' raised RuntimeError"),
+]
+
+
+@pytest.mark.parametrize("command, options, message", WRONG)
+def test_wrong_input_is_reported_in_one_line(trained, capsys, command, options, message):
     write_returns("fewer.csv", range(11))
-    assert fit(*options.split()) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("sopr-fast: error: ") and message in error and error.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ("--model none", "No such file or directory: 'none'"),
-        ("--states wide.npy", "5"),
-        ("--report model.safetensors", "--model and --report name one file, model.safetensors: choose another"),
-        ("--report nowhere/r.html", "cannot write nowhere/r.html: the folder nowhere does not exist"),
-        ("--report .", "cannot write .: it is a folder"),
-        ("--policies short.npy", "'short' has actions for 599 states, the data has 600"),
-        ("--policies .", "model.safetensors: a model, subsets or a checkpoint of sopr_fast, not a policy"),
-        ("--subsets 100", "cannot take 100 subsets: there are 5; pass the log"),
-        ("--policies wrong.pt --trust", "policy 'wrong' raised RuntimeError"),
-    ],
-)
-def test_rank_reports_wrong_input_in_one_line(trained, capsys, options, message):
     np.save("wide.npy", np.zeros((600, 5)))
     np.save("short.npy", np.zeros((599, 2)))
     torch.save(torch.nn.Linear(7, 2), "wrong.pt")
-    assert rank(*options.split()) == 2
+    assert command(*options.split()) == 2
     error = capsys.readouterr().err
     assert error.startswith("sopr-fast: error: ") and message in error and error.count("\n") == 1
 

@@ -4,8 +4,6 @@ import json
 import os
 import resource
 import struct
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -60,33 +58,6 @@ def test_every_changed_byte_and_every_cut_is_noticed(path):
     assert content[:-1] == whole_file[:-1]
     with pytest.raises(ValueError, match=rf"^{path} is damaged: content hash differs$"):
         load_tensors(path, KIND)
-
-
-def test_a_file_replaced_while_it_is_read_gives_one_of_the_two(tmp_path):
-    """Two files of different sizes replace each other as often as another process can, while this one loads."""
-    path = tmp_path / "file"
-    save_tensors(path, tensors(1.0, 10), KIND, description(1.0))
-    script = (
-        "import sys, itertools; sys.path.insert(0, sys.argv[2])\n"
-        "from test_files import KIND, description, save_tensors, tensors\n"
-        "for i in itertools.count():\n"
-        "    value = 1.0 + i % 2\n"
-        "    save_tensors(sys.argv[1], tensors(value, int(10 * value)), KIND, description(value))\n"
-        "    print(i, flush=True)\n"
-    )
-    folder = os.path.dirname(__file__)
-    with subprocess.Popen([sys.executable, "-c", script, str(path), folder], stdout=subprocess.PIPE) as writer:
-        try:
-            for _ in range(3):
-                writer.stdout.readline()
-            loads, seen = 0, set()
-            while len(seen) < 2 or loads < 500:
-                loaded, read = load_tensors(path, KIND)
-                assert (loaded["x"] == read["value"]).all() and len(loaded["x"]) == 10 * read["value"]
-                loads += 1
-                seen.add(read["value"])
-        finally:
-            writer.kill()
 
 
 FOREIGN = "is not a test file of sopr_fast"
@@ -227,20 +198,8 @@ def test_checks_of_fields(check, accepted, refused):
         with pytest.raises(ValueError) as caught:
             check("field", value)
         assert len(str(caught.value)) < 200
-
-
-def test_fields_and_their_places_are_named():
-    checks = {"a": list_of(record({"b": real}))}
-    assert record(checks)("header", {"a": [{"b": 1}]}) == {"a": [{"b": 1.0}]}
-    for values, message in (
-        ([], "header must be an object"),
-        ({}, "header has no field 'a'"),
-        ({"a": [], "z": 1}, "header has an unknown field 'z'"),
-        ({"a": [{"b": 1}, {"b": ""}]}, "b must be a finite number, got ''"),
-        ({"a": [{"b": 1}, {}]}, r"a\[1\] has no field 'b'"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            record(checks)("header", values)
+    with pytest.raises(ValueError, match=r"a\[1\] has no field 'b'"):
+        record({"a": list_of(record({"b": real}))})("header", {"a": [{"b": 1}, {}]})
 
 
 def test_checks_of_tensors():
