@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from sopr_fast.inputs.policies import load
+from sopr_fast.runtime import pickles
 from sopr_fast.runtime.pickles import read_pickle
 
 STATED = {"activation": "relu", "squash": "tanh"}
@@ -60,7 +61,6 @@ BOMBS = {
     "copies by reduce": (b"\x80\x02" + TEXT + b"](" + b"c_codecs\nencode\nh\x00\x85R" * 3000 + b"e.", REPEATED),
     "copies by inst": (b"\x80\x02" + TEXT + b"](" + b"(h\x00i_codecs\nencode\n" * 3000 + b"e.", REPEATED),
     "shared arrays": (pickle.dumps([array := np.zeros(10**5)] + [array] * 500), REPEATED),
-    "steps": (b"\x80\x04" + b"N0" * 3 * 10**6 + b"N.", "more than 5,000,000 values"),
     "length": (b"\x80\x05\x96" + struct.pack("<Q", 2**40) + b".", "damaged"),
     "memo": (b"\x80\x04]r\xff\xff\xff\x7f.", "list"),  # Python's parser in C would take 32 GiB
     "bytearray": (b"\x80\x02cbuiltins\nbytearray\n\x8a\x08" + struct.pack("<Q", 10**9) + b"\x85R.", "names builtins"),
@@ -84,6 +84,12 @@ def test_small_files_of_large_values(tmp_path, suffix, content, message):
     path.write_bytes(content if suffix == ".pkl" else torch_file(content))
     with pytest.raises(ValueError, match=rf"p{suffix}: .*({message})"):
         load(path, **STATED)
+
+
+def test_pickles_of_too_many_values(monkeypatch):
+    monkeypatch.setattr(pickles, "_MOST_STEPS", 100)
+    with pytest.raises(ValueError, match="its pickle holds more than 100 values"):
+        read_pickle(pickle.dumps(list(range(200))))
 
 
 def test_torch_opens_no_file_without_trust(tmp_path, monkeypatch):

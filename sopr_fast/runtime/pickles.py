@@ -43,7 +43,7 @@ _TORCH_RECORDS = (
 _MAGIC = (0x1950A86A20F9469CFC6C).to_bytes(10, "little")  # of torch.save before 1.6
 _DTYPE = re.compile(r"([<>=|]?)([biufc]\d{1,2}|[SU]\d{1,9}|\?)")
 _REFUSAL = "only arrays, numbers, text and containers of them are read"
-_MOST_STEPS = 5_000_000  # instructions of a pickle, most of which make one small value
+_MOST_STEPS = 10_000_000  # instructions of a pickle, most of which make one small value
 _MOST_DEPTH = 64
 _GROWTH, _ALLOWANCE = 16, 1_000_000  # bytes of values for each byte of the file, and more of them
 
