@@ -74,7 +74,6 @@ def fill(name, value):
         (lambda d, t: d.update(state_dim=3.0), "is damaged: state_dim must be an integer, 1 or more"),
         (lambda d, t: d.update(return_mean=""), "is damaged: return_mean must be a finite number, got ''"),
         (lambda d, t: d.update(history=[]), "is damaged: history must be an object"),
-        (lambda d, t: d["history"].update(loss=["x"]), r"is damaged: history 'loss'\[0\] must be a number"),
         (lambda d, t: d["layout"].update(kind="none"), "is damaged: kind is 'none'; choose 'action' or"),
         (lambda d, t: d["layout"].update(width=1), "is damaged: layout has 1 columns for 2 actions"),
         (lambda d, t: d.update(training_policies=["one"]), "is damaged: tensor 'columns' must be torch.float32"),

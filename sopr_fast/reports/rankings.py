@@ -24,10 +24,13 @@ def ranking_page(ranking: Ranking, returns: Any = None) -> dict[str, Any]:
     foreign = np.array([bool(one) for one in ranking.foreign or [False] * len(ranking)], bool)
     errors = np.where(foreign, np.nan, ranking.standard_errors)
     collapsed = ranking.training is not None and bool(ranking.training.history.get("collapsed"))
-    settings = dict(ranking.settings)
+    settings, pictures = dict(ranking.settings), []
     if ranking.training is not None:
         own = ranking.training.settings
         settings |= {f"training_{name}": own[name] for name in (*_TRAINING, "seed") if name in own}
+    if true is not None:
+        caption = "True returns over scores. A cloud that rises means that the order is right."
+        pictures = [figures.scatter(ranking.scores, true, axes=("score", "true return"), caption=caption)]
     return dict(
         kind="Ranking of policies",
         verdict="Training collapsed: this order means nothing." if collapsed else _verdict(ranking, order),
@@ -40,7 +43,7 @@ def ranking_page(ranking: Ranking, returns: Any = None) -> dict[str, Any]:
         tables=[_table(ranking, order, foreign, errors, true)],
         legend=_legend(ranking),
         evidence=_evidence(ranking),
-        pictures=[] if true is None else [_scatter(ranking, true)],
+        pictures=pictures,
         settings=settings,
     )
 
@@ -167,12 +170,3 @@ def _evidence(ranking: Ranking) -> list[str]:
     if isinstance(best, int) and 0 <= best < len(correlations):
         return [f"{learned}. On its validation policies it has a rank correlation of {number(correlations[best])}."]
     return [f"{learned}. None were held out, so nothing here shows how well it ranks: evaluate does."]
-
-
-def _scatter(ranking: Ranking, true: np.ndarray) -> figures.Picture:
-    return figures.scatter(
-        ranking.scores,
-        true,
-        axes=("score", "true return"),
-        caption="True returns over scores. A cloud that rises means that the order is right.",
-    )

@@ -22,6 +22,8 @@ def selection_page(selection: Selection) -> dict[str, Any]:
     """Return what the report says."""
     verdict, known = selection.verdict, selection.known
     order = np.argsort(-selection.predicted, kind="stable")
+    unlike = listed([selection.names[i] for i in np.flatnonzero(~selection.rankable)])
+    notes = [f"This log cannot rank these, which act unlike every known policy: {unlike}."] if unlike else []
     kinds = np.where(known, "known", np.where(selection.rankable, "candidate", "foreign"))
     return dict(
         kind="Selection of policies",
@@ -29,7 +31,7 @@ def selection_page(selection: Selection) -> dict[str, Any]:
         tone={"deploy": "good", "keep": "", "measure": "open"}[verdict.kind],
         reasons=[verdict.reason],
         now=_ANSWERS[verdict.kind],
-        notes=[*_unrankable(selection), *selection.doubts, *selection.notes],
+        notes=[*notes, *selection.doubts, *selection.notes],
         main=_main(selection, order, kinds),
         title="All policies",
         tables=[_table(selection, order, kinds)],
@@ -41,11 +43,6 @@ def selection_page(selection: Selection) -> dict[str, Any]:
         pictures=_left_out(selection),
         settings=selection.settings,
     )
-
-
-def _unrankable(selection: Selection) -> list[str]:
-    names = [selection.names[i] for i in np.flatnonzero(~selection.rankable)]
-    return [f"This log cannot rank these, which act unlike every known policy: {listed(names)}."] if names else []
 
 
 def _main(selection: Selection, order: np.ndarray, kinds: np.ndarray) -> figures.Picture:

@@ -170,18 +170,8 @@ def _to_interval(name: str, value: Any) -> tuple[float, float]:
     return float(value[0]), float(value[1])
 
 
-def _to_curves(name: str, value: Any) -> dict[str, list[Any]]:
-    """Check for an object of lists of numbers, or of lists of such lists."""
-
-    def point(name: str, value: Any) -> Any:
-        return list_of(any_number)(name, value) if isinstance(value, list) else any_number(name, value)
-
-    return {key: list_of(Check(point))(f"{name} {key!r}", points) for key, points in mapping(name, value).items()}
-
-
 text, mapping = instance(str, "text"), instance(dict, "an object")
-real, any_number = number(least=-math.inf), instance((int, float), "a number")  # the latter may be NaN or infinite
-curves = Check(_to_curves)
+real = number(least=-math.inf)
 flag = Check(_to_bool, lambda text: {"true": True, "false": False}[text.lower()], ("true", "false"))
 widths = Check(_to_widths, lambda text: tuple(int(width) for width in text.split(",") if width))
 interval = Check(_to_interval, lambda text: tuple(float(bound) for bound in text.split(",")))

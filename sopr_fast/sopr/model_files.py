@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .._version import __version__
 from ..inputs.policies import Layout
-from ..runtime.checks import Check, choice, curves, integer, list_of, mapping, optional, real, record, text
+from ..runtime.checks import choice, integer, list_of, mapping, optional, real, record, text
 from ..runtime.tensor_files import by_prefix, check_tensors, load_tensors, reading, save_tensors
 from ..runtime.text import printable
 from .config import Config
@@ -20,14 +20,6 @@ from .subsets import Subsets
 from .training_policies import TrainingPolicies
 
 _FORMAT = 7
-
-
-def _to_history(name: str, value: Any) -> dict[str, Any]:
-    """Check for curves, and for single numbers, flags and None."""
-    if not isinstance(value, dict):
-        raise ValueError(f"{name} must be an object")
-    single = {key: item for key, item in value.items() if item is None or isinstance(item, bool | int)}
-    return curves(name, {key: item for key, item in value.items() if key not in single}) | single
 
 
 _DESCRIPTION = record(
@@ -45,7 +37,7 @@ _DESCRIPTION = record(
         "seed": integer(),
         "return_mean": real,
         "return_scale": real,
-        "history": Check(_to_history),
+        "history": mapping,
     }
 )
 _TRAINING = {
