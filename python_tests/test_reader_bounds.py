@@ -62,7 +62,7 @@ BOMBS = {
     "copies by inst": (b"\x80\x02" + TEXT + b"](" + b"(h\x00i_codecs\nencode\n" * 3000 + b"e.", REPEATED),
     "shared arrays": (pickle.dumps([array := np.zeros(10**5)] + [array] * 500), REPEATED),
     "length": (b"\x80\x05\x96" + struct.pack("<Q", 2**40) + b".", "damaged"),
-    "memo": (b"\x80\x04]r\xff\xff\xff\x7f.", "list"),  # Python's parser in C would take 32 GiB
+    "memo": (b"\x80\x04]r\xff\xff\xff\x7f.", "found none"),  # the parser in C would take 32 GiB
     "bytearray": (b"\x80\x02cbuiltins\nbytearray\n\x8a\x08" + struct.pack("<Q", 10**9) + b"\x85R.", "names builtins"),
     "bytes": (b"\x80\x02cbuiltins\nbytes\n\x8a\x08" + struct.pack("<Q", 10**9) + b"\x85R.", "damaged"),
     "tensor without a storage": (

@@ -227,12 +227,16 @@ class _Unpickler(pickle._Unpickler):
             raise RefusedError(f"its pickle holds {type(target).__name__}; {_REFUSAL}")
         target.__setstate__(state)
 
+    def _load_dict(self) -> None:
+        items = self.pop_mark()  # type: ignore[attr-defined]
+        self.append(self._dict(zip(items[::2], items[1::2], strict=True)))  # type: ignore[attr-defined]
+
     dispatch: ClassVar[Any] = {
         code: _counted(step)
         for code, step in {
             **pickle._Unpickler.dispatch,
             pickle.EMPTY_DICT[0]: lambda self: self.append(_Dict()),
-            pickle.DICT[0]: lambda self: self.append(self._dict(zip(*[iter(self.pop_mark())] * 2, strict=True))),
+            pickle.DICT[0]: _load_dict,
             pickle.BUILD[0]: _build,
             pickle.EMPTY_SET[0]: lambda self: self.find_class("builtins", "set"),  # which is refused
             pickle.FROZENSET[0]: lambda self: self.find_class("builtins", "frozenset"),
