@@ -8,6 +8,7 @@ import pytest
 from selection_problems import Scripted, gains, log, true_values
 
 import sopr_fast
+from sopr_fast.estimators import BehaviourQ
 from sopr_fast.selection import select
 from sopr_fast.selection.compared import possible_returns
 from sopr_fast.selection.verdict import _likelier, numbers
@@ -352,6 +353,15 @@ def test_a_simulator_that_disorders_the_known_policies_is_doubted():
 def test_a_log_without_rewards_and_policies_without_returns_tell_nothing():
     with pytest.raises(ValueError, match="holds no rewards.*no return is known.*--columns rewards="):
         select(CANDIDATES, {"observations": log().states})
+
+
+def test_tables_of_actions_without_known_returns_need_a_critic():
+    tables = {name: policy(log().states) for name, policy in CANDIDATES.items()}
+    tables["far"] = np.full_like(log().actions, 3)
+    with pytest.raises(ValueError, match=r"no return is known.*simulator=sopr_fast.estimators.BehaviourQ\(\)"):
+        select(tables, log())
+    selection = select(tables, log(), simulator=BehaviourQ(updates=500, hidden=(16,), discount=0.9))
+    assert selection.names[selection.predicted.argmin()] == "far"
 
 
 def test_sopr_takes_the_place_of_the_simulator_where_rewards_are_missing():
