@@ -159,7 +159,6 @@ def fit(
     return Ranker(
         model=model,
         layout=layout,
-        state_dim=subsets.state_dim,
         training_policies=TrainingPolicies(
             list(known[0].policies), drawn.states[sample], drawn.source[sample], sampled[0], scores * scale + mean
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,9 +14,6 @@ from torch.nn import functional
 
 from ..runtime.arrays import as_numbers
 from .config import Config
-
-if TYPE_CHECKING:
-    import pandas
 
 _PAIRS = 1 << 18  # pairs at once
 
@@ -145,7 +142,7 @@ def mean_squared_error(scores: Tensor, returns: Tensor) -> Tensor:
     return (gap - gap.mean()).square().mean()
 
 
-def check_preferences(preferences: object, names: list[str]) -> Tensor:
+def check_preferences(preferences: Any, names: list[str]) -> Tensor:
     """Return labels of all pairs, (M, M), with the unknown half of a pair filled in from the known one.
 
     Args:
@@ -159,7 +156,10 @@ def check_preferences(preferences: object, names: list[str]) -> Tensor:
             pair contradict each other, or no pair has a better policy.
     """
     if hasattr(preferences, "index") and hasattr(preferences, "columns"):
-        preferences = _by_name(preferences, names)
+        for kind, labels in {"row": preferences.index, "column": preferences.columns}.items():
+            if missing := [name for name in names if name not in labels]:
+                raise ValueError(f"preferences hold no {kind} for policy {missing[0]!r}; index both by name")
+        preferences = preferences.loc[names, names]
     try:
         y = np.array(as_numbers(preferences), np.float32)
     except (TypeError, ValueError) as error:
@@ -181,11 +181,3 @@ def check_preferences(preferences: object, names: list[str]) -> Tensor:
     if not (y[known] != 0.5).any():
         raise ValueError("preferences hold no pair in which one policy is better")
     return torch.from_numpy(np.where(known, y, 1 - y.T))
-
-
-def _by_name(frame: pandas.DataFrame, names: list[str]) -> pandas.DataFrame:
-    """Return the frame in the order of the names."""
-    for kind, labels in {"row": frame.index, "column": frame.columns}.items():
-        if missing := [name for name in names if name not in labels]:
-            raise ValueError(f"preferences hold no {kind} for policy {missing[0]!r}; index both by name")
-    return frame.loc[names, names]

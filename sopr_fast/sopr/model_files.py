@@ -31,7 +31,6 @@ _DESCRIPTION = record(
         "layout": record(
             {"kind": choice("action", "gaussian", "discrete"), "action_dim": integer(1), "width": integer(1)}
         ),
-        "state_dim": integer(1),
         "states_count": optional(integer(1)),
         "training_policies": list_of(text),
         "seed": integer(),
@@ -94,10 +93,10 @@ def _restore(tensors: dict[str, Tensor], description: dict[str, Any]) -> dict[st
     size = sum(value.numel() for value in weights.values())
     fields = _DESCRIPTION("description", description)
     config, layout = Config(**fields["config"]), Layout(**fields["layout"])
-    state_dim, names = fields["state_dim"], fields["training_policies"]
+    names = fields["training_policies"]
     if layout.width != (2 if layout.kind == "gaussian" else 1) * layout.action_dim:
         raise ValueError(f"layout has {layout.width} columns for {layout.action_dim} actions of kind {layout.kind!r}")
-    check_tensors(training, _TRAINING, {"M": len(names), "D": state_dim, "C": layout.width})
+    state_dim = check_tensors(training, _TRAINING, {"M": len(names), "C": layout.width})["D"]
     source = training["source"]
     if not len(names) or not len(source) or source[0] < 0 or (source.diff() <= 0).any():
         raise ValueError("training_policies must have names, and a source that ascends from 0")
@@ -118,7 +117,7 @@ def _restore(tensors: dict[str, Tensor], description: dict[str, Any]) -> dict[st
         "layout": layout,
         "training_policies": TrainingPolicies(names, **training),
         "subsets": kept,
-        **{name: fields[name] for name in ("state_dim", "history", "seed", "return_mean", "return_scale")},
+        **{name: fields[name] for name in ("history", "seed", "return_mean", "return_scale")},
     }
 
 

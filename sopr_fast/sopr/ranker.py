@@ -43,7 +43,6 @@ class Ranker:
     Attributes:
         model: `ScoringModel` in eval mode.
         layout: What the model reads of a policy.
-        state_dim: Width of a state.
         training_policies: How training policies act on a sample of states, and their scores.
         subsets: Clustered subsets kept with the model, or None.
         history: Loss and validation results of each step, and how training went.
@@ -55,7 +54,6 @@ class Ranker:
 
     model: ScoringModel
     layout: Layout
-    state_dim: int
     training_policies: TrainingPolicies
     subsets: Subsets | None
     history: dict[str, Any]
@@ -84,6 +82,11 @@ class Ranker:
     def collapsed(self) -> bool:
         """Whether training ended with equal scores for all policies, so that a ranking means nothing."""
         return bool(self.history.get("collapsed"))
+
+    @property
+    def state_dim(self) -> int:
+        """Width of a state."""
+        return self.training_policies.states.shape[1]
 
     @property
     def device(self) -> torch.device:
