@@ -111,15 +111,11 @@ def test_a_candidate_acts_once_in_all_states(ranker, batch_size):
     assert again == once_more == 6 and ranking.names == ["policy-000"]
 
 
-@pytest.mark.parametrize("unit", [1e-30, 0.01, 100.0, 1e10])
-def test_states_in_another_unit_are_warned_of(ranker, candidates, unit):
-    states = torch.as_tensor(log()).clone()
-    states[:, 1] *= unit
-    with pytest.warns(UserWarning, match=r"unlike those of training, in 1 of 4 columns: 1 \(.*, in training"):
-        ranker.rank(candidates, states, subsets=2)
-
-
-def test_columns_of_states_in_another_order_and_constants_are_compared():
+def test_states_unlike_those_of_training_are_warned_of(ranker, candidates):
+    for unit in (1e-30, 0.01, 100.0, 1e10):
+        states = torch.as_tensor(log()) * torch.tensor([1, unit, 1, 1])
+        with pytest.warns(UserWarning, match=r"unlike those of training, in 1 of 4 columns: 1 \(.*, in training"):
+            ranker.rank(candidates, states, subsets=2)
     training = torch.stack([torch.linspace(0, 1, 500), torch.full((500,), 3.0), (torch.arange(500) < 5).float()], 1)
     with warnings.catch_warnings(action="error"):
         warn_of_states(training.flip(0).repeat(3, 1), training)
@@ -185,16 +181,14 @@ def test_training_policies_are_recognised_up_to_rounding():
     assert compare(acting, columns)[1].tolist() == [True, False, True, False]
 
 
-def test_a_collapsed_model_warns_when_loaded_and_when_it_ranks(candidates, tmp_path):
-    gains = training_gains()
-    collapsed = sopr_fast.fit(ladder(gains), gains, log(), config=TINY)
-    collapsed.history["collapsed"] = True
-    collapsed.save(tmp_path / "model.safetensors")
+def test_a_collapsed_model_warns_when_loaded_and_when_it_ranks(ranker, candidates, tmp_path):
+    path = tmp_path / "model.safetensors"
+    dataclasses.replace(ranker, history=ranker.history | {"collapsed": True}).save(path)
     with pytest.warns(CollapsedTrainingWarning, match="scores all policies alike") as caught:
-        loaded = sopr_fast.load(tmp_path / "model.safetensors")
+        loaded = sopr_fast.load(path)
     with pytest.warns(CollapsedTrainingWarning) as again:
         loaded.rank(candidates, log())
-        sopr_fast.rank(candidates, log(), model=tmp_path / "model.safetensors")
+        sopr_fast.rank(candidates, log(), model=path)
     assert len(again) == 2
     assert {warning.filename for warning in [*caught, *again]} == {__file__}
 
@@ -216,19 +210,21 @@ def test_arrays_on_the_training_log_have_a_distance(ranker, candidates, tmp_path
         lambda states, row: states[:row],
         lambda states, row: states + 1e-3 * (np.arange(len(states)) == row)[:, None],
         lambda states, row: np.roll(states, 1, 0),
+        lambda states, row: Subsets.draw(log(260, seed=8), 3, size=TINY.subset_size, clusters=TINY.clusters),
     ],
-    ids=["shorter", "one row", "moved"],
+    ids=["shorter", "one row", "moved", "subsets of another log with fewer rows"],
 )
-def test_a_log_that_differs_in_a_sampled_row_is_another(ranker, candidates, change):
+def test_arrays_on_another_log_have_no_distance(ranker, candidates, change):
     states = change(log(), ranker.training_policies.source[-1].item())
-    arrays = {name: policy(states) for name, policy in candidates.items()}
+    rows = log(260, seed=8) if isinstance(states, Subsets) else states
+    arrays = {name: policy(rows) for name, policy in candidates.items()}
     with pytest.warns(ForeignPolicyWarning) as caught:
         ranking = ranker.rank(arrays | {"called": candidates["gain-0.700"]}, states)
     (warning,) = caught
     assert "unknown distance to the training policies: " + ", ".join(map(repr, arrays)) + ";" in str(warning.message)
     assert np.isnan(ranking.distances[:3]).all() and np.isfinite(ranking.distances[3])
-    called = ranking.names.index("gain-0.700")
-    np.testing.assert_allclose(ranking.scores[3], ranking.scores[called], rtol=1e-6)
+    expected = ranker.rank(candidates, states)
+    np.testing.assert_allclose(ranking.subset_scores[:3], expected.subset_scores, rtol=1e-6)
 
 
 def test_equal_training_policies_are_warned_of():
@@ -238,16 +234,6 @@ def test_equal_training_policies_are_warned_of():
     assert caught[0].filename == __file__
     with pytest.warns(ForeignPolicyWarning):
         assert ranker.rank(ladder([0.2, 1.0])).foreign == [False, True]
-
-
-def test_arrays_of_actions_on_the_subsets_of_another_log(ranker, candidates):
-    states = log(rows=260, seed=8)  # too few for the row numbers of the training's log
-    arrays = {name: policy(states) for name, policy in candidates.items()}
-    subsets = Subsets.draw(states, 3, size=TINY.subset_size, clusters=TINY.clusters)
-    with pytest.warns(ForeignPolicyWarning, match="unknown distance"):
-        by_array = ranker.rank(arrays, subsets)
-    np.testing.assert_allclose(by_array.subset_scores, ranker.rank(candidates, subsets).subset_scores, rtol=1e-6)
-    assert np.isnan(by_array.distances).all()
 
 
 def test_only_a_model_that_sorts_clusters_needs_as_many(ranker, candidates, monkeypatch):
@@ -285,13 +271,15 @@ def ranking_of(names, scores, **fields):
 
 def test_win_probability_is_that_of_paired_differences():
     rng = np.random.default_rng(0)
-    scores = rng.standard_normal((3, 9)) + rng.standard_normal(9)
+    scores = rng.standard_normal((4, 9)) + rng.standard_normal(9)
     scores[2] = scores[1]
-    wins = Ranking.from_subsets(["a", "b", "c"], scores).win_probability
-    d = scores[0] - scores[1]
+    distances = np.array([1.0, np.nan, 3.0, 9.0])
+    ranking = Ranking.from_subsets(list("abcd"), scores, distances=distances, distance_limit=8.0)
+    wins, d = ranking.win_probability[:3, :3], scores[0] - scores[1]
     assert wins[0, 1] == pytest.approx(t.cdf(d.mean() / (d.std(ddof=1) / 3), df=8))
     np.testing.assert_allclose(wins + wins.T, 1)
     assert wins[1, 2] == 0.5
+    assert np.isnan(ranking.win_probability[3]).all() and np.isnan(ranking.win_probability[:, 3]).all()  # foreign
     single = Ranking.from_subsets(["a", "b"], rng.standard_normal((2, 1)))
     assert np.isnan(single.win_probability).all() and np.isnan(single.standard_errors).all()
     assert np.isnan(ranking_of("ab", [1, 2]).win_probability).all()
@@ -305,14 +293,6 @@ def test_scores_that_differ_by_rounding_do_not_win():
         wins = ranking.win_probability
         assert (ranking.scores[1] > ranking.scores[0]) and wins[0, 1] == wins[1, 0] == 0.5
         assert wins[0, 2] == 1 and wins[2, 1] < 1e-12
-
-
-def test_a_foreign_candidate_has_no_win_probability():
-    scores = np.random.default_rng(0).standard_normal((3, 9))
-    distances = np.array([1.0, 9.0, np.nan])
-    wins = Ranking.from_subsets(list("abc"), scores, distances=distances, distance_limit=8.0).win_probability
-    assert np.isnan(wins[1]).all() and np.isnan(wins[:, 1]).all()
-    assert np.isfinite(wins[np.ix_([0, 2], [0, 2])]).all()
 
 
 def test_rank_correlations_and_regret_go_by_name(tmp_path):
@@ -351,6 +331,21 @@ def test_a_ranking_is_text_a_dict_and_a_frame():
     assert "foreign" not in without.to_pandas() and without.to_dict()["foreign"] is None
 
 
+def test_the_table_hides_no_small_numbers_and_makes_room_for_large_ones():
+    ranking = Ranking(["a", "b", "c"], np.array([-12345.25, 0.0, -3e-5]), np.array([2.25e-7, 0.0, np.nan]))
+    assert ranking.table().splitlines() == [
+        "rank  policy        score    ± error",
+        "   1  b            0.0000     0.0000",
+        "   2  c          -3.0e-05          –",
+        "   3  a       -12345.2500    2.2e-07",
+    ]
+    returns = Ranking(["a", "b"], np.array([5.249025e30, 999.5e9]), np.array([1.25e12, np.nan]))
+    assert returns.table().splitlines()[1:] == [
+        "   1  a            5.249025e+30  1.250000e+12",
+        "   2  b       999500000000.0000             –",
+    ]
+
+
 def test_a_foreign_best_candidate_warns():
     ranking = ranking_of("ab", [2, 1], distances=np.array([9.0, 1.0]), distance_limit=8.0)
     with pytest.warns(ForeignPolicyWarning, match="best candidate 'a' is foreign") as caught:
@@ -372,14 +367,11 @@ def test_hostile_names_are_escaped_and_cut():
     assert r"a\x1b[2J\n" in ranking._repr_html_()
 
 
-def test_plot_shows_every_policy_and_no_error_bar_of_a_foreign_one():
+def test_plots_leave_out_foreign_error_bars_and_name_the_candidate_farthest_from_its_place():
     axes = ranking_of("ab", [2, 1], distances=np.array([9.0, 1.0]), distance_limit=8.0).plot()
     assert [label.get_text() for label in axes.get_yticklabels()] == ["b", "a (foreign)"]
     bars = axes.containers[0].get_children()[-1].get_segments()
     assert [bar[:, 0].tolist() for bar in bars] == [[0, 2], [2, 2]]
-
-
-def test_plot_of_returns_names_the_candidate_farthest_from_its_place():
     ranking = ranking_of("abcd", [4, 3, 2, 1])
     for returns in ([0, 3, 2, 1], {"d": 1.0, "c": 2.0, "b": 3.0, "a": 0.0, "unused": 40.0}):
         axes = ranking.plot(returns)
@@ -431,18 +423,3 @@ def test_rank_finds_its_model(ranker, candidates, tmp_path, monkeypatch):
             sopr_fast.rank(candidates, log())
     with pytest.raises(TypeError, match="model must be a Ranker or the path of a saved one, got dict"):
         sopr_fast.rank(candidates, log(), model=candidates)
-
-
-def test_the_table_hides_no_small_numbers_and_makes_room_for_large_ones():
-    ranking = Ranking(["a", "b", "c"], np.array([-12345.25, 0.0, -3e-5]), np.array([2.25e-7, 0.0, np.nan]))
-    assert ranking.table().splitlines() == [
-        "rank  policy        score    ± error",
-        "   1  b            0.0000     0.0000",
-        "   2  c          -3.0e-05          –",
-        "   3  a       -12345.2500    2.2e-07",
-    ]
-    returns = Ranking(["a", "b"], np.array([5.249025e30, 999.5e9]), np.array([1.25e12, np.nan]))
-    assert returns.table().splitlines()[1:] == [
-        "   1  a            5.249025e+30  1.250000e+12",
-        "   2  b       999500000000.0000             –",
-    ]
