@@ -5,7 +5,7 @@ import threading
 import operators
 import pytest
 import torch
-from problems import TINY, ladder, log, train_scores, training_gains
+from problems import TINY, ladder, log, training_gains
 from torch import Tensor
 
 import sopr_fast
@@ -81,16 +81,6 @@ def test_cuda_graph_of_kmeans(cuda, generator):
     assert all(map(torch.equal, out, call()))
 
 
-def test_cuda_segment_attention_of_one_long_segment(cuda, generator):
-    q, k, v = torch.randn(3, 16384, 2, 32, generator=generator).to(cuda)
-    offsets = torch.tensor([0, 16384], dtype=torch.int32, device=cuda)
-    actual = ops.segment_attention(q, k, v, offsets).cpu()
-    some = torch.arange(0, 16384, 1000)
-    q, k, v = (x[:, 1].double().cpu() for x in (q, k, v))
-    expected = torch.softmax(q[some] / 32**0.5 @ k.T, -1) @ v
-    assert (actual[some, 1] - expected).abs().max() <= 1e-5 * expected.abs().max()
-
-
 def test_cuda_out_of_memory_is_torchs_error(cuda):
     states, columns = torch.zeros(8, 4, device=cuda), torch.zeros(1, 8, 4, device=cuda)
     rows = torch.zeros(1, 1 << 20, dtype=torch.int32, device=cuda)
@@ -113,24 +103,6 @@ def batch(generator):
     rows = torch.randint(200, (2, 128), generator=generator, dtype=torch.int32)
     offsets = torch.tensor([[0, 5, 5, 40, 60, 61, 90, 100, 128], [0, 16, 32, 48, 64, 80, 96, 112, 128]]).int()
     return states, columns, rows, offsets
-
-
-@pytest.mark.parametrize("training", [False, True])
-def test_cuda_model_scores_and_learns_as_on_the_cpu(training, cuda, generator):
-    model = ScoringModel(6, TINY).train(training)
-    tensors = batch(generator)
-
-    def run(device):
-        twin = ScoringModel(6, TINY).train(training).to(device)
-        twin.load_state_dict(model.state_dict())
-        inputs = [x.to(device) for x in tensors]
-        scores = train_scores(twin, *inputs, torch.tensor([3, 4], device=device)) if training else twin(*inputs)
-        scores.square().sum().backward()
-        gradients = [p.grad for p in twin.parameters() if p.grad is not None]
-        return scores.detach().cpu(), torch.cat([g.reshape(-1).cpu() for g in gradients])
-
-    for on_gpu, on_cpu in zip(run(cuda), run("cpu"), strict=True):
-        assert (on_gpu - on_cpu).norm() <= 1e-4 * on_cpu.norm()
 
 
 @pytest.mark.parametrize("options", [{}, {"score": "sort"}, {"class_token": True}, {"encoder": "mlp"}], ids=str)
