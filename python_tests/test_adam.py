@@ -45,11 +45,6 @@ def test_a_restored_optimizer_continues_with_equal_bits():
     assert all(torch.equal(a, b) for a, b in zip(whole, halves, strict=True))
 
 
-def test_a_state_of_other_parameters_is_refused():
-    with pytest.raises(ValueError, match="no tensor .1.step"):
-        Adam(problem(), 0.1).restore(Adam([torch.zeros(4)], 0.1).tensors("adam"), "adam")
-
-
 def test_training_does_not_import_the_compiler():
     script = """
 import sys, numpy as np, sopr_fast

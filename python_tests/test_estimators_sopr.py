@@ -27,28 +27,20 @@ def known():
 def test_values_order_policies_as_rank_does(log, known, monkeypatch):
     policies, returns = known
     candidates = {"a": LinearGain(np.array([0.12, -0.2])), "b": LinearGain(np.array([0.41, -0.9]))}
+    candidates["far"] = LinearGain(np.array([9.0, 9.0]))
     estimates = METHOD.estimate(candidates, log, known=policies, returns=returns, seed=3)
     ranker = sopr_fast.fit(policies, returns, log.states, config=CONFIG, seed=3)
     ranking = ranker.rank(candidates)
     np.testing.assert_array_equal(estimates.diagnostics["scores"], ranking.scores)
-    scale = np.diff(estimates.values) / np.diff(ranking.scores)
-    assert scale > 0
+    scale, same = np.diff(estimates.values) / np.diff(ranking.scores)
+    assert scale > 0 and same == pytest.approx(scale)
     np.testing.assert_allclose(estimates.standard_errors, scale * ranking.standard_errors, rtol=1e-6)
-    assert estimates.method == "SOPR-T" and estimates.names == ["a", "b"]
+    assert np.isfinite(ranking.win_probability[0, 1]) and np.isnan(ranking.win_probability[2]).all()
+    np.testing.assert_allclose(estimates.win_probability, ranking.win_probability, atol=1e-5)
+    assert estimates.method == "SOPR-T" and estimates.names == ["a", "b", "far"]
     monkeypatch.setattr(sopr_fast.Ranker, "collapsed", True)  # scores differ by float noise
     estimates = METHOD.estimate(candidates, log, known=policies, returns=returns, seed=3)
     np.testing.assert_array_equal(estimates.values, returns.mean())
-
-
-def test_win_probabilities_are_those_of_rank(log, known):
-    policies, returns = known
-    candidates = {f"near-{i}": LinearGain(policy.gain + 0.003) for i, policy in enumerate(policies.values())}
-    candidates["far"] = LinearGain(np.array([9.0, 9.0]))
-    estimates = METHOD.estimate(candidates, log, known=policies, returns=returns, seed=3)
-    ranker = sopr_fast.fit(policies, returns, log.states, config=CONFIG, seed=3)
-    expected = ranker.rank(candidates).win_probability
-    assert np.isnan(expected[-1]).all() and np.isfinite(expected[0, 1])
-    np.testing.assert_allclose(estimates.win_probability, expected, atol=1e-5)
 
 
 def test_values_of_known_policies_have_the_moments_of_their_returns(log, known):
@@ -108,12 +100,10 @@ def test_policies_act_once_for_all_folds(method, log, known):
     assert len(calls) <= 2 * len(prepared)
 
 
-@pytest.mark.parametrize("method", [METHOD, NearestPolicy()], ids=["sopr", "nearest-policy"])
-def test_supervised_estimators_need_known_returns(method, log):
-    assert method.supervised and not method.needs_rewards
+def test_known_returns_are_needed(log):
     for options in ({}, {"known": gains()}, {"returns": [1, 2, 3]}):
-        with pytest.raises(ValueError, match=f"{method.name} learns from known returns: pass known="):
-            method.estimate(gains(), log, **options)
+        with pytest.raises(ValueError, match="SOPR-T learns from known returns: pass known="):
+            METHOD.estimate(gains(), log, **options)
 
 
 def test_sopr_learns_an_order(log):

@@ -154,37 +154,33 @@ def test_the_learning_rate_rises_linearly_in_warm_up(updates, warmup_steps, rate
     assert [rate for rate, _ in updates] == pytest.approx([1e-4 * rate for rate in rates])
 
 
-def test_steps_take_the_subsets_in_turn(monkeypatch):
-    taken, compute = [], update.Update._compute
+@pytest.fixture
+def taken(monkeypatch):
+    """The policies and the subsets of every step."""
+    seen, compute = [], update.Update._compute
 
     def watched(self):
         same = (self.subsets.rows == self._rows).all(1) & (self.subsets.offsets == self._offsets).all(1)
-        taken.append(same.nonzero().flatten().tolist())
+        seen.append((self._chosen.tolist(), same.nonzero().flatten().tolist()))
         compute(self)
 
     monkeypatch.setattr(update.Update, "_compute", watched)
-    fit(dataclasses.replace(TINY, steps=5, subsets=3))
-    assert taken == [[0], [1], [2], [0], [1]]
+    return seen
 
 
 @pytest.mark.parametrize(("share", "count"), [(0.5, 16), (0.75, 24), (1.0, 30), (1e-9, 16)])
-def test_a_step_takes_a_share_of_the_policies_of_each_block(share, count, monkeypatch):
-    chosen, compute = [], update.Update._compute
-
-    def watched(self):
-        chosen.append(self._chosen.tolist())
-        compute(self)
-
-    monkeypatch.setattr(update.Update, "_compute", watched)
+def test_a_step_takes_the_next_subset_and_a_share_of_the_policies_of_each_block(share, count, taken):
     gains = np.linspace(0.1, 1.5, 30)
-    fit(dataclasses.replace(TINY, steps=12, policy_share=share), gains)
+    fit(dataclasses.replace(TINY, steps=12, subsets=3, policy_share=share), gains)
+    chosen, subsets = zip(*taken, strict=True)
+    assert list(subsets) == [[0], [1], [2]] * 4
     assert all(step == sorted(set(step)) and len(step) == count for step in chosen)
     assert {policy for step in chosen for policy in step} == {*range(30)}
     assert (len({tuple(step) for step in chosen}) == 1) == (share == 1)
     for options in ({"loss": "mse"}, {"loss": "listwise"}):
-        chosen.clear()
+        taken.clear()
         fit(dataclasses.replace(TINY, steps=1, policy_share=share, **options), gains)
-        assert chosen == [[*range(30)]]
+        assert taken[0][0] == [*range(30)]
 
 
 def test_gradients_are_clipped_to_a_norm(updates):
@@ -197,19 +193,13 @@ def test_gradients_are_clipped_to_a_norm(updates):
         torch.testing.assert_close(updates.pop()[1], whole * share, rtol=1e-4, atol=0)
 
 
-def test_the_global_generators_are_left_alone(tmp_path):
-    torch.manual_seed(0)
-    np.random.seed(0)  # noqa: NPY002
-    fit(dataclasses.replace(TINY, steps=2)).save(tmp_path / "model")
-    sopr_fast.load(tmp_path / "model")
-    assert torch.equal(torch.rand(3), torch.rand(3, generator=torch.Generator().manual_seed(0)))
-    assert np.random.rand() == np.random.RandomState(0).rand()  # noqa: NPY002
-
-
 @pytest.mark.usefixtures("undisturbed_draws")
-def test_fits_side_by_side_leave_one_another_and_the_global_generator_alone():
+def test_fits_side_by_side_leave_one_another_and_the_global_generators_alone(tmp_path):
     config = dataclasses.replace(TINY, steps=1, subsets=1)
-    alone = weights(fit(config))
+    np.random.seed(0)  # noqa: NPY002
+    fit(config).save(tmp_path / "model")
+    alone = weights(sopr_fast.load(tmp_path / "model"))
+    assert np.random.rand() == np.random.RandomState(0).rand()  # noqa: NPY002
     with ThreadPoolExecutor(6) as pool:
         actual = list(pool.map(lambda _: weights(fit(config)), range(30)))
     assert all(torch.equal(model, alone) for model in actual)
