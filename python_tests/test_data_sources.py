@@ -90,7 +90,7 @@ def test_mostly_equal_states_warn(filled, share):
     with pytest.warns(UserWarning, match=f"{share}% of the states are the same row, as in a replay buffer") as caught:
         Subsets.draw(states, 1, size=500, clusters=2)
     assert caught[0].filename == __file__
-    with pytest.warns(UserWarning, match=f"dataset: the last {500 - filled} rows are the same row, as in"):
+    with pytest.warns(UserWarning, match=f"dataset: {500 - filled} rows, such as row {filled}, are the same"):
         transitions(states, states, states[:, 0], states)
 
 

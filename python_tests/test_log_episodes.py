@@ -97,11 +97,13 @@ def test_names_that_disagree_are_refused_by_advice_that_works(flags, message):
 def test_unread_arrays_that_look_like_ends_are_named(flags):
     (name,) = flags
     with pytest.warns(UserWarning, match=f"dataset: not read, but looks like ends of .*: '{name}'; if so") as caught:
-        assert f"not read, though it looks like ends or numbers of episodes: {name}\n" in str(describe(walk() | flags))
+        assert f"; not read, but like ends or numbers of episodes: {name}\n" in describe(walk() | flags)
     assert caught
     np.testing.assert_array_equal(load(walk() | flags, columns={"terminals": name}).terminals, flags[name])
     quiet = load(walk() | {"terminals": FELL, "x": LAST, "constant": np.ones(COUNT)})
-    assert quiet.unread == ("x",)  # its name tells nothing, and other arrays mark the ends
+    assert quiet.verdict.endswith(
+        "ends or numbers of episodes: x"
+    )  # its name tells nothing, and other arrays mark the ends
 
 
 @pytest.mark.parametrize(
@@ -158,7 +160,7 @@ def long_log(**parts):
                     if key in ("observations", "actions", "rewards")
                 }
             ),
-            "rows, such as row 6., are 0 in everything, as where episodes are padded",
+            "rows, such as row 6., are 0 in everything, as where episodes are",
         ),
         (
             lambda log: {
@@ -512,7 +514,7 @@ def test_undiscounted_values_need_episodes_that_end():
         ({"context/age": np.ones(400)}, "'context' may be the states, and so may named .*'states': 'context'} or"),
         (
             {"action": np.array(["left", "right"] * 200)},
-            "'action' must be numbers.* words such as 'left'; number them, actions as",
+            "'action' must be numbers.* number words, actions as the policies do, .*'left': 0",
         ),
     ],
 )
@@ -593,7 +595,7 @@ def test_equal_rows_at_the_end_are_questioned(share):
     filled, arrays = int(count * (1 - share)), {"obs": np.zeros((count, 2)), "actions": np.zeros((count, 1))}
     arrays["obs"][:filled] = np.random.default_rng(0).normal(size=(filled, 2))
     arrays |= {"rewards": np.zeros(count), "next_obs": np.zeros((count, 2)), "terminals": np.arange(count) % 5 == 4}
-    with pytest.warns(UserWarning, match=f"the last {count - filled} rows are the same row, as in a replay buffer"):
+    with pytest.warns(UserWarning, match=f"{count - filled} rows, such as row {filled}, are the same row, to the end"):
         sopr_fast.load_log(arrays)
 
 

@@ -1,7 +1,6 @@
 """Logged data: transitions for the estimators, states to draw subsets from."""
 
-from .describe import describe
-from .loading import load_log, load_states, load_transitions
+from .loading import describe, load_log, load_states, load_transitions
 from .stored import StoredStates
 from .transitions import Transitions
 

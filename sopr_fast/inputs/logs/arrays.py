@@ -73,18 +73,15 @@ def table_shape(shape: Sequence[int], what: str) -> tuple[int, int]:
     return int(shape[0]), int(shape[1])
 
 
-def warn_of_equal_rows(states: np.ndarray, where: str) -> bool:
-    """Warn and return true if more than half of the states (rows, dim_s) are the same row, judged by a sample."""
-    if len(states) < _FEWEST_ROWS:
-        return False
+def warn_of_equal_rows(states: np.ndarray, where: str) -> None:
+    """Warn if more than half of the states (rows, dim_s) are the same row, judged by a sample."""
     sample = states[spread_rows(len(states))]
     share = np.unique(sample, axis=0, return_counts=True)[1].max() / len(sample)
-    if share > 0.5:
+    if len(states) >= _FEWEST_ROWS and share > 0.5:
         warn(
             f"{where}{share:.0%} of the states are the same row, as in a replay buffer that is not full: "
             "pass only the rows that were filled"
         )
-    return bool(share > 0.5)
 
 
 def warn_of_padding(states: np.ndarray, actions: np.ndarray, rewards: np.ndarray, where: str) -> None:
@@ -93,27 +90,22 @@ def warn_of_padding(states: np.ndarray, actions: np.ndarray, rewards: np.ndarray
     It ends in ten or more equal rows, and more than twice as many as elsewhere; or states are fractions, and as many
     rows are 0 in everything.
     """
-    if len(states) < _FEWEST_LAST:
-        return
-    if not (states[-1] != states[-_FEWEST_LAST]).any():
+    what, padding = "0 in everything", np.flatnonzero(rewards == 0)
+    for values in (actions, states):
+        padding = padding[(values[padding] == 0).all(1)]
+    few = states[spread_rows(len(states))]
+    if (few != np.round(few)).any(1).mean() <= 0.5 * few.any(1).mean():
+        padding = padding[:0]  # in a grid, 0 may be a place
+    if not (states[-1] != states[-_FEWEST_LAST:]).any():
         equal = (states[1:] == states[:-1]).all(1) & (actions[1:] == actions[:-1]).all(1)
         changes = np.concatenate([[-1], np.flatnonzero(~equal | (rewards[1:] != rewards[:-1])), [len(equal)]])
         *others, last = np.diff(changes).tolist()
-        if others and last >= _FEWEST_LAST and last > 2 * max(others):
-            warn(
-                f"{where}the last {last:,} rows are the same row, as in a replay buffer that is not full: pass only "
-                "the rows that were filled"
-            )
-            return
-    zero = np.flatnonzero(rewards == 0)
-    for values in (actions, states):
-        zero = zero[(values[zero] == 0).all(1)]
-    few = states[spread_rows(len(states))]
-    has_fractions = (few != np.round(few)).any(1).mean() > 0.5 * few.any(1).mean()  # in a grid, 0 may be a place
-    if len(zero) >= _FEWEST_LAST and has_fractions:
+        if others and last > 2 * max(others):
+            what, padding = "the same row, to the end", np.arange(len(states))[-last:]
+    if len(padding) >= _FEWEST_LAST:
         warn(
-            f"{where}{len(zero):,} rows, such as row {zero[0]}, are 0 in everything, as where episodes are padded to "
-            "one length: leave these rows out, or add an array 'valid' that is 0 there"
+            f"{where}{len(padding):,} rows, such as row {padding[0]}, are {what}, as where episodes are padded or a "
+            "replay buffer is not full: leave these rows out, or add an array 'valid' that is 0 there"
         )
 
 

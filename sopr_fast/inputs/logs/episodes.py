@@ -6,7 +6,7 @@ import numpy as np
 
 from ...runtime.warn import warn
 from .episode_warnings import number_rows, question_flags, warn_of_ends, warn_of_unread
-from .keys import ENDS
+from .keys import ENDS, list_names
 from .logged_rows import Ends, LoggedRows, counts_up, scaled_distance
 
 _SAMPLED = 65536  # rows
@@ -206,4 +206,6 @@ def verdict(log: LoggedRows, ends: Ends, kept: np.ndarray, episodes: np.ndarray)
     words = f"episodes: {count:,} of {steps} steps; {ended:,} end in a terminal state, {count - ended:,} are cut"
     if inside := int(ends.inside[kept].sum()):
         words += f"; they go on after {inside:,} terminal rows"
-    return f"{words}; decided by {_list_deciders(log, ends)}"
+    words += f"; decided by {_list_deciders(log, ends)}"
+    unread = f"; not read, but like ends or numbers of episodes: {list_names(log.parts.unread)}"
+    return words + unread if log.parts.unread else words

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,7 @@ def check_is_policy(names: Iterable[str], parts: Iterable[str] = (*NEEDED, "next
             )
 
 
-def list_names(names: list[str]) -> str:
+def list_names(names: Sequence[str]) -> str:
     """Return the first ten names, escaped, and how many follow, for messages."""
     return join_some([printable(name, NAME_WIDTH) for name in names], 10) or "none"
 

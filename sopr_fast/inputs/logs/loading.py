@@ -1,4 +1,4 @@
-"""Logs of any source: transitions, or only states."""
+"""Logs of any source: transitions, or only states; and their contents at a glance."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from ...runtime.arrays import as_numbers
 from ...runtime.checks import integer
 from ...runtime.text import escaped_errors
 from ..accepted import LogLike, StatesLike
-from .finding import Columns, find_parts
-from .keys import NEEDED, missing
-from .numpy_files import open_npy
+from .keys import NEEDED, list_names, missing
+from .parts import Columns, find_parts
 from .replay_buffers import filled_rows
-from .sources import has_names, read_arrays
+from .sources import has_names, open_npy, read_arrays
 from .stored import StoredStates
 from .transitions import Transitions
+
+_COLUMNS_SHOWN = 40
 
 
 @escaped_errors()
@@ -58,17 +59,14 @@ def load_log(
             contextual bandit, whose every row is an episode.
 
     Raises:
-        FileNotFoundError: No such file.
-        ImportError: The extra that reads such files is not installed.
+        FileNotFoundError, ImportError: No such file, or the extra that reads it is not installed.
         MemoryError: The log is larger than the free memory.
-        TypeError: Not a source of the list above, or an array that does not hold numbers.
-        ValueError: The file is damaged, an array is missing or wrong, or two arrays contradict each other; names the
-            array and row.
+        TypeError, ValueError: Not a source of the list above; the file is damaged, an array is missing or wrong, or two
+            arrays contradict each other. Names the array and row.
 
     Warns:
-        UserWarning: Nothing shows where a time limit cut episodes; rows do not follow each other; terminal rows lead
-            on; an array that looks like ends is not read; rows of a buffer were not filled; or states lose their
-            differences in float32.
+        UserWarning: Something may be read wrong: time limits that nothing marks, rows that do not follow each other,
+            terminal rows that lead on, arrays that look like ends, rows that were not filled, or lost differences.
     """
     rows = None if rows is None else integer(1)("rows", rows)
     if isinstance(source, Transitions | StoredStates):
@@ -114,12 +112,10 @@ def load_states(states: StatesLike, *, columns: str | Sequence[str] | None = Non
         columns: Name of the array of states, or names of the columns that they consist of, if they have others.
 
     Raises:
-        FileNotFoundError: No such file.
-        ImportError: The extra that reads such files is not installed.
+        FileNotFoundError, ImportError: No such file, or the extra that reads it is not installed.
         MemoryError: The states are larger than the free memory.
-        TypeError: Not a source of the list above, or not numbers.
-        ValueError: The file is damaged or has no states; or they are empty, not a table, not finite or too large; names
-            the row.
+        TypeError, ValueError: Not a source of the list above; the file is damaged or has no states; or they are empty,
+            not a table, not finite or too large. Names the row.
     """
     if isinstance(states, StoredStates):
         return states
@@ -162,3 +158,40 @@ def thin(log: Transitions, rows: int) -> Transitions:
     lengths = np.diff(log.episodes)
     few = max(1, int(np.searchsorted(np.cumsum(lengths[drawn]), rows, side="right")))
     return log.take(np.sort(drawn[:few]))
+
+
+def describe(log: LogLike) -> str:
+    """Return what a log holds, in words: columns, episodes and their returns, and what was not read.
+
+    The log is read into memory. Without next states, returns omit the last reward of each episode that was cut.
+
+    Args:
+        log: What `sopr_fast.load_log` returns, or takes.
+
+    Raises:
+        ImportError, MemoryError, OSError, TypeError, ValueError: See `sopr_fast.load_log`.
+    """
+    import pandas
+
+    log = load_log(log)
+    states = log.states if isinstance(log, Transitions) else np.asarray(log)
+    columns = {f"state {i}": values for i, values in enumerate(states.T)}
+    if isinstance(log, Transitions):
+        columns |= {f"action {i}": values for i, values in enumerate(log.actions.T)} | {"reward": log.rewards}
+    statistics = [
+        (x.min(), x.max(), x.mean(dtype=np.float64), x.std(dtype=np.float64)) for x in map(np.asarray, columns.values())
+    ]
+    table = pandas.DataFrame(statistics, [*columns], ["low", "high", "mean", "std"])
+    lines = [f"rows: {len(states):,}"]
+    for part in ("state", "action"):
+        of_part = table[table.index.str.startswith(part)]
+        constant = [name.split()[1] for name in of_part.index[of_part["low"] == of_part["high"]]]
+        said = f" (constant: {list_names(constant)})" if constant else ""
+        lines += [f"{part} columns: {len(of_part)}{said}"] if len(of_part) else []
+    if isinstance(log, Transitions):
+        returns = np.add.reduceat(log.rewards.astype(np.float64), log.episodes[:-1])
+        lines.append(log.verdict)
+        lines.append(f"returns of episodes: {returns.min():.6g} to {returns.max():.6g}, mean {returns.mean():.6g}")
+    else:
+        lines.append("only states are read, since it has no rewards")
+    return "\n".join([*lines, table.to_string(float_format="{:.4g}".format, max_rows=_COLUMNS_SHOWN)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,11 @@ from typing import Any
 import numpy as np
 
 from ...runtime.pickles import SB3_RECORDS, SPACE_RECORDS, Record, RefusedError, read_pickle
-from ...runtime.text import printable
 from ...runtime.warn import warn
 from ..files import check_memory, check_regular
-from .arrays import Lazy, flatten, shape_of
+from .arrays import flatten, shape_of
 from .episode_files import is_list_of_dicts, join_dicts
 
-_log = logging.getLogger("sopr_fast")
 _RECORDS = (*SB3_RECORDS, *SPACE_RECORDS, "torch.device")
 _ARRAYS = ("observations", "actions", "rewards", "dones", "next_observations", "timeouts")
 _COPIES = 3  # of the file's bytes while it is read
@@ -88,27 +85,15 @@ def _of_buffer(buffer: Record, path: Path) -> dict[str, Any]:
     cut = cut[rows].astype(bool) if len(cut) == size else np.zeros_like(done)
     timeouts = cut.copy()
     timeouts[-1] |= ~done[-1]  # the next environment, or nothing, follows
-    kept = {key: values[rows] for key, values in arrays.items()}
-    result: dict[str, Any] = {key: _one_after_another(values) for key, values in kept.items()}
-
-    def terminals() -> np.ndarray:
-        if done.any() and not content.get("handle_timeout_termination"):
-            warn(
-                f"{path}: 'dones' are taken as terminals, since the buffer was filled with "
-                "handle_timeout_termination=False; if a time limit cut episodes, write the arrays to an .npz file and "
-                "add 'timeouts' for the steps it cut"
-            )
-        return _one_after_another(done & ~cut)
-
-    def actions() -> np.ndarray:
-        return _one_after_another(_unscaled(kept["actions"], content.get("action_space"), path))
-
-    stored_actions = result["actions"]
-    return result | {
-        "actions": Lazy(stored_actions.shape, stored_actions.dtype, actions),
-        "terminals": Lazy((done.size,), bool, terminals),
-        "timeouts": _one_after_another(timeouts),
-    }
+    if done.any() and not content.get("handle_timeout_termination"):
+        warn(
+            f"{path}: 'dones' are taken as terminals, since the buffer was filled with "
+            "handle_timeout_termination=False; if a time limit cut episodes, write the arrays to an .npz file and add "
+            "'timeouts' for the steps it cut"
+        )
+    kept = {key: values[rows] for key, values in arrays.items()} | {"terminals": done & ~cut, "timeouts": timeouts}
+    kept["actions"] = _unscaled(kept["actions"], content.get("action_space"), path)
+    return {key: _one_after_another(values) for key, values in kept.items()}
 
 
 def _unscaled(actions: np.ndarray, space: Any, path: Path) -> np.ndarray:
@@ -123,14 +108,13 @@ def _unscaled(actions: np.ndarray, space: Any, path: Path) -> np.ndarray:
         raise ValueError("damaged: its actions and its action space do not fit each other")
     if not np.isfinite([low, high]).all() or (np.all(low == -1) and np.all(high == 1)):
         return actions
-    bounds = f"from {low.min():g} to {high.max():g}"
     if (largest := np.abs(actions).max()) > 1 + _ROUNDING:
         warn(
             f"{path}: actions up to {largest:.3g} are taken as they are: Stable-Baselines3 stores actions of a space "
-            f"{bounds} scaled to [-1, 1]; if the environment got others, write the arrays to an .npz file"
+            f"from {low.min():g} to {high.max():g} scaled to [-1, 1]; if the environment got others, write the arrays "
+            "to an .npz file"
         )
         return actions
-    _log.info("%s: actions are scaled from [-1, 1] to the action space, %s", printable(path), bounds)
     return low + 0.5 * (actions + 1) * (high - low)
 
 

@@ -38,8 +38,7 @@ class Transitions:
         source: (N,) int64; rows of the steps in the user's data, of which some may have been dropped.
         source_count: Number of rows of the user's data, which an array of actions must have.
         log_probs: (N,) float32 log-probabilities of the actions under the policy that logged them, or None.
-        verdict: How many episodes there are, how they end and which arrays decided, in words.
-        unread: Names of arrays that look like ends of episodes and were not read.
+        verdict: How many episodes there are, how they end, which arrays decided, and which were not read, in words.
     """
 
     states: np.ndarray
@@ -53,7 +52,6 @@ class Transitions:
     source_count: int
     log_probs: np.ndarray | None = None
     verdict: str = ""
-    unread: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.states)
@@ -121,7 +119,6 @@ class Transitions:
             parts.count or 0,
             None if log_probs is None else log_probs[source],
             words,
-            parts.unread,
         )
 
 

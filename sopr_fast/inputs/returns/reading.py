@@ -71,11 +71,9 @@ def load_returns(source: ReturnsLike, names: Sequence[str] | None = None) -> pan
         names: Names of the policies, needed for the last two.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ImportError: A parquet file needs pyarrow.
-        TypeError: Returns or names are of the wrong type, or names are needed.
-        ValueError: A return is missing, repeated or no finite number, or a file has another layout; the message names
-            the policy or the file.
+        FileNotFoundError, ImportError: There is no such file, or a parquet file needs pyarrow.
+        TypeError, ValueError: Names are needed; or a return is missing, repeated or no finite number, or a file has
+            another layout. Names the policy or the file.
 
     Warns:
         UserWarning: Standard deviations have no number of rollouts; a column or second return looks like a deviation
@@ -262,40 +260,34 @@ def _table(names: list[str], parts: Mapping[str, list[Any]], where: str) -> pand
     """Return the table of returns from the cells of its columns, by part."""
     import pandas
 
-    cells = parts["return"]
-    returns = [_returns(name, cell, where) for name, cell in zip(names, cells, strict=True)]
-    columns = ["return", "error", "rollouts", "deviation"]
-    table = pandas.DataFrame(math.nan, pandas.Index(names, dtype=object, name="name"), columns)
-    for part in ("error", "rollouts", "deviation"):
-        if part in parts:
-            table[part] = [_number(name, x, part, where) for name, x in zip(names, parts[part], strict=True)]
-    table["return"] = [each.mean() for each in returns]
-    is_list = np.array([np.ndim(cell) > 0 for cell in cells], bool)
-    lists = [each for each, several in zip(returns, is_list, strict=True) if several]
-    table.loc[is_list, "rollouts"] = [len(each) for each in lists]
-    table.loc[is_list, "deviation"] = [each.std(ddof=1) if len(each) > 1 else math.nan for each in lists]
-    if len(lists) == max(len(names), _FEWEST_PAIRS) and all(
-        len(each) == 2 and 0 <= each[1] < abs(each[0]) / 2 for each in lists
-    ):
+    cells = pandas.DataFrame(parts, pandas.Index(names, dtype=object, name="name"), [*_COLUMNS][1:], dtype=object)
+    returns = pandas.Series(
+        [_returns(name, cell, where) for name, cell in cells["return"].items()], cells.index, dtype=object
+    )
+    known = returns.map(np.mean).notna()
+    cells, returns = cells[known], returns[known]
+    if cells.empty:
+        raise ValueError(f"{where}: no returns in it")
+    numbers = {
+        part: [_number(name, cell, part, where) for name, cell in cells[part].items()]
+        for part in ("error", "rollouts", "deviation")
+    }
+    table = pandas.DataFrame({"return": returns.map(np.mean)} | numbers, cells.index)
+    lists = returns[cells["return"].map(np.ndim) > 0]
+    table.loc[lists.index, "rollouts"] = lists.map(len)
+    table.loc[lists.index, "deviation"] = lists.map(lambda each: each.std(ddof=1) if len(each) > 1 else math.nan)
+    is_pair = lists.map(lambda each: len(each) == 2 and 0 <= each[1] < abs(each[0]) / 2)
+    if is_pair.all() and len(lists) == max(len(names), _FEWEST_PAIRS):
         warn(
             f"{where}: each policy has two returns, taken as those of two rollouts; the second ones look like standard "
             "deviations: if they are, pass a data frame of name, return, std and rollouts"
         )
-    table = table.dropna(subset="return")
-    if table.empty:
-        raise ValueError(f"{where}: no returns in it")
-    return table.assign(error=_errors(table, where))[["return", "error", "rollouts"]]
+    return table.assign(error=_errors(table, where))[["return", "error", "rollouts"]].astype(np.float64)
 
 
 def _errors(table: pandas.DataFrame, where: str) -> np.ndarray:
     """Return the standard errors (M,) of a table of returns, rollouts and errors or deviations, NaN where unknown."""
     rollouts, error, deviation = (table[part].to_numpy(copy=True) for part in ("rollouts", "error", "deviation"))
-    if (wrong := (rollouts < 1) | (rollouts % 1 > 0)).any():
-        row = int(np.argmax(wrong))
-        raise ValueError(
-            f"{where}: the rollouts of policy {table.index[row]!r} are {rollouts[row]:g}, expected a whole number, "
-            "1 or more, or an empty cell"
-        )
     if (unused := np.isnan(error) & np.isnan(rollouts) & ~np.isnan(deviation)).any():
         warn(
             f"{where}: standard deviations are ignored without the number of rollouts, for policies "
@@ -324,7 +316,7 @@ def _returns(name: str, cell: Any, where: str) -> np.ndarray:
 
 
 def _number(name: str, value: Any, part: str, where: str) -> float:
-    """Return a finite number, not negative unless it is a return; NaN where unknown."""
+    """Return a finite number that the part allows; NaN where unknown."""
     if value is None or str(value) in ("", "nan", "<NA>"):
         return math.nan
     plain = value.item() if hasattr(value, "item") and not np.ndim(value) else value
@@ -332,8 +324,9 @@ def _number(name: str, value: Any, part: str, where: str) -> float:
         number = float(plain) if isinstance(plain, Real | str) and not isinstance(plain, bool) else math.nan
     except (OverflowError, ValueError):
         number = math.nan
-    if not math.isfinite(number) or not (part == "return" or number >= 0):
-        expected = "a finite number" if part == "return" else "0 or more"
+    expected = {"return": "a finite number", "rollouts": "a whole number, 1 or more"}.get(part, "0 or more")
+    least = {"return": -math.inf, "rollouts": 1}.get(part, 0)
+    if not math.isfinite(number) or number < least or (part == "rollouts" and number % 1):
         shown = printable(str(value), NAME_WIDTH)
         raise ValueError(f"{where}: the {part} of policy {name!r} is {shown!r}, expected {expected}")
     return number
