@@ -243,7 +243,7 @@ def _archive(task: Task, work: Path) -> None:
 
 def _layers(actor: Actor) -> dict[str, np.ndarray]:
     """Return the layers as float16, the standardisation of the states folded into the first one."""
-    layers = [*actor._hidden, actor._mean]
+    layers = list(actor.layers)
     if (scaler := actor.standardisation) is not None:
         weight, bias = layers[0]
         weight = weight / scaler.std.float()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import torch
@@ -41,6 +41,7 @@ class Standardisation:
         return ((states.double() - self.mean) / self.std).clamp_(-self.clip, self.clip).float()
 
 
+@dataclass(eq=False, repr=False)
 class Actor(Policy):
     """A multilayer perceptron from states to actions.
 
@@ -69,40 +70,31 @@ class Actor(Policy):
         ValueError: `log_std` is missing, or widths do not fit the layers.
     """
 
-    state_dim: int
-    action_dim: int
+    name: str
+    layers: Sequence[Layer]
+    _: KW_ONLY
+    activation: str = "relu"
+    squash: bool = True
+    log_std: Layer | Tensor | None = None
+    log_std_bounds: tuple[float, float] = (-20, 2)
+    log_std_tanh: bool = False
+    stochastic: bool = False
+    standardisation: Standardisation | None = None
+    scale: Bounds | None = None
+    clip: Bounds | None = None
+    head: str = "action"
+    atoms: Tensor | None = None
+    state_dim: int = field(init=False)
+    action_dim: int = field(init=False)
 
-    def __init__(
-        self,
-        name: str,
-        layers: Sequence[Layer],
-        *,
-        activation: str = "relu",
-        squash: bool = True,
-        log_std: Layer | Tensor | None = None,
-        log_std_bounds: tuple[float, float] = (-20, 2),
-        stochastic: bool = False,
-        standardisation: Standardisation | None = None,
-        scale: Bounds | None = None,
-        clip: Bounds | None = None,
-        head: str = "action",
-        atoms: Tensor | None = None,
-        log_std_tanh: bool = False,
-    ):
-        if stochastic and log_std is None and head == "action":
-            raise ValueError(f"policy {name!r} has no log_std layer, so it cannot be stochastic")
-        self.name, self.head = name, head
-        self.activation, self.squash, self.stochastic = activation, squash, stochastic and head != "values"
-        self.standardisation, self.scale, self.clip = standardisation, scale, clip
-        self._hidden, self._mean = list(layers[:-1]), layers[-1]
-        self._log_std, self._log_std_bounds, self._log_std_tanh = log_std, log_std_bounds, log_std_tanh
-        self._atoms = atoms
-        self.state_dim = (self._hidden or [self._mean])[0][0].shape[1]
-        self.action_dim = self._mean[0].shape[0] // (1 if atoms is None else len(atoms))
-        self._check_widths()
-
-    def _check_widths(self) -> None:
-        log_std = self._log_std[1] if isinstance(self._log_std, tuple) else self._log_std
+    def __post_init__(self) -> None:
+        if self.stochastic and self.log_std is None and self.head == "action":
+            raise ValueError(f"policy {self.name!r} has no log_std layer, so it cannot be stochastic")
+        outputs, atoms = len(self.layers[-1][0]), 1 if self.atoms is None else len(self.atoms)
+        if outputs % atoms:
+            raise ValueError(f"policy {self.name!r}: {outputs} outputs are no multiple of {atoms} atoms")
+        self.state_dim, self.action_dim = self.layers[0][0].shape[1], outputs // atoms
+        log_std = self.log_std[1] if isinstance(self.log_std, tuple) else self.log_std
         states, scale, clip = self.standardisation, self.scale, self.clip
         for what, values, width in (
             ("standardisation", (states.mean, states.std) if states else (), self.state_dim),
@@ -112,10 +104,6 @@ class Actor(Policy):
         ):
             if wrong := [tuple(value.shape) for value in values if value.shape != (width,)]:
                 raise ValueError(f"policy {self.name!r}: {what} has shape {wrong[0]}, expected ({width},)")
-        if self._atoms is not None and len(self._mean[0]) % len(self._atoms):
-            raise ValueError(
-                f"policy {self.name!r}: {len(self._mean[0])} outputs are no multiple of {len(self._atoms)} atoms"
-            )
 
     def _output(self, states: Tensor, source: Tensor | None) -> Output:
         if states.shape[1] != self.state_dim:
@@ -124,44 +112,44 @@ class Actor(Policy):
         if self.head == "logits" and self.stochastic:
             return Output("discrete", mean.softmax(1))
         if self.head != "action":
-            if self._atoms is not None:
-                mean = mean.view(len(mean), self.action_dim, len(self._atoms)).softmax(2) @ self._atoms
+            if self.atoms is not None:
+                mean = mean.view(len(mean), self.action_dim, len(self.atoms)).softmax(2) @ self.atoms
             return Output("discrete", one_hot(mean.argmax(1), self.action_dim))
         action = mean.tanh() if self.squash else mean
         action = action if self.scale is None else self.scale.from_unit(action)
         action = action if self.clip is None else self.clip.clip(action)
         if log_std is None:
             return Output("action", action)
-        if self._log_std_tanh:
-            low, high = self._log_std_bounds
+        if self.log_std_tanh:
+            low, high = self.log_std_bounds
             log_std = low + 0.5 * (high - low) * (log_std.tanh() + 1)
-        std = log_std.clamp_(*self._log_std_bounds).exp_()
+        std = log_std.clamp_(*self.log_std_bounds).exp_()
         if self.scale is not None and not self.squash:
             mean, std = self.scale.from_unit(mean), std * (self.scale.high - self.scale.low) / 2
-        normal = dist.Normal(mean, std, validate_args=False)
-        return Output("gaussian", action, std, self._squashed(normal) if self.squash else normal, clip=self.clip)
+        distribution: dist.Distribution = dist.Normal(mean, std, validate_args=False)
+        if self.squash:
+            transforms: list[dist.Transform] = [dist.TanhTransform()]
+            if self.scale is not None:
+                lowest, highest = self.scale.low, self.scale.high
+                transforms.append(dist.AffineTransform((lowest + highest) / 2, (highest - lowest) / 2))
+            distribution = dist.TransformedDistribution(distribution, transforms, validate_args=False)
+        return Output("gaussian", action, std, distribution, clip=self.clip)
 
     def _last_layers(self, states: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return (N, outputs) each: the output of the last layer, and log standard deviations if stochastic."""
-        mean = states.new_empty(len(states), len(self._mean[0]))
+        *before, last = self.layers
+        mean = states.new_empty(len(states), len(last[0]))
         log_std = torch.empty_like(mean) if self.stochastic and self.head == "action" else None
         for first in range(0, len(states), _ROWS):
             rows = slice(first, first + _ROWS)
             hidden = states[rows] if self.standardisation is None else self.standardisation(states[rows])
-            for layer in self._hidden:
+            for layer in before:
                 hidden = ACTIVATIONS[self.activation](_linear(hidden, layer))
-            mean[rows] = _linear(hidden, self._mean)
+            mean[rows] = _linear(hidden, last)
             if log_std is not None:
-                assert self._log_std is not None
-                log_std[rows] = self._log_std if isinstance(self._log_std, Tensor) else _linear(hidden, self._log_std)
+                assert self.log_std is not None
+                log_std[rows] = self.log_std if isinstance(self.log_std, Tensor) else _linear(hidden, self.log_std)
         return mean, log_std
-
-    def _squashed(self, normal: dist.Normal) -> dist.Distribution:
-        transforms: list[dist.Transform] = [dist.TanhTransform()]
-        if self.scale is not None:
-            low, high = self.scale.low, self.scale.high
-            transforms.append(dist.AffineTransform((low + high) / 2, (high - low) / 2))
-        return dist.TransformedDistribution(normal, transforms, validate_args=False)
 
     def log_prob(self, states: Any, actions: Any, source: Tensor | None = None) -> Tensor:
         """Return the log density (N,) of actions; see `Policy.log_prob`.

@@ -18,16 +18,16 @@ from . import arrays
 from .actor import Actor
 from .options import Options
 from .policy import Policy
-from .readers import d3rlpy, programs, sb3, weight_files
+from .readers import d3rlpy, programs, sb3, weights
 
 Reader = Callable[[Path, Options], Sequence[Policy]]
 
 READERS: dict[str, Reader | None] = {  # None: the content determines the reader
-    ".npz": weight_files.read_npz,
+    ".npz": weights.read_npz,
     ".npy": arrays.read_npy,
     ".parquet": arrays.read_parquet,
     ".onnx": programs.read_onnx,
-    ".safetensors": weight_files.read_safetensors,
+    ".safetensors": weights.read_safetensors,
     ".d3": d3rlpy.read,
     **dict.fromkeys((".pkl", ".pickle", ".zip", ".pt", ".pth", ".pt2", ".cleanrl_model")),
 }
@@ -151,11 +151,11 @@ def _by_content(path: Path) -> Reader:
     elif head.startswith(b"\x93NUMPY"):
         return arrays.read_npy
     elif head[8:10] == b'{"':
-        return weight_files.read_safetensors
+        return weights.read_safetensors
     elif suffix in (".pt", ".pth", ".cleanrl_model"):
-        return weight_files.read_torch
+        return weights.read_torch
     elif suffix in (".pkl", ".pickle") or head.startswith(b"\x80"):
-        return weight_files.read_pickled
+        return weights.read_pickled
     raise ValueError(
         f"expected an .npz file of layers, an .npy or .parquet file of actions, or a policy in {', '.join(READERS)}; "
         "open others in Python, and pass a callable of states, or a frame or array of actions in every logged state"
@@ -174,5 +174,5 @@ def _by_members(members: list[str]) -> Reader | None:
     if any(name.startswith("code/") for name in inner):
         return programs.read_torchscript
     if "data.pkl" in inner:
-        return weight_files.read_torch
-    return weight_files.read_npz if all(name.endswith(".npy") for name in members) else None
+        return weights.read_torch
+    return weights.read_npz if all(name.endswith(".npy") for name in members) else None

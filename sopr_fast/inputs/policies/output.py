@@ -196,8 +196,7 @@ class _Reader:
 
     def error(self, text: str, wrong: Tensor | None = None, hint: str = "") -> ValueError:
         """Return the error of a value, at the first row of `wrong` (N,)."""
-        where = "" if wrong is None else f" at state row {_first(wrong, self.source)[1]}"
-        return ValueError(f"policy {self.name!r} returned {text}{where}{hint}")
+        return ValueError(f"policy {self.name!r} returned {text}{_at(wrong, self.source)}{hint}")
 
     def actions(self, actions: Tensor) -> Output:
         if not actions.is_floating_point():
@@ -287,16 +286,16 @@ class _Reader:
 
 def check_finite(name: str, values: Tensor, source: Tensor | None) -> None:
     """Raise ValueError if values (N, width) are not finite or too large, with the first such row of the user's data."""
-    valid = values.abs() < TOO_LARGE
-    if valid.all():
-        return
-    first, row = _first(~valid.all(1), source)
-    value = float(values[first][~valid[first]][0])
-    excess = f", which exceeds the supported magnitude {TOO_LARGE:g}" if math.isfinite(value) else ""
-    raise ValueError(f"policy {name!r} returned {value:g} at state row {row}{excess}")
+    wrong = ~(values.abs() < TOO_LARGE)
+    if wrong.any():
+        value = float(values[wrong][0])
+        excess = f", which exceeds the supported magnitude {TOO_LARGE:g}" if math.isfinite(value) else ""
+        raise ValueError(f"policy {name!r} returned {value:g}{_at(wrong.any(1), source)}{excess}")
 
 
-def _first(wrong: Tensor, source: Tensor | None) -> tuple[int, int]:
-    """Return the first of the marked rows, and its number in the user's data."""
+def _at(wrong: Tensor | None, source: Tensor | None) -> str:
+    """Return where the first of the marked rows lies in the user's data."""
+    if wrong is None:
+        return ""
     first = int(wrong.nonzero()[0])
-    return first, first if source is None else int(source[first])
+    return f" at state row {first if source is None else int(source[first])}"

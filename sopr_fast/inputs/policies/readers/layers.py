@@ -119,10 +119,9 @@ def _descend(names: list[str], prefix: str = "") -> tuple[list[str], str]:
 
 
 def _ordered(names: list[str], prefix: str, is_ordered: bool) -> Network:
-    groups: dict[str, list[_Place]] = {}
+    groups: dict[str, list[str]] = {}
     for name in names:
-        place = _Place.of(name)
-        groups.setdefault(place.stem, []).append(place)
+        groups.setdefault(_place(name)[0], []).append(name)
     roles = {stem: table.role_of(stem[len(prefix) :] if stem != prefix else "") for stem in groups}
     bodies, outputs = ([stem for stem in groups if roles[stem] in kinds] for kinds in (("", "body"), ("output",)))
     heads = [stem for stem in groups if roles[stem] not in ("", "body", "output", "log_std")]
@@ -134,48 +133,36 @@ def _ordered(names: list[str], prefix: str, is_ordered: bool) -> Network:
         raise ValueError(f"which of its networks acts is not clear among {list_names(list(groups))}: {_ASK}")
     if not is_ordered and max(len(bodies), len(outputs)) > 1:
         raise ValueError(f"the file does not keep the order of its layers {list_names(sorted(names))}: {_ASK}")
-    places = [place for stem in order for place in sorted(groups[stem], key=lambda place: place.number)]
+    layers = [name for stem in order for name in sorted(groups[stem], key=lambda name: _place(name)[1])]
     role = roles[order[-1]]
     return Network(
-        [place.name for place in places],
+        layers,
         role if role not in ("", "body") else table.role_of(prefix),
         prefix,
         is_chosen=any(part in table.AVERAGES for part in prefix.split(".")),
-        log_std=_only_log_std(place.name for stem in groups if roles[stem] == "log_std" for place in groups[stem]),
-        gap=_gap(places),
+        log_std=_only_log_std(name for stem in groups if roles[stem] == "log_std" for name in groups[stem]),
+        gap=_gap(layers),
     )
 
 
-@dataclass(frozen=True)
-class _Place:
-    """A layer's name in parts: "net.2" is number 2 in a sequence "net.", "l1" is 1 of "l", "net.1.fc" 1 of "net."."""
-
-    name: str
-    stem: str
-    number: int
-    is_in_sequence: bool
-
-    @classmethod
-    def of(cls, name: str) -> _Place:
-        block = re.fullmatch(r"(.*\.|)(\d+)\.(?:0|fc|lin|linear|layer|dense)", name)
-        if block is not None:  # a block has its activation in itself
-            return cls(name, block[1], int(block[2]), is_in_sequence=False)
-        stem = name.rstrip("0123456789")
-        digits = name[len(stem) :]
-        return cls(name, stem, int(digits or 0), is_in_sequence=digits != "" and stem[-1:] in ("", "."))
+def _place(name: str) -> tuple[str, int, bool]:
+    """Return a layer's stem, its number, and whether it is in an `nn.Sequential`: ("net.", 2, True) of "net.2"."""
+    if block := re.fullmatch(r"(.*\.|)(\d+)\.(?:0|fc|lin|linear|layer|dense)", name):
+        return block[1], int(block[2]), False  # a block has its activation in itself
+    stem = name.rstrip("0123456789")
+    return stem, int(name[len(stem) :] or 0), name != stem and stem[-1:] in ("", ".")
 
 
-def _gap(places: list[_Place]) -> str:
+def _gap(names: list[str]) -> str:
     """Return what the numbers in an `nn.Sequential` say of modules that are not one activation between two layers."""
-    for i, place in enumerate(places):
-        before = places[i - 1]
-        if not place.is_in_sequence:
-            continue
-        if i == 0 or before.stem != place.stem:
-            if place.number > 0:
-                return f"its first layer is {place.name}, and a state dict does not say what is before it"
-        elif (between := place.number - before.number - 1) != 1:
-            return f"layers {before.name} and {place.name} have {between} modules between them, expected one activation"
+    before, previous = "", ("\n", 0, False)
+    for name, place in zip(names, map(_place, names), strict=True):
+        stem, number, is_in_sequence = place
+        if is_in_sequence and previous[0] != stem and number > 0:
+            return f"its first layer is {name}, and a state dict does not say what is before it"
+        if is_in_sequence and previous[0] == stem and (between := number - previous[1] - 1) != 1:
+            return f"layers {before} and {name} have {between} modules between them, expected one activation"
+        before, previous = name, place
     return ""
 
 

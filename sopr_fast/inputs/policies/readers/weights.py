@@ -1,44 +1,103 @@
-"""Actors from the arrays of any file of weights, by the table of names and the options."""
+"""Actors from files of weights (`torch.save`, safetensors, NumPy, pickles), by the table of names and the options."""
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load
 from torch import Tensor
 
+from ....runtime.archives import open_archive, read_members
+from ....runtime.files import read_regular
+from ....runtime.pickles import RefusedError, read_pickle, read_weights
+from ....runtime.tensor_files import is_own
 from ....runtime.text import printable
 from ....runtime.warn import warn
-from ...logs.keys import list_names
+from ...logs.keys import KEYS, check_is_policy, list_names
 from ..actor import ACTIVATIONS, Actor, Layer, Standardisation
-from ..callables import RECURRENT
+from ..callables import RECURRENT, acts
 from ..options import DISCRETE, HEADS, Options
 from ..output import Bounds
+from ..policy import Policy
 from . import names as table
 from .layers import Network, find_network, flatten, floats, layer, perceptron
+from .programs import with_head
 
 Side = Mapping[str, Any]  # the arrays that are no critic's, target's or optimiser's
 
 
-def from_weights(path: Path, content: Any, options: Options, *, is_ordered: bool = True) -> list[Actor]:
-    """Return the actor in a state dict, a checkpoint that contains one, or other named arrays.
+def read_torch(path: Path, options: Options) -> Sequence[Policy]:
+    """Read the policy in a state dict, a checkpoint, or, with trust, a pickled module."""
+    try:
+        weights = read_weights(path)
+    except RefusedError as error:
+        if re.search(r"names (gym|gymnasium)\.spaces", str(error)):
+            raise ValueError(
+                "what policy.save of Stable-Baselines3 wrote, without the policy's class: save the model by model.save"
+            ) from error
+        if not options.trust:
+            raise RefusedError(f"{error}; trust=True (--trust) opens it as code, if you trust its maker") from error
+        weights = torch.load(path, map_location="cpu", weights_only=False)
+        if acts(weights):
+            return [with_head(weights, options, is_program=False)]
+    return _from_weights(path, weights, options)
 
-    Args:
-        path: The file.
-        content: What it holds: mappings from names to arrays, numbers, text and such mappings.
-        options: What the file does not say.
-        is_ordered: Whether the arrays are in the order of their definition.
 
-    Raises:
-        ValueError: There is no actor of linear layers, or what it returns is not clear; the message names the option.
+def read_safetensors(path: Path, options: Options) -> Sequence[Policy]:
+    """Read the actor in a safetensors file. The file is not mapped, since overwriting it would end the process."""
+    data = read_regular(path)
+    if is_own(data):
+        raise ValueError(
+            "a model, subsets or a checkpoint of sopr_fast, not a policy: move it out of the folder of policies, "
+            "or name the files"
+        )
+    return _from_weights(path, load(data), options, is_ordered=False)
 
-    Warns:
-        UserWarning: What scales its states or actions may be missing.
-    """
+
+def read_pickled(path: Path, options: Options) -> Sequence[Policy]:
+    """Read the actor in a pickle of arrays, such as those of D4RL."""
+    try:
+        return _from_weights(path, read_pickle(path), options)
+    except RefusedError as error:
+        raise RefusedError(f"{error}; open it in Python and pass what acts") from error
+
+
+def read_npz(path: Path, options: Options) -> Sequence[Policy]:
+    """Read an actor, or a stack of them; by default, layers act by ReLU and the action goes through tanh."""
+    with open_archive(path) as archive:
+        names = [name.removesuffix(".npy") for name in archive.namelist()]
+        if not any(name.endswith(".weight") for name in names):
+            check_is_policy(set(names) - {*KEYS["actions"]})
+        members = read_members(archive, [f"{name}.npy" for name in names if table.is_read(name)])
+    arrays: dict[str, Any] = dict.fromkeys(names)
+    for name, content in members.items():
+        arrays[name.removesuffix(".npy")] = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
+    options = replace(options, activation=options.activation or "relu", squash=options.squash or "tanh")
+    layers = {key: value for key, value in arrays.items() if key.endswith((".weight", ".bias"))}
+    stacked = [key for key, value in layers.items() if value.ndim > 1 + key.endswith(".weight")]
+    if not stacked:
+        return _from_weights(path, arrays, options)
+    counts = {len(value) for value in layers.values()}
+    if len(counts) > 1 or len(stacked) < len(layers):
+        shapes = ", ".join(f"{key} {value.shape}" for key, value in sorted(layers.items()))
+        raise ValueError(f"its arrays are not layers of one number of stacked policies: {shapes}")
+    actors: list[Policy] = []
+    for i in range(counts.pop()):
+        own = arrays | {key: value[i] for key, value in layers.items()}
+        actors += _from_weights(path, own, replace(options, name=f"{options.name}-{i:03d}"))
+    return actors
+
+
+def _from_weights(path: Path, content: Any, options: Options, *, is_ordered: bool = True) -> list[Actor]:
+    """Return the actor in named arrays, nested or not, which may be in the order of their definition."""
     arrays = flatten(content)
     if any(table.is_part_of(key, table.RECURRENT) for key in arrays if not _is_elsewhere(key)):
         raise ValueError(RECURRENT)
@@ -60,34 +119,27 @@ def from_weights(path: Path, content: Any, options: Options, *, is_ordered: bool
         )
     if form.warning and standardisation is None:
         warn(f"{printable(path)}: {form.warning}")
+    shared: dict[str, Any] = {"activation": activation, "standardisation": standardisation}
+    shared["stochastic"] = options.stochastic
+    if head in DISCRETE:
+        atoms = next((floats(side, key) for key in side if key.split(".")[-1] == "atoms"), None)
+        kind = "values" if head == "values" else "logits"  # a softmax has no weights
+        actor = Actor(options.name, layers, squash=False, head=kind, atoms=atoms, **shared)
+        if actor.action_dim == 1:
+            raise ValueError(f"its last layer {network.layers[-1]!r} has one output, expected one for each action")
+        return [actor]
     if head == "mean_log_std":
         if spread is not None:
             raise ValueError("its log standard deviations lie apart from its means: leave head='mean_log_std' out")
         layers, spread = _halves(layers, side)
-    if head in DISCRETE:
-        spread = scale = None
-    is_layer = isinstance(spread, tuple)
-    atoms = [floats(side, key) for key in side if key.split(".")[-1] == "atoms" and head == "values"]
-    if options.stochastic and spread is None and head not in DISCRETE:
+    if options.stochastic and spread is None:
         why = "'sigma' may be a logarithm or not" if any("sigma" in key for key in side) else "no log_std in it"
         raise ValueError(f"its standard deviations are not known ({why}): load it without stochastic")
-    actor = Actor(
-        options.name,
-        layers,
-        activation=activation,
-        squash=squash == "tanh",
-        scale=scale,
-        log_std=spread,
-        log_std_bounds=form.log_std_bounds if is_layer else (-math.inf, math.inf),
-        log_std_tanh=form.log_std_tanh and is_layer,
-        stochastic=options.stochastic,
-        standardisation=standardisation,
-        head="action" if head not in DISCRETE else "values" if head == "values" else "logits",
-        atoms=atoms[0] if atoms else None,
-    )
-    if head in DISCRETE and actor.action_dim == 1:
-        raise ValueError(f"its last layer {network.layers[-1]!r} has one output, expected one for each action")
-    return [actor]
+    if isinstance(spread, tuple):
+        shared |= {"log_std_bounds": form.log_std_bounds, "log_std_tanh": form.log_std_tanh}
+    else:
+        shared["log_std_bounds"] = (-math.inf, math.inf)
+    return [Actor(options.name, layers, squash=squash == "tanh", scale=scale, log_std=spread, **shared)]
 
 
 def _ndim(value: Any) -> int:
