@@ -217,6 +217,9 @@ def test_models_of_stable_baselines3(tmp_path, name):
     for source in (tmp_path, {"model": model}):
         policy = load(source, **({} if given else TRUST))["model"]
         np.testing.assert_allclose(policy(states), expected, atol=1e-5)
+    if not given:
+        with pytest.raises(ValueError, match="acts by its means: load it without stochastic"):
+            load(tmp_path, stochastic=True, **TRUST)
 
 
 OTHERS = {  # … of d3rlpy
@@ -237,6 +240,8 @@ def test_models_of_d3rlpy(tmp_path, kind):
     with pytest.raises(ValueError, match=rf"model\.d3: .*{message}"):
         load(tmp_path)
     states = np.random.default_rng(0).random((9, *shape), np.float32)
+    with pytest.raises(ValueError, match="acts by its means: load it without stochastic"):
+        load(tmp_path, trust=True, stochastic=True)
     for source in (tmp_path, {"model": model}):
         actions = load(source, trust=True)["model"](states.reshape(9, -1))
         if kind in ("BEAR", "CRR"):  # they draw a hundred actions for each

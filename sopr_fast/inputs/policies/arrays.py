@@ -45,11 +45,7 @@ class ArrayPolicy(Policy):
                 raise ValueError(f"policy {name!r} has shape {tuple(part.shape)}, expected (states, action width)")
 
     def check_rows(self, states_count: int) -> None:
-        """Check that the arrays have a row for each state of the user's data.
-
-        Raises:
-            ValueError: One has another number of rows.
-        """
+        """Raise ValueError if an array has not a row for each state of the user's data."""
         for part in self._parts:
             if len(part) != states_count:
                 raise ValueError(

@@ -75,23 +75,40 @@ def adapt(name: str, item: Any, action_count: int | None = None, *, statistics: 
     Warns:
         UserWarning: It needs masks of actions.
     """
+    policy, act = getattr(item, "policy", item), item
+    shape: tuple[int, ...] = ()
+    count = None
+    is_recurrent = hasattr(policy, "lstm_actor") or hasattr(policy, "lstm_hidden_state_shape")
     try:
-        policy = getattr(item, "policy", item)
-        is_recurrent = hasattr(policy, "lstm_actor") or hasattr(policy, "lstm_hidden_state_shape")
         if is_recurrent or hasattr(item, "as_stateful_wrapper"):
             raise ValueError(RECURRENT)
-        if callable(getattr(item, "get_action_type", None)) and hasattr(item, "impl"):
-            return _of_d3rlpy(name, item, action_count)
-        if hasattr(item, "observation_space") and hasattr(item, "action_space") and hasattr(item, "predict"):
-            return _of_stable_baselines3(name, item, action_count, statistics)
+        if callable(getattr(item, "predict", None)):
+            act = _predict_of(item)
+            if hasattr(item, "get_action_type") and hasattr(item, "impl"):  # d3rlpy
+                shape = item.observation_shape or ()
+                count = item.action_size if item.get_action_type().name == "DISCRETE" else None
+            elif hasattr(item, "observation_space") and hasattr(item, "action_space"):  # Stable-Baselines3
+                check_spaces(item.observation_space, item.action_space)
+                warn_of_masks(name, policy)
+                shape = shape_of(item.observation_space)
+                count = int(item.action_space.n) if type(item.action_space).__name__ == "Discrete" else None
+                if statistics is None and hasattr(item, "get_vec_normalize_env"):
+                    statistics = item.get_vec_normalize_env()
+        elif isinstance(item, nn.Module):
+            act = _forward_of(item)
     except ValueError as error:
         raise ValueError(f"policy {name!r} cannot be used: {error}") from None
-    call = item
-    if callable(getattr(item, "predict", None)):
-        call = _predict_of(item)
-    elif isinstance(item, nn.Module):
-        call = _forward_of(item)
-    return Called(name, call, item, action_count)
+    is_standardised = statistics is not None and statistics.norm_obs
+
+    def call(states: np.ndarray) -> Any:
+        observations = states.reshape(len(states), *shape) if len(shape) > 1 else states
+        actions = act(statistics.normalize_obs(observations) if is_standardised else observations)
+        return np.reshape(actions, (len(states), -1)) if shape and np.ndim(actions) > 2 else actions
+
+    count = count if action_count is None else action_count
+    called = Called(name, call, item, count, math.prod(shape) if shape else None)
+    called.normalisation = "its VecNormalize" if is_standardised else None
+    return called
 
 
 def _predict_of(item: Any) -> Callable[[np.ndarray], Any]:
@@ -101,55 +118,20 @@ def _predict_of(item: Any) -> Callable[[np.ndarray], Any]:
         if "deterministic" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
             arguments["deterministic"] = True
 
-    def call(states: np.ndarray) -> Any:
+    def act(states: np.ndarray) -> Any:
         value = item.predict(states, **arguments)
         return value[0] if type(value) is tuple and value else value  # the action, and the state of a memory
 
-    return call
+    return act
 
 
 def _forward_of(module: nn.Module) -> Callable[[np.ndarray], Any]:
-    def call(states: np.ndarray) -> Any:
+    def act(states: np.ndarray) -> Any:
         tensors = chain(module.parameters(), module.buffers())
         like = next((tensor for tensor in tensors if tensor.is_floating_point()), torch.empty(0, device="cpu"))
         return module(torch.from_numpy(states).to(like.device, like.dtype))
 
-    return call
-
-
-def _of_stable_baselines3(name: str, item: Any, action_count: int | None, statistics: Any) -> Called:
-    """Return the policy of an algorithm, or of the policy in it, on states that its `VecNormalize` standardises."""
-    space = item.action_space
-    check_spaces(item.observation_space, space)
-    warn_of_masks(name, getattr(item, "policy", item))
-    shape, predict = shape_of(item.observation_space), _predict_of(item)
-    if statistics is None and hasattr(item, "get_vec_normalize_env"):
-        statistics = item.get_vec_normalize_env()
-    is_standardised = statistics is not None and statistics.norm_obs
-
-    def call(states: np.ndarray) -> Any:
-        observations = states.reshape(len(states), *shape) if len(shape) > 1 else states
-        if is_standardised:
-            observations = statistics.normalize_obs(observations)
-        actions = predict(observations)
-        return actions if np.ndim(actions) < 3 else np.reshape(actions, (len(states), -1))
-
-    if action_count is None and type(space).__name__ == "Discrete":
-        action_count = int(space.n)
-    called = Called(name, call, item, action_count, math.prod(shape) if shape else None)
-    called.normalisation = "its VecNormalize" if is_standardised else None
-    return called
-
-
-def _of_d3rlpy(name: str, item: Any, action_count: int | None) -> Called:
-    shape = item.observation_shape or ()
-    if action_count is None and item.get_action_type().name == "DISCRETE":
-        action_count = item.action_size
-
-    def call(states: np.ndarray) -> Any:
-        return item.predict(states.reshape(len(states), *shape))
-
-    return Called(name, call, item, action_count, math.prod(shape) if shape else None)
+    return act
 
 
 @contextlib.contextmanager
@@ -193,9 +175,8 @@ def warn_of_masks(name: str, policy: Any) -> None:
     """Warn if the class of a policy of sb3-contrib, or its full name, is of those that need masks of actions."""
     if "maskable" in (policy if isinstance(policy, str) else type(policy).__module__):
         warn(
-            f"policy {name!r}: it chooses among the actions that an environment allows, which the states do not tell: "
-            "all are taken as allowed. If masks matter, pass a callable of states that calls predict with action_masks "
-            f"({_WHERE})"
+            f"policy {name!r}: it needs masks of actions, which the states do not tell: all are taken as allowed. If "
+            f"they are not, pass a callable of states that calls predict with action_masks ({_WHERE})"
         )
 
 

@@ -20,11 +20,7 @@ from .policy import Policy
 
 
 class Policies(dict[str, Policy]):
-    """Policies by name, in the order given; see `load`.
-
-    Attributes:
-        in_memory: Whether the user chose their order. Returns and groups of policies from files need names.
-    """
+    """Policies by name, in the order given, which the user chose if they are `in_memory`; see `load`."""
 
     def __init__(self, policies: Iterable[Policy], *, in_memory: bool = True) -> None:
         super().__init__((policy.name, policy) for policy in policies)
@@ -35,11 +31,7 @@ class Policies(dict[str, Policy]):
         return Policies((self[name] for name in names), in_memory=self.in_memory)
 
     def for_log(self, states_count: int) -> list[Policy]:
-        """Return the policies, after a check that arrays of actions have a row for each state of the log.
-
-        Raises:
-            ValueError: An array has another number of rows.
-        """
+        """Return the policies, or raise ValueError if an array of actions has no row for each state of the log."""
         for policy in self.values():
             if isinstance(policy, ArrayPolicy):
                 policy.check_rows(states_count)

@@ -86,14 +86,8 @@ class Policy(ABC):
     ) -> Tensor:
         """Sample one action per state, (N, dim_a), one-hot if discrete; a deterministic policy returns its own action.
 
-        Torch distributions, which policies may return and which an `Actor` builds, sample from torch's global
-        generator. It is seeded for the call and restored afterwards; meanwhile no other thread may use it except
-        through this method.
-
-        Args:
-            states: (N, dim_s) array or tensor.
-            generator: Source of the seed; torch's global generator if None.
-            source: See the class.
+        The seed is drawn from `generator`, or torch's global one if None. Torch distributions sample from the global
+        generator, which is restored afterwards; no other thread may use it meanwhile except through this method.
         """
         output = self.output(states, source)
         return output.mean if output.density() is None else output.sample(_seed(generator))

@@ -46,6 +46,8 @@ def read(path: Path, options: Options) -> Sequence[Policy]:
     except RefusedError as error:
         if not options.trust:
             raise RefusedError(f"{error}; trust=True (--trust) lets d3rlpy open it, code included") from error
+    if options.stochastic:
+        raise ValueError("what its library opens acts by its means: load it without stochastic")
     return [adapt(options.name, library("d3rlpy", "d3rlpy").load_learnable(str(path)), options.action_count)]
 
 

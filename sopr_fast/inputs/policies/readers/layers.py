@@ -66,16 +66,10 @@ def flatten(content: Any) -> dict[str, Any]:
 def find_network(
     arrays: Arrays, actor: str | None = None, order: Sequence[str] | None = None, *, is_ordered: bool = True
 ) -> Network:
-    """Return the actor's network, whose names begin with `actor` or which the table of names finds.
+    """Return the actor's network among arrays by dotted names, or raise ValueError if it is not clear.
 
-    Args:
-        arrays: Arrays by dotted names; see `flatten`.
-        actor: What the actor's names begin with, or None to find it by the table of names.
-        order: The layers in order, or None to order them by number and by the table.
-        is_ordered: Whether the arrays are in the order of their definition.
-
-    Raises:
-        ValueError: There is no network, several may be the actor, or the order of the layers is not clear.
+    Its names begin with `actor`, or the table of names finds it. Its layers have the given `order`, or that of their
+    numbers and of the table; layers without numbers are in the order of the arrays, if these are ordered.
     """
     linear = [
         key.removesuffix(".weight")

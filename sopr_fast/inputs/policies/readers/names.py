@@ -35,9 +35,7 @@ HEADS = {  # what the name of the last layer says of its output
     "mean": re.compile(rf"{_OF}(mu|means?|loc){_KIND}"),
     "logits": re.compile(rf"{_OF}logits?{_KIND}"),
     "probabilities": re.compile(rf"{_OF}prob(s|abilit(y|ies))?{_KIND}"),
-    "values": re.compile(
-        rf"{CRITIC.pattern}|adv(antage)?s?{_KIND}"
-    ),  # the largest advantage is that of the largest value
+    "values": re.compile(rf"{CRITIC.pattern}|adv(antage)?s?{_KIND}"),  # the largest advantage has the largest value
     "output": re.compile(rf"((last|final)_)?(fc|actor|action|policy|pi|out(put)?|last|final|head){_KIND}"),
 }
 SPREAD = re.compile(

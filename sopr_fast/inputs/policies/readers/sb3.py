@@ -64,6 +64,8 @@ def read(path: Path, options: Options) -> Sequence[Policy]:
             raise RefusedError(
                 f"{error}; trust=True (--trust) lets stable-baselines3 open it, code included"
             ) from error
+    if options.stochastic:
+        raise ValueError("what its library opens acts by its means: load it without stochastic")
     return [_opened(path, statistics, options)]
 
 
