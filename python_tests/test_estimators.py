@@ -85,8 +85,8 @@ def test_estimates_do_not_depend_on_the_other_policies(method, log):
 @pytest.mark.parametrize(
     ("name", "phases"),
     [
-        ("fqe", ["acting", "coverage", "FQE", "evaluating"]),
-        ("behaviour-q", ["coverage", "SARSA critic", "evaluating"]),
+        ("fqe", ["acting", "FQE", "evaluating"]),
+        ("behaviour-q", ["SARSA critic", "evaluating"]),
         ("dual-dice", ["acting", "DualDICE", "evaluating"]),
         ("importance-weighting", ["behaviour", "weighting"]),
         ("simulator", ["simulator", "rolling out"]),
@@ -147,37 +147,26 @@ def test_policies_see_at_most_a_batch_of_states(name, log):
 
 
 @pytest.mark.parametrize("name", ["fqe", "behaviour-q", "dual-dice", "simulator"])
-def test_units_of_actions_change_nothing(name, log):
-    """A column that is always 0 changes nothing either."""
-
-    def values(unit):
-        policies = {name: lambda s, p=policy: np.pad(unit * p(s), ((0, 0), (0, 1))) for name, policy in gains().items()}
-        actions = np.float32(unit * np.pad(log.actions, ((0, 0), (0, 1))))
-        return METHODS[name].estimate(policies, with_other(log, actions=actions)).values
-
-    np.testing.assert_array_equal(values(2.0**-13), values(2.0))
-
-
-@pytest.mark.parametrize("name", ["fqe", "behaviour-q", "dual-dice", "simulator"])
-def test_values_are_in_the_units_of_rewards(name, log):
-    unit = 2.0**-40
-    values = METHODS[name].estimate(gains(), log).values
-    scaled = METHODS[name].estimate(gains(), with_other(log, rewards=np.float32(unit) * log.rewards)).values
-    np.testing.assert_allclose(scaled / unit, values, rtol=1e-4)
-
-
-@pytest.mark.parametrize("name", ["fqe", "simulator"])
-def test_units_of_states_change_nothing(name, log):
-    """Nor does a column that is constant up to the rounding of float32."""
+def test_values_are_in_the_units_of_rewards_whatever_those_of_states_and_actions(name, log):
+    """Columns that are always 0, or constant up to the rounding of float32, change nothing either."""
     constant = np.where(np.arange(len(log)) % 2, 3.0, np.nextafter(np.float32(3), np.float32(4)))[:, None]
 
-    def values(unit):
-        policies = {name: lambda s, p=policy: p(s[:, :2] / unit) for name, policy in gains().items()}
-        states, following = np.c_[log.states, constant], np.c_[log.next_states, np.roll(constant, -1)]
-        scaled = with_other(log, states=np.float32(unit * states), next_states=np.float32(unit * following))
-        return METHODS[name].estimate(policies, scaled).values
+    def values(state, action, reward):
+        def act(policy):
+            return lambda states: np.pad(action * policy(states[:, :2] / state), ((0, 0), (0, 1)))
 
-    np.testing.assert_allclose(values(2.0**-40), values(1.0), rtol=1e-4)
+        parts = {
+            "states": state * np.c_[log.states, constant],
+            "next_states": state * np.c_[log.next_states, np.roll(constant, -1)],
+            "actions": action * np.pad(log.actions, ((0, 0), (0, 1))),
+            "rewards": reward * log.rewards,
+        }
+        scaled = with_other(log, **{part: np.float32(array) for part, array in parts.items()})
+        return METHODS[name].estimate({name: act(policy) for name, policy in gains().items()}, scaled).values / reward
+
+    expected = values(1.0, 2.0, 1.0)
+    np.testing.assert_array_equal(values(1.0, 2.0**-13, 1.0), expected)
+    np.testing.assert_allclose(values(2.0**-40, 2.0, 2.0**-40), expected, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["fqe-ensemble", "behaviour-q"])
@@ -315,8 +304,8 @@ def test_a_log_of_one_row_is_refused_where_rows_are_held_out(name):
 
 @pytest.mark.parametrize("std", [None, 0.3], ids=["deterministic", "stochastic"])
 @pytest.mark.parametrize("method", EVERY.values(), ids=EVERY)
-def test_runs_on_each_device(method, std, log, device, tmp_path):
-    with sopr_fast.options(device=device):
+def test_cuda_gives_the_values_of_the_cpu(method, std, log, cuda, tmp_path):
+    with sopr_fast.options(device=cuda):
         values = method.estimate(gains(std=std), log, checkpoint=tmp_path / "run", **KNOWN).values
     expected = method.estimate(gains(std=std), log, **KNOWN).values
     assert np.linalg.norm(values - expected) <= 1e-2 * np.linalg.norm(expected)

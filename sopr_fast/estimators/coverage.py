@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from ..ranking.estimates import warn_about
-from ..runtime.progress import progress_bar
 from .log import Log
 from .policy_actions import PolicyActions
 
@@ -56,10 +55,8 @@ def _nearest(log: Log, rows: Tensor, candidates: Tensor) -> Tensor:
     """Return the rows (B, k) among the candidates whose states are nearest to those of `rows` (B,), without itself."""
     states, count = log.states(candidates), min(_NEIGHBOURS, max(1, len(candidates) - 1))
     nearest = []
-    with progress_bar(len(rows), "coverage", "state") as bar:
-        for chunk in rows.split(max(1, _CHUNK // len(candidates))):
-            distances = torch.cdist(log.states(chunk), states)
-            distances[chunk[:, None] == candidates] = torch.inf
-            nearest.append(candidates[distances.topk(count, largest=False).indices])
-            bar.update(len(chunk))
+    for chunk in rows.split(max(1, _CHUNK // len(candidates))):
+        distances = torch.cdist(log.states(chunk), states)
+        distances[chunk[:, None] == candidates] = torch.inf
+        nearest.append(candidates[distances.topk(count, largest=False).indices])
     return torch.cat(nearest)
