@@ -1,7 +1,6 @@
 """Run the code of a documentation page, and compare what it prints.
 
-- `python` blocks run in order and share variables. One with a title, or with a name in its first line (`# work.py`), is
-  a file: it is written to the working folder.
+- `python` blocks run in order and share variables. One with a title is a file, written to the working folder.
 - `sh` blocks run line by line: `sopr-fast …` and `python …`. Of other commands only the words are checked, since they
   install, build or need several machines: targets of make, extras of pip, files of the repository.
 - A `text` block below is what the block above prints. Numbers with a decimal point are not compared, nor is the width
@@ -48,7 +47,7 @@ def blocks(page: Path) -> list[Block]:
     """Return the blocks of a page in order."""
     text = page.read_text()
     return [
-        Block(match[1], match[2] or _name(match[3]), match[3], text.count("\n", 0, match.start(3)))
+        Block(match[1], match[2] or "", match[3], text.count("\n", 0, match.start(3)))
         for match in BLOCK.finditer(text)
         if _is_installed(re.search(r"<!-- block needs: (\w+) -->\n$", text[: match.start()]))
     ]
@@ -56,12 +55,6 @@ def blocks(page: Path) -> list[Block]:
 
 def _is_installed(needed: re.Match[str] | None) -> bool:
     return needed is None or importlib.util.find_spec(needed[1]) is not None
-
-
-def _name(text: str) -> str:
-    """Return the name of the file that a block is, by its first line; "" if it is none."""
-    named = re.match(r"# (\w+\.py)\b", text)
-    return named[1] if named else ""
 
 
 def needs(page: Path) -> list[str]:

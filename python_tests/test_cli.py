@@ -168,15 +168,6 @@ def test_ctrl_c_says_how_to_resume(files, capsys, monkeypatch):
     assert fit("--checkpoint", "run") == 0
 
 
-def test_ctrl_c_before_training_is_one_line(files, capsys, monkeypatch):
-    def interrupted(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("sopr_fast.sopr.fitting.probe", interrupted)
-    assert fit() == 130
-    assert capsys.readouterr().err == "sopr-fast: interrupted\n"
-
-
 def test_hostile_names_are_escaped_everywhere_but_in_json(trained, capsys):
     files = trained
     hostile = "\x1b[2J\u202eevil"

@@ -32,39 +32,22 @@ def checkpoints(tmp_path_factory):
     return folder
 
 
-def reshape(prefix):
-    """Return a change that gives the first tensor of a prefix one element more."""
-
-    def change(tensors):
-        name = next(name for name in sorted(tensors) if name.startswith(prefix))
-        tensors[name] = torch.zeros(tensors[name].numel() + 1)
-
-    return change
+CHANGES = {  # of the first tensor of a prefix
+    "dropped": lambda tensors, name: tensors.pop(name),
+    "longer": lambda tensors, name: tensors.update({name: torch.zeros(tensors[name].numel() + 1)}),
+    "another": lambda tensors, name: tensors.update({f"{name.partition('.')[0]}.99.step": torch.zeros(1)}),
+}
 
 
-def drop(prefix):
-    """Return a change that drops the first tensor of a prefix."""
-    return lambda t: t.pop(next(name for name in sorted(t) if name.startswith(prefix)))
-
-
+@pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize(
-    ("run", "change", "message"),
-    [
-        *((run, lambda t: t.update({"adam.99.step": torch.zeros(1)}), "unknown tensor .99.step") for run in RUNS),
-        *((run, reshape("adam."), "tensor .0.mean. must be torch.float32") for run in RUNS),
-        *((run, drop("adam."), "no tensor .0.mean") for run in RUNS),
-        (fit, reshape("model."), "RuntimeError: Error.* in loading state_dict"),
-        (fit, drop("model."), "RuntimeError: Error.* in loading state_dict"),
-        (fit, reshape("best."), "tensor '.*' must be"),
-        (fit, drop("best."), "no tensor"),
-        (estimate, reshape("trained."), "tensor '.*' must be"),
-        (estimate, drop("trained."), "no tensor"),
-    ],
+    ("run", "prefix"),
+    [(fit, "adam."), (fit, "model."), (fit, "best."), (estimate, "adam."), (estimate, "trained.")],
 )
-def test_damaged_checkpoints_are_refused(run, change, message, checkpoints, tmp_path):
+def test_damaged_checkpoints_are_refused(run, prefix, change, checkpoints, tmp_path):
     path = tmp_path / "run"
     tensors, description = load_tensors(checkpoints / run.__name__, RUNS[run])
-    change(tensors)
+    CHANGES[change](tensors, next(name for name in sorted(tensors) if name.startswith(prefix)))
     save_tensors(path, tensors, RUNS[run], description)
-    with pytest.raises(ValueError, match=rf"^{path} is damaged: {message}"):
+    with pytest.raises(ValueError, match=rf"^{path} is damaged: .*(tensor '|state_dict)"):
         run(path)
