@@ -43,7 +43,7 @@ def torch_file(content):
 KEYS = b"".join(b"\x8a\x0c" + (i * (2**61 - 1)).to_bytes(12, "little") + b"K\x00" for i in range(1, 30_000))
 COLLIDING = b"\x80\x02}(" + KEYS + b"u."
 REPEATED = "repeats values until they are far larger than the file"
-KEY = "a key that is neither text nor a small integer"
+KEY = "a key that is neither text nor a number, or too large"
 TEXT = b"X\x20\xa1\x07\x00" + b"a" * 500_000 + b"q\x000"
 
 
@@ -70,7 +70,7 @@ BOMBS = {
         b"K\x00))tR.",
         "a tensor of another kind|names torch",
     ),
-    "keys of floats": (pickle.dumps({0.5: 0}), KEY),
+    "keys of floats": (pickle.dumps({0.5: 0}), "found 0.5"),
     "keys of arrays": (pickle.dumps({Hashed(): 0}), KEY),
     "a key that takes 2^60 steps to hash": (doubled() + b"}h%cK\x01s." % DEPTH, KEY),
     "keys of one hash": (COLLIDING, KEY),

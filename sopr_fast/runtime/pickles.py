@@ -65,12 +65,16 @@ class Record:
             self.__dict__ = state
 
 
+def _is_simple(key: Any) -> bool:
+    return type(key) in (str, float, bool, type(None)) or (type(key) is int and key.bit_length() < 61)
+
+
 class _Dict(dict):
     """A dictionary, also an `OrderedDict` or `Counter`, whose keys are hashed in no time and without recursion."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        if type(key) is not str and not (type(key) is int and key.bit_length() < 61):
-            raise RefusedError("its pickle has a key that is neither text nor a small integer")
+        if not (_is_simple(key) or (type(key) is tuple and len(key) < 10 and all(map(_is_simple, key)))):
+            raise RefusedError("its pickle has a key that is neither text nor a number, or too large")
         super().__setitem__(key, value)
 
     def __setstate__(self, state: Any) -> None:
