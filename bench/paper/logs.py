@@ -116,8 +116,7 @@ def _record_part(part: tuple[Layers, int, int], environment: str, seed: int) -> 
 def _write(task: Task, product: Path, columns: dict[str, np.ndarray]) -> None:
     import h5py
 
-    # `atomic_path` holds a lock of its own.
-    with atomic_path(product) as temporary, h5py.File(temporary, "w", locking=False) as file:
+    with atomic_path(product) as temporary, h5py.File(temporary, "w") as file:
         for key, values in columns.items():
             chunk = (min(len(values), 1024), *values.shape[1:])
             file.create_dataset(key, data=values, chunks=chunk, compression="gzip", compression_opts=1)

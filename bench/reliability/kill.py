@@ -61,8 +61,7 @@ def kill(name: str, kills: int, folder: Path, seed: int = 0) -> dict[str, Any]:
     """Kill a run `kills` times at moments spread over its whole length; start it again each time.
 
     Returns:
-        Counts: kills, finished runs, finished runs whose result differs, unreadable files, failed runs, and files other
-        than those of an uninterrupted run that are left when a run has finished.
+        Counts: kills, finished runs, finished runs whose result differs, unreadable files, and failed runs.
     """
     (run, result), chance = VICTIMS[name], random.Random(seed)
     problem.fit().save(folder / "model.safetensors")
@@ -71,8 +70,7 @@ def kill(name: str, kills: int, folder: Path, seed: int = 0) -> dict[str, Any]:
     begun = time.monotonic()
     assert _child(run, reference) == 0, f"{name} fails without being killed"
     seconds = time.monotonic() - begun
-    files = _files(reference)
-    counts = {"kills": 0, "finished": 0, "differ": 0, "unreadable": 0, "failed": 0, "left": 0}
+    counts = {"kills": 0, "finished": 0, "differ": 0, "unreadable": 0, "failed": 0}
     attacked = folder / "attacked"
     attacked.mkdir()
     while counts["kills"] < kills:
@@ -84,7 +82,6 @@ def kill(name: str, kills: int, folder: Path, seed: int = 0) -> dict[str, Any]:
         counts["failed" if status else "finished"] += 1
         if not status:
             counts["differ"] += (attacked / result).read_bytes() != (reference / result).read_bytes()
-            counts["left"] += len(_files(attacked) - files)
         shutil.rmtree(attacked)
         attacked.mkdir()
     return counts
@@ -121,7 +118,3 @@ def _unreadable(folder: Path) -> int:
         except (OSError, ValueError):
             count += 1
     return count
-
-
-def _files(folder: Path) -> set[str]:
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}

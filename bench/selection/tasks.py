@@ -45,7 +45,7 @@ class Task:
 _CONTINUOUS = {"sac": 20_000, "td3": 20_000, "ppo": 100_000}
 _DISCRETE = {"dqn": 60_000, "a2c": 80_000, "ppo": 100_000}
 _JAX = {"sbx_tqc": 30_000, "sbx_td3": 30_000, "ppo": 100_000}
-_LONG = {"sbx_tqc": 100_000, "sbx_td3": 100_000, "ppo": 300_000}
+_LONG = {"sbx_tqc": 50_000, "sbx_td3": 50_000, "ppo": 200_000}
 _FEW = _JAX | {"sbx_tqc": 20_000, "sbx_td3": 20_000}
 # Which tasks choose was written before any of their results.
 TASKS = [
