@@ -11,9 +11,8 @@ import safetensors.torch
 import torch
 
 from sopr_fast.runtime.checkpoints import Checkpoint, check_checkpoint
-from sopr_fast.runtime.checks import flag, integer, list_of, mapping, optional, real, record, text
 from sopr_fast.runtime.files import atomic_path, check_place, open_regular
-from sopr_fast.runtime.tensor_files import check_like, check_tensors, fingerprint, load_tensors, reading, save_tensors
+from sopr_fast.runtime.tensor_files import fingerprint, load_tensors, reading, save_tensors
 
 KIND = "test file"
 
@@ -175,53 +174,6 @@ def test_a_checkpoint_that_another_run_writes_meanwhile_is_refused(tmp_path):
     assert runs["other"].load()[1]["step"] == 7
     with pytest.raises(ValueError, match=rf"checkpoint {path} is of a run with other policies, returns"):
         runs["mine"].load()
-
-
-@pytest.mark.parametrize(
-    ("check", "accepted", "refused"),
-    [
-        (integer(1, 9), [1, 9], [0, 10, 10**5000, 1.0, True, None, "1"]),
-        (real, [0, -1.5, 1e308], [float("nan"), float("inf"), 10**400, "", None, True]),
-        (mapping, [{}, {"a": 1}], [[], None, "a"]),
-        (text, ["", "a"], [None, 1, ["a"]]),
-        (flag, [True], [2, None, "true"]),
-        (optional(text), [None, "a"], [1]),
-        (list_of(text), [["a"], []], ["a", [1], {"a": "b"}]),
-        (record({"a": text}), [{"a": "b"}], [{}, {"a": 1}, {"a": "b", "c": 1}, [], None]),
-    ],
-)
-def test_checks_of_fields(check, accepted, refused):
-    for value in accepted:
-        assert check("field", value) == value
-    for value in refused:
-        with pytest.raises(ValueError) as caught:
-            check("field", value)
-        assert len(str(caught.value)) < 200
-    with pytest.raises(ValueError, match=r"a\[1\] has no field 'b'"):
-        record({"a": list_of(record({"b": real}))})("header", {"a": [{"b": 1}, {}]})
-
-
-def test_checks_of_tensors():
-    layouts = {"states": (torch.float32, "U D"), "source": (torch.int64, "U"), "pair": (torch.float32, "2 D")}
-    good = {"states": torch.zeros(5, 3), "source": torch.zeros(5, dtype=torch.int64), "pair": torch.zeros(2, 3)}
-    assert check_tensors(good, layouts) == {"U": 5, "D": 3}
-    for change, message in (
-        (
-            {"source": torch.zeros(4, dtype=torch.int64)},
-            r"must be torch.int64 \(U=5\), got torch.int64 \(4,\)",
-        ),
-        ({"source": torch.zeros(5)}, "'source' must be torch.int64"),
-        ({"states": torch.zeros(5)}, r"'states' must be torch.float32 \(U, D\), got torch.float32 \(5,\)"),
-        ({"pair": torch.zeros(3, 3)}, "'pair' must be"),
-        ({"more": torch.zeros(1)}, "unknown tensor 'more'"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            check_tensors(good | change, layouts)
-    with pytest.raises(ValueError, match="no tensor 'pair'"):
-        check_tensors({name: good[name] for name in ("states", "source")}, layouts)
-    check_like({name: x + 1 for name, x in good.items()}, good)
-    with pytest.raises(ValueError, match=r"tensor 'pair' must be torch.float32 \(2, 3\)"):
-        check_like(good | {"pair": torch.zeros(3, 2)}, good)
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), RuntimeError("y"), TypeError("z"), OverflowError("w")])
