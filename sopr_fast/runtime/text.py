@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 _MESSAGE_WIDTH = 1000
-_SHOWN = ("msg", "strerror", "encoding", "reason")  # attributes that errors of some types show in place of their args
 NAME_WIDTH = 48  # of names in tables and figures
 
 
@@ -52,11 +51,9 @@ def escaped_errors() -> Iterator[None]:
         raise  # its message is the repr of a key, which is escaped
     except Exception as error:
         error.args = tuple(printable(part) if isinstance(part, str) else part for part in error.args)
-        # An OSError shows the repr of its file name, a SyntaxError the name itself.
-        for name in (*_SHOWN, "filename") if isinstance(error, SyntaxError) else _SHOWN:
+        for name in ("msg", "strerror"):  # which an ImportError and an OSError show in place of their args
             if isinstance(text := getattr(error, name, None), str):
-                with contextlib.suppress(AttributeError):  # a property without a setter
-                    setattr(error, name, printable(text))
+                setattr(error, name, printable(text))
         raise
 
 
