@@ -148,23 +148,18 @@ WEIGHTS = SEQUENTIAL.state_dict()
 CHECKPOINT = {"model_state_dict": {f"actor.{key}": value for key, value in WEIGHTS.items()}, "iter": 1, "infos": None}
 GUARDED = {"model": "model", "subsets": "set of clustered subsets"}  # what files that people share call their kind
 HASHED = {*GUARDED, "fit checkpoint", "estimator checkpoint"}
+RETURNS = "name,return,return_std,rollouts\n" + "".join(f"p{i},1,2,{i}\n" for i in range(9))
 KINDS = {
     "model": (".safetensors", lambda path: fit().save(path), sopr_fast.load),
-    "subsets": (
-        ".safetensors",
-        lambda path: sopr_fast.Subsets.draw(STATES, 1, size=32, clusters=4).save(path),
-        sopr_fast.Subsets.load,
-    ),
+    "subsets": (".safetensors", lambda path: sopr_fast.Subsets.draw(STATES, 1, size=32, clusters=4).save(path),
+        sopr_fast.Subsets.load),
     "fit checkpoint": (".safetensors", fit, fit),
     "estimator checkpoint": (".safetensors", evaluate, evaluate),
     "layers": (".npz", lambda path: np.savez(path, **ACTOR), load_policy),
     "actions": (".npy", lambda path: np.save(path, TRANSITIONS["actions"]), load_policy),
     "state dict": (".pt", lambda path: torch.save(SEQUENTIAL.state_dict(), path), load_policy),
-    "old state dict": (
-        ".pt",
-        lambda path: torch.save(WEIGHTS, path, _use_new_zipfile_serialization=False),
-        load_policy,
-    ),
+    "old state dict": (".pt", lambda path: torch.save(WEIGHTS, path, _use_new_zipfile_serialization=False),
+        load_policy),
     "safetensors": (".safetensors", lambda path: save_file(SEQUENTIAL.state_dict(), path), load_policy),
     "checkpoint": (".pt", lambda path: torch.save(CHECKPOINT, path), load_policy),
     "D4RL": (".pkl", write_pickle, load_policy),
@@ -183,20 +178,12 @@ KINDS = {
     "log of episodes": (".pkl", lambda path: path.write_bytes(pickle.dumps([TRANSITIONS] * 3)), sopr_fast.load_log),
     "replay buffer": (".pkl", write_replay_buffer, sopr_fast.load_log),
     "log by episodes": (".hdf5", write_episodes, sopr_fast.load_log),
-    "evaluations": (".npz", lambda path: np.savez(path, timesteps=np.arange(9), results=np.ones((9, 3))), read_names),
-    "returns json": (
-        ".json",
-        lambda path: path.write_text(json.dumps({f"p{i}": [i, i + 1.5] for i in range(20)})),
-        read_names,
-    ),
-    "returns csv with errors": (
-        ".csv",
-        lambda path: path.write_text(
-            "name,return,return_std,rollouts\n" + "".join(f"p{i},1,2,{i}\n" for i in range(9))
-        ),
-        read_names,
-    ),
-}
+    "evaluations": (".npz", lambda path: np.savez(path, timesteps=np.arange(9), results=np.ones((9, 3))),
+        read_names),
+    "returns json": (".json", lambda path: path.write_text(json.dumps({f"p{i}": [i, i + 1.5] for i in range(20)})),
+        read_names),
+    "returns csv with errors": (".csv", lambda path: path.write_text(RETURNS), read_names),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -84,9 +84,7 @@ class Doubled(nn.Module):
         return states[:, :3] * 2 - 1
 
 
-def exported(module):
-    rows = torch.export.Dim("rows", min=2)
-    return torch.export.export(module, (torch.zeros(7, DS),), dynamic_shapes=({0: rows},)).module()
+ROWS = {"dynamic_shapes": ({0: torch.export.Dim("rows", min=2)},)}
 
 
 class Frozen:
@@ -102,91 +100,84 @@ class Frozen:
         return np.full_like(self._mean, 0.5)
 
 
-ACTING = {
-    "numpy": linear,
-    "float64": lambda s: linear(s.astype(np.float64)),
-    "fortran": lambda s: np.asfortranarray(linear(s)),
-    "list": lambda s: linear(s).tolist(),
-    "tensor": lambda s: linear(torch.from_numpy(s)).requires_grad_(),
-    "predict": Predictor(),
-    "wrapped predict": Wrapper(),
-    "module": Net(),
-    "float64 module": Net(torch.float64),
-    "frozen program": torch.jit.freeze(torch.jit.script(Doubled().eval())),
-    "exported program": exported(Doubled()),
-}
+def gaussian(s):
+    return torch.cat([linear(s), torch.full((len(s), DA), 0.5)], 1)
 
 
-@pytest.mark.parametrize("policy", ACTING.values(), ids=ACTING.keys())
-def test_deterministic_policies(policy, states, source):
-    torch.testing.assert_close(columns(policy, states, source), linear(states), atol=1e-6, rtol=0)
+def greedy(s):
+    return torch.eye(DS)[s.argmax(1)]
 
 
-def frozen(values):
-    values.flags.writeable = False
-    return values
+def one_hot(s):
+    return np.eye(DS, dtype=int)[s.argmax(1)]
 
 
-ARRAYS = {
-    "float64": lambda v, path: v,
-    "memmap": lambda v, path: np.load(path, mmap_mode="r"),
-    "path": lambda v, path: path,
-    "read-only": lambda v, path: frozen(v),
-    "fortran": lambda v, path: np.asfortranarray(v),
-    "frame": lambda v, path: pandas.DataFrame(v),
-    "frame of a log": lambda v, path: pandas.DataFrame(
-        np.c_[v[:, ::-1], v], columns=[f"action_{i}" for i in (2, 1, 0)] + [f"obs_{i}" for i in range(DA)]
-    ),
-    "series of lists": lambda v, path: pandas.Series(list(v)),
-    "strided": lambda v, path: np.repeat(v, 2, 0)[::2],
-    "tensor": lambda v, path: torch.tensor(v),
-}
-
-
-@pytest.mark.parametrize("kind", ARRAYS)
-def test_arrays_are_indexed_like_the_states(kind, tmp_path, states, source):
-    values = np.random.default_rng(0).normal(size=(100, DA))
-    np.save(tmp_path / "actions.npy", values)
-    policy = ARRAYS[kind](values.copy(), tmp_path / "actions.npy")
-    assert torch.equal(columns(policy, states, source), torch.from_numpy(values).float()[source])
-
-
+COUNT = {"action_count": DS}
 GAUSSIAN = {
     "ours": lambda s: Gaussian(linear(s), np.full((len(s), DA), 0.5)),
     "one deviation": lambda s: Gaussian(linear(s), np.float32(0.5)),
     "torch": lambda s: dist.Independent(dist.Normal(linear(torch.from_numpy(s)), 0.5), 1),
     "methods": lambda s: Frozen(linear(s)),
-    "array": Gaussian(np.zeros((100, DA)), np.ones((100, DA))),
 }
-DISCRETE = {
-    "ours": lambda s: Probabilities(softmax(s)),
-    "torch": lambda s: dist.Categorical(logits=torch.from_numpy(s)),
-    "one-hot": lambda s: dist.OneHotCategorical(logits=torch.from_numpy(s)),
+CALLED = {  # policy, expected columns, options
+    "numpy": (linear, linear, {}),
+    "float64": (lambda s: linear(s.astype(np.float64)), linear, {}),
+    "fortran": (lambda s: np.asfortranarray(linear(s)), linear, {}),
+    "list": (lambda s: linear(s).tolist(), linear, {}),
+    "tensor": (lambda s: linear(torch.from_numpy(s)).requires_grad_(), linear, {}),
+    "predict": (Predictor(), linear, {}),
+    "wrapped predict": (Wrapper(), linear, {}),
+    "module": (Net(), linear, {}),
+    "float64 module": (Net(torch.float64), linear, {}),
+    "frozen program": (torch.jit.freeze(torch.jit.script(Doubled().eval())), linear, {}),
+    "exported program": (torch.export.export(Doubled(), (torch.zeros(7, DS),), **ROWS).module(), linear, {}),
+    **{f"gaussian: {name}": (policy, gaussian, {}) for name, policy in GAUSSIAN.items()},
+    "probabilities": (lambda s: Probabilities(softmax(s)), lambda s: s.softmax(1), {}),
+    "bare probabilities": (softmax, lambda s: s.softmax(1), COUNT),
+    "categorical": (lambda s: dist.Categorical(logits=torch.from_numpy(s)), lambda s: s.softmax(1), {}),
+    "one-hot categorical": (lambda s: dist.OneHotCategorical(logits=torch.from_numpy(s)), lambda s: s.softmax(1), {}),
+    "indices": (lambda s: s.argmax(1), greedy, COUNT),
+    "a column of indices": (lambda s: s.argmax(1)[:, None], greedy, COUNT),
+    "one-hot integers": (one_hot, greedy, COUNT),
 }
 
 
-@pytest.mark.parametrize("name", GAUSSIAN)
-def test_gaussian_policies(name, states, source):
-    mean, std = (torch.zeros(U, DA), 1.0) if name == "array" else (linear(states), 0.5)
-    expected = torch.cat([mean, torch.full((U, DA), std)], 1)
-    torch.testing.assert_close(columns(GAUSSIAN[name], states, source), expected)
+@pytest.mark.parametrize("policy, expected, options", CALLED.values(), ids=CALLED)
+def test_columns_of_what_is_called(policy, expected, options, states, source):
+    torch.testing.assert_close(columns(policy, states, source, **options), expected(states), atol=1e-6, rtol=1e-6)
 
 
-@pytest.mark.parametrize("policy", DISCRETE.values(), ids=DISCRETE.keys())
-def test_discrete_probabilities(policy, states, source):
-    torch.testing.assert_close(columns(policy, states, source), states.softmax(1))
-    torch.testing.assert_close(columns(softmax, states, source, action_count=DS), states.softmax(1))
+ACTIONS = np.random.default_rng(0).normal(size=(100, DA))
+INDICES = np.arange(100, dtype=np.uint8) % 4
+NAMES = [f"action_{i}" for i in (2, 1, 0)] + [f"obs_{i}" for i in range(DA)]
+ARRAYS = {  # a function of the path of the actions in a file, or the policy itself
+    "float64": ACTIONS,
+    "memmap": lambda path: np.load(path, mmap_mode="r"),
+    "path": lambda path: path,
+    "read-only": np.broadcast_to(ACTIONS, (100, DA)),
+    "fortran": np.asfortranarray(ACTIONS),
+    "frame": pandas.DataFrame(ACTIONS),
+    "frame of a log": pandas.DataFrame(np.c_[ACTIONS[:, ::-1], ACTIONS], columns=NAMES),
+    "series of lists": pandas.Series(list(ACTIONS)),
+    "strided": np.repeat(ACTIONS, 2, 0)[::2],
+    "tensor": torch.tensor(ACTIONS),
+    "gaussian": Gaussian(ACTIONS, np.ones((100, DA))),
+    "indices": INDICES,
+    "a policy of indices": ArrayPolicy("x", INDICES),
+    "uint16": torch.from_numpy(INDICES).to(torch.uint16),
+    "one-hot": np.eye(DS, dtype=int)[INDICES],
+}
 
 
-@pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
-def test_discrete_indices_become_one_hot(shape, states, source):
-    got = columns(lambda s: s.argmax(1).reshape(shape), states, source, action_count=DS)
-    assert torch.equal(got, torch.eye(DS)[states.argmax(1)])
-    indices = np.arange(100, dtype=np.uint8) % 4
-    got = columns(np.eye(DS, dtype=int)[indices], states, source, action_count=DS)
-    assert torch.equal(got, torch.eye(DS)[source % 4])
-    for policy in (indices, ArrayPolicy("x", indices), torch.from_numpy(indices).to(torch.uint16)):
-        assert torch.equal(columns(policy, states, source, action_count=DS), torch.eye(DS)[source % 4])
+@pytest.mark.parametrize("kind", ARRAYS)
+def test_arrays_are_indexed_like_the_states(kind, tmp_path, states, source):
+    np.save(tmp_path / "actions.npy", ACTIONS)
+    policy = ARRAYS[kind](tmp_path / "actions.npy") if kind in ("memmap", "path") else ARRAYS[kind]
+    is_discrete = list(ARRAYS).index(kind) > list(ARRAYS).index("gaussian")
+    got = columns(policy, states, source, **(COUNT if is_discrete else {}))
+    assert kind != "gaussian" or torch.equal(got[:, DA:], torch.ones(U, DA))
+    expected = torch.eye(DS)[source % 4] if is_discrete else torch.from_numpy(ACTIONS).float()[source]
+    assert torch.equal(got[:, : expected.shape[1]], expected)
 
 
 def test_deviations_stand_beside_means_if_any_policy_is_stochastic(states, source):
@@ -258,41 +249,32 @@ def test_a_module_is_in_eval_mode_in_every_thread(states):
     assert net.training
 
 
-def test_sample_and_log_prob_of_gaussian(states, generator):
-    policy, many = one(GAUSSIAN["ours"]), states[:1].expand(20000, DS)
-    state = torch.get_rng_state()
-    drawn = policy.sample(many, generator)
-    assert torch.equal(torch.get_rng_state(), state)
+def test_samples_and_densities(states, generator):
+    normal, discrete, many = one(GAUSSIAN["ours"]), one(CALLED["categorical"][0]), states[:1].expand(20000, DS)
+    before = torch.get_rng_state()
+    drawn, chosen = normal.sample(many, generator), discrete.sample(many, generator)
+    assert torch.equal(torch.get_rng_state(), before)
     torch.testing.assert_close(drawn.mean(0), linear(states)[0], atol=0.02, rtol=0)
     torch.testing.assert_close(drawn.std(0), torch.full((DA,), 0.5), atol=0.02, rtol=0)
-    assert torch.equal(policy.sample(many, seeded(1)), policy.sample(many, seeded(1)))
+    torch.testing.assert_close(chosen.mean(0), states[0].softmax(0), atol=0.02, rtol=0)
+    assert torch.equal(normal.sample(many, seeded(1)), normal.sample(many, seeded(1)))
     expected = dist.Normal(linear(states), 0.5).log_prob(drawn[:U]).sum(1)
-    torch.testing.assert_close(policy.log_prob(states, drawn[:U]), expected)
-    torch.testing.assert_close(policy.log_prob(states.numpy(), drawn[:U].numpy()), expected)
-
-
-def test_sample_and_log_prob_of_discrete(states, generator):
-    policy = one(DISCRETE["torch"])
-    drawn = policy.sample(states[:1].expand(20000, DS), generator)
-    torch.testing.assert_close(drawn.mean(0), states[0].softmax(0), atol=0.02, rtol=0)
-    torch.testing.assert_close(policy.log_prob(states, drawn[:U]), (states.log_softmax(1) * drawn[:U]).sum(1))
-    assert torch.equal(policy.act(states), torch.eye(DS)[states.argmax(1)])
+    torch.testing.assert_close(normal.log_prob(states, drawn[:U]), expected)
+    torch.testing.assert_close(normal.log_prob(states.numpy(), drawn[:U].numpy()), expected)
+    torch.testing.assert_close(discrete.log_prob(states, chosen[:U]), (states.log_softmax(1) * chosen[:U]).sum(1))
+    assert torch.equal(discrete.act(states), torch.eye(DS)[states.argmax(1)])
 
 
 @pytest.mark.usefixtures("undisturbed_draws")
-@pytest.mark.parametrize("policy", [GAUSSIAN["ours"], DISCRETE["torch"]])
+@pytest.mark.parametrize("policy", [GAUSSIAN["ours"], CALLED["categorical"][0]])
 def test_sampling_does_not_disturb_draws_of_other_threads(policy, states):
     policy = one(policy)
     for _ in range(200):
         policy.sample(states, seeded(1))
 
 
-def beta(s):
-    return dist.Beta(torch.full((len(s), DA), 2.0), torch.full((len(s), DA), 3.0))
-
-
 def test_user_distributions_keep_their_density_and_can_be_sampled_in_parallel(states):
-    policy = one(beta)
+    policy = one(lambda s: dist.Beta(torch.full((len(s), DA), 2.0), torch.full((len(s), DA), 3.0)))
     alone, before = [policy.sample(states, seeded(seed)) for seed in (0, 1)], torch.get_rng_state()
     assert ((alone[0] > 0) & (alone[0] < 1)).all()
     torch.testing.assert_close(policy.log_prob(states, alone[0]), dist.Beta(2.0, 3.0).log_prob(alone[0]).sum(1))
@@ -302,14 +284,7 @@ def test_user_distributions_keep_their_density_and_can_be_sampled_in_parallel(st
     assert torch.equal(torch.get_rng_state(), before)
 
 
-FLAT = {
-    "normal": lambda mean: dist.Normal(mean, 0.5),
-    "independent": lambda mean: dist.Independent(dist.Normal(mean, 0.5), 0),
-    "uniform": lambda mean: dist.Uniform(mean - 5, mean + 5),
-}
-
-
-@pytest.mark.parametrize("made", FLAT.values(), ids=FLAT)
+@pytest.mark.parametrize("made", [lambda mean: dist.Normal(mean, 0.5), lambda mean: dist.Uniform(mean - 5, mean + 5)])
 def test_a_distribution_over_n_numbers_has_actions_of_width_one(made, states):
     flat, wide = (one(lambda s, c=c: made(torch.from_numpy(s[:, c]))) for c in (0, slice(1)))
     drawn = flat.sample(states, seeded(1))
@@ -349,8 +324,7 @@ def test_policies_on_cuda_act_on_states_of_the_cpu(cuda, states, source):
 
     def sampled(device):
         policy = one(lambda s: dist.Normal(linear(torch.from_numpy(s).to(device)), 0.5))
-        drawn = policy.sample(states, seeded(1))
-        return drawn, policy.log_prob(states, drawn)
+        return (drawn := policy.sample(states, seeded(1))), policy.log_prob(states, drawn)
 
     assert all(map(torch.equal, sampled(cuda), sampled("cpu")))
 
@@ -396,35 +370,27 @@ def test_a_batch_and_its_rows_give_the_same_actions(kind, states):
         assert state is None and np.array_equal(both, actions)
 
 
-def test_discrete_actions_are_indices(states):
+def test_discrete_actions_are_indices_which_predict_samples_on_request(states):
     policy, expected = one(lambda s: Probabilities(softmax(s))), states.argmax(1).numpy()
-    actions = policy(states)
+    actions, row = policy(states), policy(states[3])
     assert actions.dtype == np.int64 and np.array_equal(actions, expected)
-    row = policy(states[3])
     assert isinstance(row, np.ndarray) and row.shape == () and row == expected[3]
-
-
-def test_predict_samples_on_request(states):
-    state = states[:1].expand(20_000, DS)
     torch.manual_seed(0)
-    sampled, _ = one(GAUSSIAN["one deviation"]).predict(state, deterministic=False)
-    np.testing.assert_allclose(sampled.mean(0), linear(states)[0], atol=0.02)
-    np.testing.assert_allclose(sampled.std(0), 0.5, atol=0.02)
+    sampled, _ = policy.predict(states[:1].expand(20_000, DS), deterministic=False)
+    np.testing.assert_allclose(np.bincount(sampled) / 20_000, states[0].softmax(0), atol=0.02)
     plain = actor()
     np.testing.assert_array_equal(plain.predict(states, deterministic=False)[0], plain(states))
-    indices, _ = one(lambda s: Probabilities(np.tile([0.2, 0.8], (len(s), 1)))).predict(state, deterministic=False)
-    assert set(indices) == {0, 1} and abs(indices.mean() - 0.8) < 0.02
 
 
 @pytest.mark.parametrize("squash", [False, True])
 def test_samples_are_clipped_as_the_mean_is(squash, states):
-    low, high = np.array([-0.5, -0.1, 0.0], np.float32), np.array([0.5, 0.2, 0.3], np.float32)
+    low, high = torch.tensor([[-0.5, -0.1, 0.0], [0.5, 0.2, 0.3]])
     spread = {"stochastic": True, "squash": squash, "log_std": torch.tensor([0.0, 0.5, -1.0])}
-    plain, clipped = (actor(clip=c, **spread) for c in (None, Bounds(torch.from_numpy(low), torch.from_numpy(high))))
-    sampled, free = (policy.sample(states, seeded(0)).numpy() for policy in (clipped, plain))
-    expected = np.clip(free, low, high)
-    assert ((expected == low) | (expected == high)).mean() > 0.3
-    np.testing.assert_array_equal(sampled, expected)
+    plain, clipped = (actor(clip=clip, **spread) for clip in (None, Bounds(low, high)))
+    sampled, free = (policy.sample(states, seeded(0)) for policy in (clipped, plain))
+    expected = free.clamp(low, high)
+    assert ((expected == low) | (expected == high)).float().mean() > 0.3
+    assert torch.equal(sampled, expected)
     # The density stays that before clipping, also of actions outside.
     assert torch.equal(clipped.log_prob(states, 0.9 * free), plain.log_prob(states, 0.9 * free))
 
@@ -447,26 +413,20 @@ class Recurrent(nn.Module):
         return self.cell(states)[0]
 
 
-FIXED = {"plain": linear, "gaussian": GAUSSIAN["one deviation"], "array": np.zeros((100, DA))}
-FIXED["half"] = nn.Linear(DS, DA).bfloat16()  # rounds otherwise in batches of other sizes
-FIXED["nearly zero"] = lambda s: np.full((len(s), DA), 0 if len(s) > 9 else 1e-9, np.float32)
-DOUBTFUL = {
-    "samples": (
-        {"a": sampler(1), "b": sampler(2)},
-        "policies a, b give different actions when asked twice for the same states: they sample, or depend on "
-        "earlier calls. Return the mean action (for Stable-Baselines3, call predict with deterministic=True) or the "
-        "distribution",
-    ),
-    "many": (
-        {str(i): sampler(i) for i in range(12)},
-        "policies 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more give different actions when asked twice",
-    ),
-    "batches": (
-        {"standardised": lambda s: linear((s - s.mean(0)) / s.std(0)), "recurrent": Recurrent()},
-        "policies standardised, recurrent give different actions for the same states in another batch: they use "
-        "statistics of the batch, or read its rows as a sequence. Answer each state on its own",
-    ),
+FIXED = {
+    "plain": linear,
+    "gaussian": GAUSSIAN["one deviation"],
+    "array": np.zeros((100, DA)),
+    "half": nn.Linear(DS, DA).bfloat16(),  # rounds otherwise in batches of other sizes
+    "nearly zero": lambda s: np.full((len(s), DA), 0 if len(s) > 9 else 1e-9, np.float32),
 }
+DOUBTFUL = {
+    "samples": ({"a": sampler(1), "b": sampler(2)}, "policies a, b give different actions when asked twice for"),
+    "many": ({str(i): sampler(i) for i in range(12)},
+        "policies 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more give different actions when asked twice"),
+    "batches": ({"standardised": lambda s: linear((s - s.mean(0)) / s.std(0)), "recurrent": Recurrent()},
+        "policies standardised, recurrent give different actions for the same states in another batch"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("layout", [None, GAUSSIAN_LAYOUT])

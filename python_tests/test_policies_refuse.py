@@ -33,7 +33,8 @@ def late(states):
 NET = nn.Linear(DS, DA)
 RETURNS = {
     "fewer columns": (lambda s: s[:, :2], "'x' returned shape (13, 2), expected (13, 3) as policy 'good'"),
-    "fewer rows": (lambda s: s[1:, :3], "shape (12, 3), expected (13, action width); a policy gets a batch of states"),
+    "fewer rows": (lambda s: s[1:, :3],
+        "shape (12, 3), expected (13, action width); a policy gets a batch of states"),
     "one action": (lambda s: s[0, :3], "'x' returned shape (3,), expected (13, action width)"),
     "complex": (lambda s: good(s) * 1j, "'x' returned a ndarray of complex64, expected an array or tensor"),
     "bool": (lambda s: good(s) > 0, "'x' returned a ndarray of bool"),
@@ -44,22 +45,17 @@ RETURNS = {
     "nan": (lambda s: np.where(s == s[2, 0], np.nan, s)[:, :3], "'x' returned nan at state row 5"),
     "negative deviation": (lambda s: Gaussian(good(s), -1.0), "a negative standard deviation"),
     "deviation's shape": (lambda s: Gaussian(good(s), s[:, :2]), "of shape (13, 2), expected (13, 3)"),
-    "no mean": (
-        lambda s: dist.TransformedDistribution(dist.Normal(torch.tensor(good(s)), 1.0), dist.TanhTransform()),
-        "'x' returned a TransformedDistribution, whose mean is unknown",
-    ),
-    "switches": (
-        lambda s: dist.Independent(dist.Bernoulli(torch.full((len(s), 3), 0.3)), 1),
-        "'x' returned a Independent of event shape (3,): return a distribution of continuous actions",
-    ),
+    "no mean": (lambda s: dist.TransformedDistribution(dist.Normal(torch.tensor(good(s)), 1.0),
+        dist.TanhTransform()), "'x' returned a TransformedDistribution, whose mean is unknown"),
+    "switches": (lambda s: dist.Independent(dist.Bernoulli(torch.full((len(s), 3), 0.3)), 1),
+        "'x' returned a Independent of event shape (3,): return a distribution of continuous actions"),
     "a module without forward": (nn.Module(), "pass a callable of states that calls its method that acts"),
-    "joint": (
-        lambda s: dist.Independent(dist.Normal(torch.tensor(good(s)), 1.0), 2),
-        "'x' returned a Independent of event shape (13, 3): return a distribution of continuous actions for each state",
-    ),
+    "joint": (lambda s: dist.Independent(dist.Normal(torch.tensor(good(s)), 1.0), 2),
+        "'x' returned a Independent of event shape (13, 3): return a distribution of continuous actions for each"),
     "discrete": (lambda s: Probabilities(s * 0 + 0.2), "'x' has discrete actions, policy 'good' con"),
     "integers": (lambda s: np.ones(len(s), int), "integer actions: load the policies by sopr_fast.load_policies("),
-    "integer matrix": (lambda s: np.ones((len(s), 3), int), "of several actions at once, return one index for each"),
+    "integer matrix": (lambda s: np.ones((len(s), 3), int),
+        "of several actions at once, return one index for each"),
     "raising": (raising, "policy 'x' raised KeyError on 13 states: 'weights'"),
     "a module in a callable": (lambda s: NET(s), "callables receive a numpy array: pass the module itself"),
 }  # fmt: skip
@@ -74,14 +70,13 @@ def test_wrong_outputs(policy, message):
 
 DISCRETE = {
     "index": (lambda s: np.full(len(s), 4), "'x' returned action 4, expected 0 to 3, at state row 1"),
-    "logits": (lambda s: s[:, :4], "], at state row 1; if they are logits, return the index of the largest, or torch"),
+    "logits": (lambda s: s[:, :4],
+        "], at state row 1; if they are logits, return the index of the largest, or torch"),
     "width": (lambda s: s, "returned shape (13, 5), expected (13, 4)"),
-    "float index": (
-        lambda s: 0 * s[:, 0],
-        "(13,), expected (13, 4); if these are indices of actions, return or store them",
-    ),
+    "float index": (lambda s: 0 * s[:, 0],
+        "(13,), expected (13, 4); if these are indices of actions, return or store them"),
     "continuous": (lambda s: Gaussian(good(s), 1 + 0 * good(s)), "continuous distribution, expected probabilities"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("policy, message", DISCRETE.values(), ids=DISCRETE.keys())
@@ -164,16 +159,14 @@ NO_POLICIES = {
     "empty": ([], ValueError, "no policies given"),
     "one name": ([NAMED, good, NAMED], ValueError, "2 policies are named 'sac': name them in a dict"),
     "a count": ({"x": good}, ValueError, "action_count"),
-    "words": ({"x": np.array(["left"])}, ValueError, "'x' holds values of dtype <U4, expected numbers; give words as"),
+    "words": ({"x": np.array(["left"])}, ValueError,
+        "'x' holds values of dtype <U4, expected numbers; give words as"),
     "paths and others": ([good, "a.npz"], TypeError, "some policies are paths, others are not: name all of them"),
     "records": ({"x": np.zeros(9, [("a", "f4")])}, ValueError, "'x' holds values of dtype [('a', '<f4')]"),
     "a method": ({"x": Agent()}, TypeError, "pass a callable of states that calls its method act"),
-    "an array's layout": (
-        {"x": ZEROS(60, 3).to_sparse()},
-        ValueError,
-        "'x' holds values of dtype object, expected numbers",
-    ),
-}
+    "an array's layout": ({"x": ZEROS(60, 3).to_sparse()}, ValueError,
+        "'x' holds values of dtype object, expected numbers"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("policies, kind, message", NO_POLICIES.values(), ids=NO_POLICIES)
@@ -194,7 +187,7 @@ CALLS = {
     "no source": (lambda: TABLE.act(STATES), "'x' is an array of actions: pass source"),
     "another row": (lambda: TABLE.act(STATES, SOURCE), "'x' has actions for 60 states, not for row 79"),
     "rows": (lambda: load([TABLE]).for_log(100), "'x' has actions for 60 states, the data has 100"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("call, message", CALLS.values(), ids=CALLS)

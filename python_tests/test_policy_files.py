@@ -6,7 +6,6 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from torch import distributions as dist
 
 from sopr_fast.inputs.policies import Actor, collect, load, probe
 
@@ -61,34 +60,6 @@ def test_a_single_actor_by_the_options_in_its_file_or_given(tmp_path, states, st
     (policy,) = load({"run": tmp_path / "linear.npz"}).values()
     assert policy.name == "run"
     torch.testing.assert_close(policy.act(states), states.sum(1, keepdim=True).expand(-1, DA).tanh())
-
-
-@pytest.mark.parametrize("squash", ["tanh", "none"])
-def test_stochastic_actor(tmp_path, states, generator, squash):
-    arrays = make_layers()
-    np.savez(tmp_path / "sac.npz", squash=squash, **arrays)
-    (policy,) = load(tmp_path / "sac.npz", stochastic=True).values()
-    mean = oracle(arrays, states)
-    std = oracle(arrays, states, head="log_std").clamp(-20, 2).exp()
-    shown = mean.tanh() if squash == "tanh" else mean
-    output = policy.output(states)
-    torch.testing.assert_close(
-        torch.cat([output.mean, output.std], 1).double(), torch.cat([shown, std], 1), atol=1e-4, rtol=1e-4
-    )
-
-    actions = policy.sample(states, generator)
-    normal = dist.Normal(mean, std)
-    if squash == "tanh":
-        keep = (actions.abs() < 0.99).all(1)  # float32 actions near 1 do not tell what came before the tanh
-        before = actions.double().atanh()
-        expected = (normal.log_prob(before) - (1 - actions.double() ** 2).log()).sum(1)
-        assert policy.log_prob(states, torch.ones(len(states), DA)).isfinite().all()
-    else:
-        keep = torch.ones(len(states), dtype=torch.bool)
-        expected = normal.log_prob(actions).sum(1)
-    assert keep.sum() > 50
-    got = policy.log_prob(states, actions).double()
-    torch.testing.assert_close(got[keep], expected[keep], atol=1e-2, rtol=1e-3)
 
 
 def test_a_folder_holds_the_policies_whose_suffix_is_known(tmp_path):
@@ -243,8 +214,7 @@ def test_a_folder_with_nothing_readable_says_what_was_seen(tmp_path):
     for name in ("notes.txt", "more.txt", "a/video.mp4", "a/Makefile", ".hidden", "vecnormalize.pkl"):
         (folder / name).touch()
     with pytest.raises(
-        ValueError,
-        match=r"runs: no policies \(\.npz, \.npy, .*\) in this folder .*passed over: .*2 \.txt",
+        ValueError, match=r"runs: no policies \(\.npz, \.npy, .*\) in this folder .*passed over: .*2 \.txt"
     ):
         load(folder)
     (folder / "a" / "cut.npz").write_bytes(b"PK")

@@ -1,4 +1,4 @@
-"""Policies that d3rlpy saved act as its `predict` does."""
+"""Every algorithm of d3rlpy acts as its `predict`, from its file and in memory."""
 
 import io
 import json
@@ -25,67 +25,101 @@ SMALL = VectorEncoderFactory([8])
 RANGE = MinMaxActionScaler(minimum=np.array([-2.0, -1, 0]), maximum=np.array([1.0, 3, 0.5]))
 STANDARD = StandardObservationScaler(mean=np.arange(DS) / 2, std=np.arange(1, DS + 1) / 2)
 MIN_MAX = MinMaxObservationScaler(minimum=-np.arange(1.0, DS + 1), maximum=np.arange(2.0, DS + 2))
-
-ALGORITHMS = {
+SEQUENCES = ("DecisionTransformer", "DiscreteDecisionTransformer", "TACR")
+OPTIONS = {
     "SAC": {"actor_encoder_factory": SWISH, "observation_scaler": STANDARD, "action_scaler": RANGE},
     "CQL": {"actor_encoder_factory": SMALL},
     "IQL": {"actor_encoder_factory": SMALL, "observation_scaler": MIN_MAX},
     "TD3": {"actor_encoder_factory": SWISH, "action_scaler": RANGE},
-    "BC": {"encoder_factory": SMALL},
     "NFQ": {"encoder_factory": SMALL, "observation_scaler": STANDARD},
     "DiscreteCQL": {"encoder_factory": SWISH},
     "DiscreteSAC": {"actor_encoder_factory": SMALL, "observation_scaler": STANDARD},
+    **{kind: {"context_size": 4} for kind in SEQUENCES},
 }
+NOT_SAVED = ("Transformer", "TQLearning", "RandomPolicy", "DiscreteRandomPolicy")
+ALGORITHMS = [kind for name in dir(d3rlpy.algos) if (kind := name.removesuffix("Config")) not in (name, *NOT_SAVED)]
+SAMPLE = ("BEAR", "CRR", "BCQ")  # they draw a hundred actions for each state
+WITH_TRUST = (*SAMPLE, "DiscreteBCQ", "PLAS", "PLASWithPerturbation")
+STATES = torch.randn(200, DS, generator=torch.Generator().manual_seed(0)) * 2
 
 
-def make(kind, options, width=DA):
+def make(kind, path, options=None, shape=(DS,)):
     torch.manual_seed(0)
-    algorithm = getattr(d3rlpy.algos, f"{kind}Config")(**options).create(device="cpu")
-    algorithm.create_impl((DS,), width)
-    modules = vars(algorithm.impl.modules).values()
+    config = getattr(d3rlpy.algos, f"{kind}Config")
+    algorithm = config(**OPTIONS.get(kind, {}) if options is None else options).create("cpu")
+    algorithm.create_impl(shape, DA)
     with torch.no_grad():
-        for module in modules:
+        for module in vars(algorithm.impl.modules).values():
             for parameter in module.parameters() if isinstance(module, torch.nn.Module) else ():
                 parameter.copy_(torch.randn_like(parameter) * (0.5 if parameter.dim() > 1 else 0.3))
+    algorithm.save(str(path))
     return algorithm
 
 
-@pytest.fixture
-def states(generator):
-    return torch.randn(1200, DS, generator=generator) * 2
-
-
 @pytest.mark.parametrize("kind", ALGORITHMS)
-def test_acts_as_the_library_does(tmp_path, states, kind):
-    algorithm = make(kind, ALGORITHMS[kind])
-    algorithm.save(str(tmp_path / "policy.d3"))
-    (policy,) = load(tmp_path / "policy.d3").values()
-    assert type(policy) is Actor
-    np.testing.assert_allclose(policy(states), algorithm.predict(states.numpy()), atol=1e-5, rtol=1e-5)
+def test_acts_as_the_library_does(tmp_path, kind):
+    model = make(kind, tmp_path / "model.d3")
+    for source, trust in ((tmp_path, kind in WITH_TRUST), ({"model": model}, False)):
+        if kind in SEQUENCES:
+            with pytest.raises(ValueError, match="array of its actions in every logged state"):
+                load(source)
+            continue
+        policy = load(source, trust=trust)["model"]
+        assert source != tmp_path or (type(policy) is Actor) == (not trust)
+        torch.manual_seed(0)
+        expected = model.predict(STATES.numpy())
+        torch.manual_seed(0)
+        actions = policy.predict(STATES)[0]
+        if kind in SAMPLE:
+            assert actions.shape == expected.shape
+        else:
+            np.testing.assert_allclose(actions, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_stochastic_cql_has_the_distribution_of_d3rlpy(tmp_path, states):
-    make("CQL", ALGORITHMS["CQL"]).save(str(tmp_path / "cql.d3"))
-    algorithm = d3rlpy.load_learnable(str(tmp_path / "cql.d3"))
-    (policy,) = load(tmp_path / "cql.d3", stochastic=True).values()
-    output = policy.output(states)
+LETS = r"; trust=True \(--trust\) lets"
+REFUSED = {  # … its options, shape of states, message, after whose advice it acts as the library
+    "BEAR": ({}, (DS,), f"predict of bear uses more than one network.*{LETS}"),
+    "TD3": ({"actor_encoder_factory": VectorEncoderFactory([8], use_layer_norm=True)}, (DS,), "with use_layer_norm"),
+    "DQN": ({"n_critics": 2}, (DS,), f"dqn with several or distributional critics{LETS}"),
+    "DiscreteBC": ({}, (1, 84, 84), rf"it reads observations of shape \(1, 84, 84\){LETS}"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_needs_trust(tmp_path, kind):
+    options, shape, message = REFUSED[kind]
+    model = make(kind, tmp_path / "model.d3", options, shape)
+    with pytest.raises(ValueError, match=rf"model\.d3: .*{message}"):
+        load(tmp_path)
+    with pytest.raises(ValueError, match="acts by its means: load it without stochastic"):
+        load(tmp_path, trust=True, stochastic=True)
+    states = np.random.default_rng(0).random((9, *shape), np.float32)
+    for source in (tmp_path, {"model": model}):
+        actions = load(source, trust=True)["model"](states.reshape(9, -1))
+        if kind not in SAMPLE:
+            np.testing.assert_allclose(actions, model.predict(states), atol=1e-6)
+
+
+def test_stochastic_cql_has_the_distribution_of_d3rlpy(tmp_path):
+    algorithm = make("CQL", tmp_path / "cql.d3")
+    output = load(tmp_path, stochastic=True)["cql"].output(STATES)
     with torch.no_grad():
-        theirs = algorithm.impl.policy(states)
+        theirs = algorithm.impl.policy(STATES)
     torch.testing.assert_close(output.mean, theirs.squashed_mu, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(output.std, theirs.logstd.exp(), atol=1e-5, rtol=1e-4)
 
 
-def test_exports_by_save_policy(tmp_path, states):
-    algorithm = make("TD3", ALGORITHMS["TD3"])
-    expected = torch.from_numpy(algorithm.predict(states.numpy())).float()
+def test_exports_by_save_policy(tmp_path):
+    algorithm = make("TD3", tmp_path / "policy.d3")
+    expected = torch.from_numpy(algorithm.predict(STATES.numpy())).float()
     algorithm.save_policy(str(tmp_path / "policy.pt"))
     (policy,) = load(tmp_path / "policy.pt", trust=True).values()
-    torch.testing.assert_close(policy.act(states), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(policy.act(STATES), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_damaged_files(tmp_path):
     path = tmp_path / "policy.d3"
-    make("BC", ALGORITHMS["BC"]).save(str(path))
+    make("BC", path)
     whole = path.read_bytes()
     for content in (b"", whole[:2000], whole[:-3000], b"\x80\x04}."):
         path.write_bytes(content)
@@ -99,8 +133,7 @@ def test_hostile_file_is_refused_and_not_run(tmp_path):
     torch.save({"policy": {"_mu.weight": runs}}, weights)
     config = json.dumps({"config": {"type": "sac", "params": {}}})
     for poisoned in (runs, weights.getvalue()):
-        saved = {"config": config, "torch": poisoned}
-        (tmp_path / "policy.d3").write_bytes(pickle.dumps(saved))
+        (tmp_path / "policy.d3").write_bytes(pickle.dumps({"config": config, "torch": poisoned}))
         with pytest.raises(ValueError, match=r"policy\.d3: its pickle names posix\.system; only arrays"):
             load(tmp_path)
     assert not (tmp_path / "ran").exists()

@@ -17,22 +17,12 @@ from torch import nn
 from sopr_fast.inputs.policies import Actor, load
 
 DS, DA = 5, 3
-ACTIVATIONS = {
-    "relu": nn.ReLU,
-    "tanh": nn.Tanh,
-    "elu": nn.ELU,
-    "gelu": nn.GELU,
-    "silu": nn.SiLU,
-    "mish": nn.Mish,
-    "selu": nn.SELU,
-    "leaky_relu": nn.LeakyReLU,
-    "sigmoid": nn.Sigmoid,
-    "softplus": nn.Softplus,
-    "identity": nn.Identity,
-}
+MODULES = (nn.ReLU, nn.Tanh, nn.ELU, nn.GELU, nn.SiLU, nn.Mish, nn.SELU, nn.Sigmoid, nn.Softplus, nn.Identity)
+ACTIVATIONS = {"leaky_relu": nn.LeakyReLU, **{module.__name__.lower(): module for module in MODULES}}
 RELU, TANH = {"activation": "relu"}, {"activation": "tanh"}
 SQUASHED = {**RELU, "squash": "tanh"}
 PLAIN = {**RELU, "squash": "none", "head": "action"}
+ELU, ELU_PLAIN = {"activation": "elu"}, {"activation": "elu", "squash": "none", "head": "action"}
 
 
 @pytest.fixture
@@ -83,8 +73,10 @@ NET, CRITIC, TWICE, MU = mlp(DS, 8, 6, DA), mlp(DS + DA, 8, 1), mlp(DS, 8, 2 * D
 BODY = nn.Sequential(*mlp(DS, 8, 6), nn.ReLU())
 TANH_NET, ELU_NET, VALUES = mlp(DS, 8, DA, activation=nn.Tanh), mlp(DS, 8, DA, activation=nn.ELU), mlp(DS, 8, 4)
 LOG_STD, BOUND, STATS = torch.randn(DA) / 3, torch.tensor([1.0, 2.0, 0.5]), statistics()
+MEAN, STD = STATS["_mean"][0], STATS["_std"][0]
 OPTIMISER = torch.optim.Adam(NET.parameters()).state_dict()
-RUNNING = {"running_mean": torch.randn(DS).double(), "running_var": torch.rand(DS).double() + 0.1}
+RUNNING_MEAN, RUNNING_VAR = torch.randn(DS).double(), torch.rand(DS).double() + 0.1
+RUNNING = {"running_mean": RUNNING_MEAN, "running_var": RUNNING_VAR}
 
 
 def squashed(x):
@@ -99,12 +91,16 @@ def standardised(x):
     return ELU_NET((x - STATS["_mean"]) / (STATS["_std"] + 1e-2))
 
 
-def clipped(x):
-    x = (x - RUNNING["running_mean"]) / (RUNNING["running_var"] + 1e-5).sqrt()
-    return ELU_NET(x.clamp(-5, 5).float())
+def by_statistics(x):
+    return ELU_NET((x - MEAN) / STD)
 
 
-AFFINE = (("multiplier", 0.5), ("offset", -1.0))
+def clipped(x, epsilon=1e-5, clip=5, net=ELU_NET):
+    return net(((x - RUNNING_MEAN) / (RUNNING_VAR + epsilon).sqrt()).clamp(-clip, clip).float())
+
+
+AFFINE = {"log_std_multiplier.constant": torch.tensor(0.5), "log_std_offset.constant": torch.tensor(-1.0)}
+SKRL = {"net_container.": BODY, "policy_layer.": MU, "value_layer.": nn.Linear(6, 1), "log_std_parameter": LOG_STD}
 BODY_AND_MU = {"linear#1": BODY, "mean_linear.": MU, "log_std_linear.": MU}
 RSL = {"iter": 5, "optimizer_state_dict": {"state": {}}, "infos": None}
 RSL_MODEL = {"actor.": ELU_NET, "critic.": CRITIC, "std": LOG_STD.exp()}
@@ -115,11 +111,8 @@ C51 = mlp(DS, 8, 4 * 11)
 SCALED = {"action_scale": BOUND[None], "action_bias": -BOUND[None]}
 FC = {"fc#1": BODY, "fc_mu.": MU} | SCALED
 CONTINUOUS = {  # file → its content, its actions, the options that it needs
-    "CORL TD3+BC": (
-        {"critic_1": {"net.": CRITIC}, "actor": {"net.": NET}, "actor_optimizer": OPTIMISER},
-        squashed,
-        SQUASHED,
-    ),
+    "CORL TD3+BC": ({"critic_1": {"net.": CRITIC}, "actor": {"net.": NET}, "actor_optimizer": OPTIMISER}, squashed,
+        SQUASHED),
     "CORL IQL": ({"qf": {"q1.net.": CRITIC}, "actor": {"net.net.": NET, "log_std": LOG_STD}}, squashed, SQUASHED),
     "body and critic": ({"net.": NET, "q1.": CRITIC}, squashed, SQUASHED),
     "flat": ({"pi.": NET, "vf.": CRITIC}, squashed, SQUASHED),
@@ -128,134 +121,53 @@ CONTINUOUS = {  # file → its content, its actions, the options that it needs
     "actor and target": ({"actor": {"fc#0": NET}, "actor_target": {"fc#0": mlp(DS, 2, DA)}}, squashed, SQUASHED),
     "author's SAC": (BODY_AND_MU, two_parts, SQUASHED),
     "actor-critic": ({"actor_critic.pi.net.": NET, "actor_critic.v.v_net.": CRITIC}, squashed, SQUASHED),
-    "Lightning": (
-        {"state_dict": {"actor.net.": NET}, "optimizer_states": [OPTIMISER], "loops": [[1], [2, 3]], "epoch": 2},
-        squashed,
-        SQUASHED,
-    ),
-    "SpinningUp": (
-        {"pi.net.": BODY, "pi.mu_layer.": MU, "pi.log_std_layer.": MU, "q1.q.": CRITIC},
-        two_parts,
-        SQUASHED,
-    ),
+    "Lightning": ({"state_dict": {"actor.net.": NET}, "optimizer_states": [OPTIMISER], "loops": [[1], [2, 3]],
+        "epoch": 2}, squashed, SQUASHED),
+    "SpinningUp": ({"pi.net.": BODY, "pi.mu_layer.": MU, "pi.log_std_layer.": MU, "q1.q.": CRITIC}, two_parts,
+        SQUASHED),
     "trunk": ({"policy": {"trunk.": BODY, "mu.": MU}}, two_parts, SQUASHED),
     "averaged": ({"model": {"net.": mlp(DS, 8, 6, DA)}, "ema": {"net.": NET}}, squashed, SQUASHED),
     "wrapped": ({"model_state_dict": OrderedDict({"actor.net.": NET}), "epoch": 3}, NET, PLAIN),
     "half of its outputs": ({"": TWICE}, lambda x: TWICE(x)[:, :DA].tanh(), {**SQUASHED, "head": "mean_log_std"}),
-    "CORL CQL": (
-        {"actor": {"base_network.network.": TWICE} | {f"log_std_{key}.constant": torch.tensor(x) for key, x in AFFINE}},
-        lambda x: TWICE(x)[:, :DA].tanh(),
-        SQUASHED,
-    ),
-    "skrl": (
-        {
-            "policy": {"net_container.": BODY, "policy_layer.": MU, "value_layer.": nn.Linear(6, 1)}
-            | {"log_std_parameter": LOG_STD},
-            "state_preprocessor": {"running_mean": RUNNING["running_mean"], "running_variance": RUNNING["running_var"]},
-            "value_preprocessor": {"running_mean": torch.zeros(1), "running_variance": torch.ones(1)},
-        },
-        lambda x: MU(BODY(((x - RUNNING["running_mean"]) / RUNNING["running_var"].sqrt()).clamp(-5, 5).float())),
-        {**RELU, "squash": "none"},
-    ),
+    "CORL CQL": ({"actor": {"base_network.network.": TWICE} | AFFINE}, lambda x: TWICE(x)[:, :DA].tanh(), SQUASHED),
+    "skrl": ({"policy": SKRL,
+        "state_preprocessor": {"running_mean": RUNNING_MEAN, "running_variance": RUNNING_VAR},
+        "value_preprocessor": {"running_mean": torch.zeros(1), "running_variance": torch.ones(1)}},
+        lambda x: MU(clipped(x, 0, net=BODY)), {**RELU, "squash": "none"}),
     "by key": ({"a": {"": NET}, "b": {"": CRITIC}}, squashed, {**SQUASHED, "actor": "a"}),
     "by layers": ({"x#1": NET}, squashed, {**SQUASHED, "layers": "x1,x2,x3"}),
     "dropout": ({"0.": NET[0], "3.": NET[2], "6.": NET[4]}, squashed, {**SQUASHED, "layers": ["0", "3", "6"]}),
-    "statistics": (
-        {"actor": {"": ELU_NET}, "obs_mean": STATS["_mean"][0], "obs_std": STATS["_std"][0]},
-        lambda x: ELU_NET((x - STATS["_mean"]) / STATS["_std"]),
-        {"activation": "elu", "squash": "none", "head": "action"},
-    ),
-    "numbered blocks": (
-        {k: v for i in range(3) for k, v in named(f"_layers.{i}.linear.", NET[2 * i]).items()},
-        squashed,
-        SQUASHED,
-    ),
+    "statistics": ({"actor": {"": ELU_NET}, "obs_mean": MEAN, "obs_std": STD}, by_statistics, ELU_PLAIN),
+    "numbered blocks": ({k: v for i in range(3) for k, v in named(f"_layers.{i}.linear.", NET[2 * i]).items()},
+        squashed, SQUASHED),
     "a body of another name": ({"a_net.": BODY, "mu_layer.": MU, "log_std_layer.": MU}, two_parts, SQUASHED),
     "author's GAIL": ({"net.": NET, "log_stds": LOG_STD[None]}, squashed, SQUASHED),
-    "ElegantRL": (
-        {"net.": ELU_NET, "action_std_log": LOG_STD, "state_avg": STATS["_mean"], "state_std": STATS["_std"]},
-        lambda x: ELU_NET((x - STATS["_mean"]) / STATS["_std"]).tanh(),
-        {"activation": "elu", "squash": "tanh"},
-    ),
-    "statistics without a name": (
-        {"actor": {"": ELU_NET}, "mean": STATS["_mean"][0], "std": STATS["_std"][0]},
-        lambda x: ELU_NET((x - STATS["_mean"]) / STATS["_std"]),
-        {"activation": "elu", "squash": "none", "head": "action"},
-    ),
-    "statistics after the weights": (
-        ({"": ELU_NET}, {"mean": STATS["_mean"][0], "var": STATS["_std"][0] ** 2}),
-        lambda x: ELU_NET((x - STATS["_mean"]) / STATS["_std"]),
-        {"activation": "elu", "squash": "none", "head": "action"},
-    ),
-    "CleanRL PPO with statistics": (
-        {
-            "actor_mean.": TANH_NET,
-            "actor_logstd": LOG_STD[None],
-            "obs_rms_state.mean": RUNNING["running_mean"],
-            "obs_rms_state.var": RUNNING["running_var"] / 10,
-        },
-        lambda x: TANH_NET(
-            ((x - RUNNING["running_mean"]) / (RUNNING["running_var"] / 10 + 1e-8).sqrt()).clamp(-10, 10).float()
-        ),
-        {},
-    ),
-    "Tianshou PPO": (
-        {
-            "policy.actor.preprocess.model.model.": BODY,
-            "policy.actor.mu.model.0.": MU,
-            "actor.sigma_param": LOG_STD[:, None],
-            "critic.last.model.0.": nn.Linear(6, 1),
-        },
-        lambda x: MU(BODY(x)),
-        {**RELU, "squash": "none"},
-    ),
-    "Stable-Baselines3 PPO": (
-        {
-            "mlp_extractor.policy_net.": BODY,
-            "mlp_extractor.value_net.": BODY,
-            "action_net.": MU,
-            "value_net.": nn.Linear(6, 1),
-            "log_std": LOG_STD,
-        },
-        lambda x: MU(BODY(x)),
-        RELU,
-    ),
-    "Stable-Baselines3 SAC": (
-        {"actor.latent_pi.": BODY, "actor.mu.": MU, "actor.log_std.": MU, "critic.qf0.": CRITIC},
-        two_parts,
-        RELU,
-    ),
+    "ElegantRL": ({"net.": ELU_NET, "action_std_log": LOG_STD, "state_avg": STATS["_mean"],
+        "state_std": STATS["_std"]}, lambda x: by_statistics(x).tanh(), {"activation": "elu", "squash": "tanh"}),
+    "statistics without a name": ({"actor": {"": ELU_NET}, "mean": MEAN, "std": STD}, by_statistics, ELU_PLAIN),
+    "statistics after the weights": (({"": ELU_NET}, {"mean": MEAN, "var": STD**2}), by_statistics, ELU_PLAIN),
+    "CleanRL PPO with statistics": ({"actor_mean.": TANH_NET, "actor_logstd": LOG_STD[None],
+        "obs_rms_state.mean": RUNNING_MEAN, "obs_rms_state.var": RUNNING_VAR},
+        lambda x: clipped(x, 1e-8, 10, TANH_NET), {}),
+    "Tianshou PPO": ({"policy.actor.preprocess.model.model.": BODY, "policy.actor.mu.model.0.": MU,
+        "actor.sigma_param": LOG_STD[:, None], "critic.last.model.0.": nn.Linear(6, 1)}, lambda x: MU(BODY(x)),
+        {**RELU, "squash": "none"}),
+    "Stable-Baselines3 PPO": ({"mlp_extractor.policy_net.": BODY, "mlp_extractor.value_net.": BODY,
+        "action_net.": MU, "value_net.": nn.Linear(6, 1), "log_std": LOG_STD}, lambda x: MU(BODY(x)), RELU),
+    "Stable-Baselines3 SAC": ({"actor.latent_pi.": BODY, "actor.mu.": MU, "actor.log_std.": MU,
+        "critic.qf0.": CRITIC}, two_parts, RELU),
     "CleanRL PPO": ({"actor_mean.": TANH_NET, "actor_logstd": LOG_STD[None], "critic.": CRITIC}, TANH_NET, {}),
     "CleanRL TD3": ((FC, {"": CRITIC}, {"": CRITIC}), lambda x: two_parts(x) * BOUND - BOUND, {}),
-    "rsl_rl 2": (
-        {**RSL, "model_state_dict": RSL_MODEL, "obs_norm_state_dict": STATS},
-        standardised,
-        {"activation": "elu"},
-    ),
-    "rsl_rl 3": (
-        {**RSL, "model_state_dict": RSL_MODEL | {"actor_obs_normalizer": STATS, "critic_obs_normalizer": statistics()}},
-        standardised,
-        {"activation": "elu"},
-    ),
-    "rsl_rl 5": (
-        {
-            **RSL,
-            "actor_state_dict": {"mlp.": ELU_NET, "distribution.std_param": LOG_STD.exp(), "obs_normalizer": STATS},
-        },
-        standardised,
-        {"activation": "elu"},
-    ),
-    "rl_games": (
-        {"model": GAMES | {"running_mean_std": RUNNING}, "epoch": 3},
-        clipped,
-        {"activation": "elu", "squash": "none"},
-    ),
-    "rl_games before 1.2": (
-        {"model": GAMES, "running_mean_std": RUNNING},
-        clipped,
-        {"activation": "elu", "squash": "none"},
-    ),
-}
+    "rsl_rl 2": ({**RSL, "model_state_dict": RSL_MODEL, "obs_norm_state_dict": STATS}, standardised, ELU),
+    "rsl_rl 3": ({**RSL,
+        "model_state_dict": RSL_MODEL | {"actor_obs_normalizer": STATS, "critic_obs_normalizer": statistics()}},
+        standardised, ELU),
+    "rsl_rl 5": ({**RSL,
+        "actor_state_dict": {"mlp.": ELU_NET, "distribution.std_param": LOG_STD.exp(), "obs_normalizer": STATS}},
+        standardised, ELU),
+    "rl_games": ({"model": GAMES | {"running_mean_std": RUNNING}, "epoch": 3}, clipped, {**ELU, "squash": "none"}),
+    "rl_games before 1.2": ({"model": GAMES, "running_mean_std": RUNNING}, clipped, {**ELU, "squash": "none"}),
+}  # fmt: skip
 DISCRETE = {  # … its action values or logits
     "values": ({"": VALUES}, VALUES, {**RELU, "head": "values"}),
     "logits": ({"": VALUES}, VALUES, {**RELU, "head": "logits", "action_count": 4}),
@@ -266,13 +178,10 @@ DISCRETE = {  # … its action values or logits
     "duelling": ({"body.": BODY, "advantage.": MU, "value.": nn.Linear(6, 1)}, lambda x: MU(BODY(x)), RELU),
     "CleanRL DQN": ({"network.": VALUES}, VALUES, {}),
     "CleanRL PPO": ({"actor.": TANH_NET, "critic.": CRITIC}, TANH_NET, {}),
-    "CleanRL C51": (
-        {"model_weights": {"network.": C51, "atoms": ATOMS}, "args": {"seed": 1}},
-        lambda x: (C51(x).view(len(x), 4, 11).softmax(2) * ATOMS).sum(2),
-        {},
-    ),
-    "rl_games": ({"model": {k.replace("mu", "logits"): v for k, v in GAMES.items()}}, ELU_NET, {"activation": "elu"}),
-}
+    "CleanRL C51": ({"model_weights": {"network.": C51, "atoms": ATOMS}, "args": {"seed": 1}},
+        lambda x: (C51(x).view(len(x), 4, 11).softmax(2) * ATOMS).sum(2), {}),
+    "rl_games": ({"model": {k.replace("mu", "logits"): v for k, v in GAMES.items()}}, ELU_NET, ELU),
+}  # fmt: skip
 
 
 def saved(folder, content, name):
@@ -313,20 +222,18 @@ def test_activations(tmp_path, states, activation):
     torch.testing.assert_close(policies["half"].act(states), net(states).detach(), atol=1e-2, rtol=1e-2)
 
 
+def tanh_normal(mean, std):
+    return dist.TransformedDistribution(dist.Normal(mean, std), [dist.TanhTransform()])
+
+
 DISTRIBUTIONS = {
     "CleanRL PPO": lambda x: dist.Normal(TANH_NET(x), LOG_STD.exp().expand(len(x), -1)),
     "rsl_rl 2": lambda x: dist.Normal(standardised(x), LOG_STD.exp().expand(len(x), -1)),
     "rsl_rl 5": lambda x: dist.Normal(standardised(x), LOG_STD.exp().expand(len(x), -1)),
     "Tianshou PPO": lambda x: dist.Normal(MU(BODY(x)), LOG_STD.exp().expand(len(x), -1)),
-    "author's SAC": lambda x: dist.TransformedDistribution(
-        dist.Normal(MU(BODY(x)), MU(BODY(x)).clamp(-20, 2).exp()), [dist.TanhTransform()]
-    ),
-    "CORL CQL": lambda x: dist.TransformedDistribution(
-        dist.Normal(TWICE(x)[:, :DA], (0.5 * TWICE(x)[:, DA:] - 1).exp()), [dist.TanhTransform()]
-    ),
-    "half of its outputs": lambda x: dist.TransformedDistribution(
-        dist.Normal(TWICE(x)[:, :DA], TWICE(x)[:, DA:].exp()), [dist.TanhTransform()]
-    ),
+    "author's SAC": lambda x: tanh_normal(MU(BODY(x)), MU(BODY(x)).clamp(-20, 2).exp()),
+    "CORL CQL": lambda x: tanh_normal(TWICE(x)[:, :DA], (0.5 * TWICE(x)[:, DA:] - 1).exp()),
+    "half of its outputs": lambda x: tanh_normal(TWICE(x)[:, :DA], TWICE(x)[:, DA:].exp()),
 }
 
 
@@ -340,6 +247,7 @@ def test_distributions(tmp_path, states, name):
     torch.testing.assert_close(
         policy.log_prob(states, actions), expected.log_prob(actions).sum(1).detach(), rtol=1e-4, atol=1e-4
     )
+    assert policy.log_prob(states, torch.ones_like(actions)).isfinite().all()  # also on the bound of tanh
 
 
 def test_log_std_of_cleanrl_is_mapped_by_tanh(tmp_path, states):
@@ -350,25 +258,13 @@ def test_log_std_of_cleanrl_is_mapped_by_tanh(tmp_path, states):
 
 
 WARNED = {
-    "observations of CleanRL": (
-        "model.cleanrl_model",
-        CONTINUOUS["CleanRL PPO"][0],
-        {},
-        "statistics that they do not save",
-    ),
-    "statistics": (
-        "model.pt",
-        CONTINUOUS["statistics"][0],
-        CONTINUOUS["statistics"][2],
-        r"standardised by 'obs' .* clipped to inf",
-    ),
-    "scaling": (
-        "model.pt",
-        {"model": NET.state_dict(), "action_high": torch.ones(3), "obs_norm": True, "epoch": 3},
-        SQUASHED,
-        "'model': action_high next to its layers are not read",
-    ),
-}
+    "observations of CleanRL": ("model.cleanrl_model", CONTINUOUS["CleanRL PPO"][0], {},
+        "statistics that they do not save"),
+    "statistics": ("model.pt", CONTINUOUS["statistics"][0], CONTINUOUS["statistics"][2],
+        r"standardised by 'obs' .* clipped to inf"),
+    "scaling": ("model.pt", {"model": NET.state_dict(), "action_high": torch.ones(3), "obs_norm": True, "epoch": 3},
+        SQUASHED, "'model': action_high next to its layers are not read"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("file, content, options, message", WARNED.values(), ids=WARNED)
@@ -391,137 +287,64 @@ HEADS = "heads are action, mean, mean_log_std, values, logits, probabilities"
 REFUSED = {  # … the message, and the options that it advises, which `test_policies_advice` applies
     "nothing given": (changed(), {}, "does not say its activation and head and squash: pass activation=…", PLAIN),
     "no head": (changed(), {**RELU, "squash": "none"}, HEADS, {**RELU, "head": "values"}),
-    "continuous and a count": (
-        changed(),
-        {**SQUASHED, "action_count": 3},
+    "continuous and a count": (changed(), {**SQUASHED, "action_count": 3},
         "a continuous action, but action_count=3: pass head='values'",
-        {**RELU, "action_count": 3, "head": "values"},
-    ),
-    "several actions at once": (
-        {"mlp_extractor.policy_net.": BODY, "action_net.": MU},
-        {**RELU, "head": "logits"},
+        {**RELU, "action_count": 3, "head": "values"}),
+    "several actions at once": ({"mlp_extractor.policy_net.": BODY, "action_net.": MU}, {**RELU, "head": "logits"},
         "does not say its action_count: pass action_count=… (--action-count …); of a network that chooses several",
-        {**RELU, "head": "logits", "action_count": 3},
-    ),
-    "another count": (
-        changed(),
-        {**RELU, "head": "logits", "action_count": 4},
-        "it has 3 discrete actions, but action_count=4: pass 3",
-        {**RELU, "head": "logits", "action_count": 3},
-    ),
-    "an actor and its average": (  # as wide as the states, so that one could follow the other
-        {"actor": {"": mlp(DS, 8, DS)}, "actor_ema": {"": mlp(DS, 8, DS)}},
-        PLAIN,
-        "not clear among actor., actor_ema.: name the actor's key with actor=…",
-        {**PLAIN, "actor": "actor_ema"},
-    ),
-    "several agents": (
-        {"actors.0.net.": mlp(DS, 8, DS), "actors.1.net.": mlp(DS, 8, DS)},
-        PLAIN,
+        {**RELU, "head": "logits", "action_count": 3}),
+    "another count": (changed(), {**RELU, "head": "logits", "action_count": 4},
+        "it has 3 discrete actions, but action_count=4: pass 3", {**RELU, "head": "logits", "action_count": 3}),
+    "an actor and its average of one width": ({"actor": {"": mlp(DS, 8, DS)}, "actor_ema": {"": mlp(DS, 8, DS)}},
+        PLAIN, "not clear among actor., actor_ema.: name the actor's key with actor=…",
+        {**PLAIN, "actor": "actor_ema"}),
+    "several agents": ({"actors.0.net.": mlp(DS, 8, DS), "actors.1.net.": mlp(DS, 8, DS)}, PLAIN,
         "not clear among actors.0.net., actors.1.net.: name the actor's key with actor=…",
-        {**PLAIN, "actor": "actors.1"},
-    ),
-    "no such actor": (
-        {"a": changed(), "b": changed()},
-        {**PLAIN, "actor": "c"},
-        "no layers of an actor 'c' in it, whose layers are in a, b",
-        {**PLAIN, "actor": "a"},
-    ),
+        {**PLAIN, "actor": "actors.1"}),
+    "no such actor": ({"a": changed(), "b": changed()}, {**PLAIN, "actor": "c"},
+        "no layers of an actor 'c' in it, whose layers are in a, b", {**PLAIN, "actor": "a"}),
     "two critics": ({"q1.": NET, "q2.": NET}, RELU, "not clear among q1., q2.", {**RELU, "actor": "q1"}),
-    "order": (
-        {"a.": NET[0], "b.": NET[2], "c.": NET[4]},
-        PLAIN,
-        "layers in order with layers=…",
-        {**PLAIN, "layers": "a,b,c"},
-    ),
-    "no such layer": (
-        changed(),
-        {**PLAIN, "layers": "0,9"},
-        "no linear layer '9', expected one of 0, 2, 4",
-        {**PLAIN, "layers": "0,2,4"},
-    ),
-    "nothing between": (
-        moved(0, 2, 3),
-        PLAIN,
-        "layers 2 and 3 have 0 modules between them, expected one activation",
-        {**PLAIN, "layers": "0,2,3"},
-    ),
-    "something before": (
-        moved(1, 3, 5),
-        PLAIN,
-        "its first layer is 1, and a state dict does not say what is before",
-        {**PLAIN, "layers": "1,3,5"},
-    ),
-    "a name that says otherwise": (
-        {"net.": BODY, "mu.": MU},
-        {**RELU, "head": "values"},
-        "'mu' gives mean by its name, but head='values'",
-        SQUASHED,
-    ),
-    "beta distribution": (
-        {"l#1": BODY, "alpha_head.": MU, "beta_head.": MU},
-        PLAIN,
-        "not clear among l, alpha_head, beta_head",
-        None,
-    ),
-    "deviations of rl_games": (
-        {"model": GAMES},
-        {"activation": "elu", "squash": "none", "stochastic": True},
-        "'sigma' may be a logarithm or not): load it without stochastic",
-        {"activation": "elu", "squash": "none"},
-    ),
-    "deviations of unknown kind": (
-        {"net.": BODY, "mu.": MU, "sigma.": MU},
-        {**SQUASHED, "stochastic": True},
-        "load it without stochastic",
-        SQUASHED,
-    ),
-    "odd halves": (
-        changed(),
-        {**SQUASHED, "head": "mean_log_std"},
-        "3 outputs, which are no means and log standard",
-        PLAIN,
-    ),
-    "halves and deviations": (
-        BODY_AND_MU,
-        {**SQUASHED, "head": "mean_log_std"},
-        "lie apart from its means: leave head='mean_log_std' out",
-        SQUASHED,
-    ),
+    "order": ({"a.": NET[0], "b.": NET[2], "c.": NET[4]}, PLAIN, "layers in order with layers=…",
+        {**PLAIN, "layers": "a,b,c"}),
+    "no such layer": (changed(), {**PLAIN, "layers": "0,9"}, "no linear layer '9', expected one of 0, 2, 4",
+        {**PLAIN, "layers": "0,2,4"}),
+    "nothing between": (moved(0, 2, 3), PLAIN,
+        "layers 2 and 3 have 0 modules between them, expected one activation", {**PLAIN, "layers": "0,2,3"}),
+    "something before": (moved(1, 3, 5), PLAIN,
+        "its first layer is 1, and a state dict does not say what is before", {**PLAIN, "layers": "1,3,5"}),
+    "a name that says otherwise": ({"net.": BODY, "mu.": MU}, {**RELU, "head": "values"},
+        "'mu' gives mean by its name, but head='values'", SQUASHED),
+    "beta distribution": ({"l#1": BODY, "alpha_head.": MU, "beta_head.": MU}, PLAIN,
+        "not clear among l, alpha_head, beta_head", None),
+    "deviations of rl_games": ({"model": GAMES}, {"activation": "elu", "squash": "none", "stochastic": True},
+        "'sigma' may be a logarithm or not): load it without stochastic", {**ELU, "squash": "none"}),
+    "deviations of unknown kind": ({"net.": BODY, "mu.": MU, "sigma.": MU}, {**SQUASHED, "stochastic": True},
+        "load it without stochastic", SQUASHED),
+    "odd halves": (changed(), {**SQUASHED, "head": "mean_log_std"},
+        "3 outputs, which are no means and log standard", PLAIN),
+    "halves and deviations": (BODY_AND_MU, {**SQUASHED, "head": "mean_log_std"},
+        "lie apart from its means: leave head='mean_log_std' out", SQUASHED),
     "no deviations": (changed(), {**PLAIN, "stochastic": True}, "load it without stochastic", PLAIN),
-    "unknown activation": (
-        changed(),
-        {**PLAIN, "activation": "sine"},
-        "activation is 'sine', expected one of relu, tanh",
-        PLAIN,
-    ),
-    "normalisation": (
-        changed(**{"1.weight": torch.ones(8), "1.bias": torch.ones(8)}),
-        PLAIN,
-        "more than linear layers: 1.weight",
-        None,
-    ),
-    "convolution": (
-        {"cnn.0.weight": torch.zeros(1, 1, 2, 2), **{"actor.": NET}},
-        PLAIN,
-        "more than linear layers: cnn.0.weight",
-        None,
-    ),
-    "noise": ({"Q.": NET, "Q.6.weight_mu": torch.zeros(2, 3)}, RELU, "more than linear layers: Q.6.weight_mu", None),
+    "unknown activation": (changed(), {**PLAIN, "activation": "sine"},
+        "activation is 'sine', expected one of relu, tanh", PLAIN),
+    "normalisation": (changed(**{"1.weight": torch.ones(8), "1.bias": torch.ones(8)}), PLAIN,
+        "more than linear layers: 1.weight", None),
+    "convolution": ({"cnn.0.weight": torch.zeros(1, 1, 2, 2), **{"actor.": NET}}, PLAIN,
+        "more than linear layers: cnn.0.weight", None),
+    "noise": ({"Q.": NET, "Q.6.weight_mu": torch.zeros(2, 3)}, RELU, "more than linear layers: Q.6.weight_mu",
+        None),
     "memory": ({"actor.": NET, "memory_a.rnn.weight_ih_l0": torch.zeros(2, 2)}, PLAIN, "it is recurrent", None),
-    "exploration": ({"actor.mu.": NET, "actor.log_std": torch.zeros(8, 3)}, SQUASHED, "save the model as .zip", None),
-    "widths": (
-        changed(**{"2.weight": torch.zeros(6, 9)}),
-        PLAIN,
-        "2.weight reads 9 values, the layer before gives 8",
-        None,
-    ),
+    "exploration": ({"actor.mu.": NET, "actor.log_std": torch.zeros(8, 3)}, SQUASHED, "save the model as .zip",
+        None),
+    "widths": (changed(**{"2.weight": torch.zeros(6, 9)}), PLAIN,
+        "2.weight reads 9 values, the layer before gives 8", None),
     "bias": (changed(**{"4.bias": torch.zeros(4)}), PLAIN, "4.weight (3, 6) and 4.bias (4,) are not a layer", None),
     "nan": (changed(**{"4.bias": torch.full((3,), math.nan)}), PLAIN, "4.bias must be finite floats", None),
-    "sparse": (changed(**{"4.weight": torch.eye(3, 6).to_sparse()}), PLAIN, "names torch._utils._rebuild_sparse", None),
+    "sparse": (changed(**{"4.weight": torch.eye(3, 6).to_sparse()}), PLAIN, "names torch._utils._rebuild_sparse",
+        None),
     "no layers": ({"weight": torch.zeros(2, 2)}, PLAIN, "expected linear layers such as '0.weight'", None),
     "a state's value": ({"value_net.": mlp(DS, 8, 1)}, RELU, "one output, expected one for each action", None),
-}
+}  # fmt: skip
 
 
 def test_unordered_files_need_the_order_of_unnumbered_layers(tmp_path, states):

@@ -1,4 +1,4 @@
-"""Models that Stable-Baselines3 and sb3-contrib saved act as they do in those libraries."""
+"""Models of Stable-Baselines3 and sb3-contrib act as their `predict`, from their files and in memory."""
 
 import base64
 import io
@@ -22,49 +22,32 @@ sb3 = pytest.importorskip("stable_baselines3", reason="needs the extra [sb3]")
 contrib = pytest.importorskip("sb3_contrib", reason="needs the extra [sb3]")
 gymnasium = pytest.importorskip("gymnasium")
 
+from gymnasium import spaces  # noqa: E402
 from stable_baselines3.common.callbacks import CheckpointCallback, EvalCallback  # noqa: E402
 from stable_baselines3.common.policies import ActorCriticPolicy  # noqa: E402
-from stable_baselines3.common.torch_layers import FlattenExtractor  # noqa: E402
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor  # noqa: E402
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize  # noqa: E402
 
 DS = 5
 LOW, HIGH = np.array([-2, -1, 0], np.float32), np.array([1, 3, 0.5], np.float32)
+ROW, MATRIX = spaces.Box(-np.inf, np.inf, (DS,), np.float32), spaces.Box(-1, 1, (2, 2), np.float32)
+DISCRETE, PIXELS = spaces.Discrete(4), spaces.Box(0, 255, (1, 36, 36), np.uint8)
 
 
 class Still(gymnasium.Env):
-    """Random observations, no rewards."""
+    """Random observations, no rewards, episodes of `length` steps, and every action allowed."""
 
-    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (DS,), np.float32)
-
-    def __init__(self, discrete=False):
-        self.action_space = gymnasium.spaces.Discrete(4) if discrete else gymnasium.spaces.Box(LOW, HIGH)
-        self.random = np.random.default_rng(0)
+    def __init__(self, actions=None, observations=ROW, length=0):
+        self.observation_space, self.action_space = observations, actions or spaces.Box(LOW, HIGH)
+        self.random, self.length = np.random.default_rng(0), length
 
     def reset(self, seed=None, options=None):
+        self.left = self.length
         return np.zeros(DS, np.float32), {}
 
     def step(self, action):
-        return self.random.normal(3, 2, DS).astype(np.float32), 0.0, False, False, {}
-
-
-class Short(Still):
-    """Episodes of three steps."""
-
-    def reset(self, seed=None, options=None):
-        self.left = 3
-        return super().reset(seed, options)
-
-    def step(self, action):
         self.left -= 1
-        observation, *_ = super().step(action)
-        return observation, 0.0, False, self.left == 0, {}
-
-
-class Masked(Still):
-    """Every action is allowed."""
-
-    def __init__(self):
-        super().__init__(discrete=True)
+        return self.random.normal(3, 2, DS).astype(np.float32), 0.0, False, self.left == 0, {}
 
     def action_masks(self):
         return np.ones(4, bool)
@@ -76,19 +59,39 @@ class Remembering(ActorCriticPolicy):
     lstm_hidden_state_shape = 1, 1, 8
 
 
+class Halved(VecNormalize):
+    """Normalisation by a user's class."""
+
+    def normalize_obs(self, obs):
+        return super().normalize_obs(obs) / 2
+
+
+class Scaled(BaseFeaturesExtractor):
+    """Features without parameters."""
+
+    def __init__(self, observation_space):
+        super().__init__(observation_space, DS)
+
+    def forward(self, observations):
+        return observations / 2
+
+
 SMALL = {"net_arch": [16, 8]}
 ALGORITHMS = {
     "ppo": (sb3.PPO, {}),
     "ppo elu": (sb3.PPO, {"policy_kwargs": {"activation_fn": nn.ELU, "net_arch": {"pi": [8], "vf": [4]}}}),
     "ppo sde": (sb3.PPO, {"use_sde": True}),
     "ppo squashed sde": (sb3.PPO, {"use_sde": True, "policy_kwargs": {"squash_output": True}}),
-    "ppo discrete": (sb3.PPO, {"discrete": True}),
+    "ppo discrete": (sb3.PPO, {"actions": DISCRETE}),
+    "ppo of matrices": (sb3.PPO, {"actions": MATRIX, "observations": MATRIX}),
     "a2c": (sb3.A2C, {}),
-    "a2c discrete": (sb3.A2C, {"discrete": True, "policy_kwargs": {"activation_fn": nn.LeakyReLU}}),
-    "maskable ppo": (contrib.MaskablePPO, {"env": Masked(), "discrete": True}),
+    "a2c discrete": (sb3.A2C, {"actions": DISCRETE, "policy_kwargs": {"activation_fn": nn.LeakyReLU}}),
+    "maskable ppo": (contrib.MaskablePPO, {"actions": DISCRETE}),
     "trpo": (contrib.TRPO, {}),
+    "trpo discrete": (contrib.TRPO, {"actions": DISCRETE}),
     "sac": (sb3.SAC, {}),
     "sac flatten": (sb3.SAC, {"policy_kwargs": {"features_extractor_class": FlattenExtractor, **SMALL}}),
+    "sac of matrices": (sb3.SAC, {"actions": MATRIX, "observations": MATRIX}),
     "sac sde": (sb3.SAC, {"use_sde": True}),
     "sac sde of one layer": (sb3.SAC, {"use_sde": True, "policy_kwargs": {"net_arch": {"pi": [], "qf": [8]}}}),
     "sac sde unclipped": (sb3.SAC, {"use_sde": True, "policy_kwargs": {"clip_mean": 0.0, **SMALL}}),
@@ -97,17 +100,17 @@ ALGORITHMS = {
     "tqc": (contrib.TQC, {"policy_kwargs": {"activation_fn": nn.SiLU, **SMALL}}),
     "ars": (contrib.ARS, {}),
     "ars linear": (contrib.ARS, {"policy": "LinearPolicy", "policy_kwargs": {}}),
-    "ars discrete": (contrib.ARS, {"discrete": True}),
-    "dqn": (sb3.DQN, {"discrete": True}),
-    "qrdqn": (contrib.QRDQN, {"discrete": True, "policy_kwargs": {"n_quantiles": 7, **SMALL}}),
+    "ars discrete": (contrib.ARS, {"actions": DISCRETE}),
+    "dqn": (sb3.DQN, {"actions": DISCRETE}),
+    "dqn of matrices": (sb3.DQN, {"actions": DISCRETE, "observations": MATRIX}),
+    "qrdqn": (contrib.QRDQN, {"actions": DISCRETE, "policy_kwargs": {"n_quantiles": 7, **SMALL}}),
 }
 
 
-def make(algorithm, env=None, discrete=False, policy="MlpPolicy", policy_kwargs=SMALL, **options):
+def make(algorithm, env=None, actions=None, observations=ROW, policy="MlpPolicy", policy_kwargs=SMALL, **options):
     torch.manual_seed(0)
-    model = algorithm(
-        policy, env or Still(discrete), device="cpu", policy_kwargs=dict(policy_kwargs), seed=0, **options
-    )
+    env = env or Still(actions, observations)
+    model = algorithm(policy, env, device="cpu", policy_kwargs=dict(policy_kwargs), seed=0, **options)
     with torch.no_grad():
         for parameter in model.policy.parameters():  # large, so that bounds, squashing and clipping matter
             parameter.copy_(torch.randn_like(parameter) * (0.7 if parameter.dim() > 1 else 0.3))
@@ -115,8 +118,9 @@ def make(algorithm, env=None, discrete=False, policy="MlpPolicy", policy_kwargs=
 
 
 def predicted(model, states):
-    actions = model.predict(states.numpy(), deterministic=True)[0]
-    return torch.from_numpy(np.eye(4, dtype=np.float32)[actions] if actions.ndim == 1 else actions)
+    observations = states.numpy().reshape(-1, *model.observation_space.shape)
+    actions = model.predict(observations, deterministic=True)[0]
+    return torch.from_numpy(np.eye(4, dtype=np.float32)[actions] if actions.ndim == 1 else actions).flatten(1)
 
 
 @pytest.fixture
@@ -124,16 +128,106 @@ def states(generator):
     return torch.randn(1500, DS, generator=generator) * 3
 
 
+def test_every_algorithm_has_a_case():
+    algorithms = {kind for library in (sb3, contrib) for kind in vars(library).values() if hasattr(kind, "predict")}
+    assert algorithms == {kind for kind, _ in ALGORITHMS.values()} | {contrib.CrossQ, contrib.RecurrentPPO}
+
+
 @pytest.mark.filterwarnings("ignore:.*masks:UserWarning")
-@pytest.mark.parametrize("algorithm, options", ALGORITHMS.values(), ids=ALGORITHMS.keys())
-def test_acts_as_the_library_does(tmp_path, states, algorithm, options):
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_acts_as_the_library_does(tmp_path, states, name):
+    algorithm, options = ALGORITHMS[name]
     model = make(algorithm, **options)
     model.save(tmp_path / "model.zip")
-    (policy,) = load(tmp_path / "model.zip").values()
-    assert type(policy) is Actor and policy.name == "model"
-    torch.testing.assert_close(policy.act(states), predicted(model, states), atol=1e-5, rtol=1e-5)
-    (opened,) = load(tmp_path / "model.zip", trust=True).values()
-    assert type(opened) is Actor  # no library where our own reader will do
+    states = states[:, : np.prod(model.observation_space.shape)]
+    policy, opened, live, inner = (
+        load(source, trust=trust)["model"]
+        for source, trust in (
+            (tmp_path, False),
+            (tmp_path, True),
+            ({"model": model}, False),
+            ({"model": model.policy}, 0),
+        )
+    )
+    assert type(policy) is type(opened) is Actor  # no library if our own reader will do
+    for each in (policy, live, inner):
+        torch.testing.assert_close(each.act(states), predicted(model, states), atol=1e-5, rtol=1e-5)
+
+
+def test_masks_are_warned_of(tmp_path):
+    model = make(contrib.MaskablePPO, actions=DISCRETE)
+    model.save(tmp_path / "model.zip")
+    for source in (tmp_path, {"model": model}):
+        with pytest.warns(UserWarning, match="'model': it needs masks of actions, .* calls predict with action_masks"):
+            load(source)
+
+
+LETS = r".*; trust=True \(--trust\) lets"
+COUNT = {"action_count": 3}
+REFUSED = {  # algorithm, its options, given options, message, after whose advice it acts as the library
+    "crossq": (contrib.CrossQ, {}, {}, f"a policy of class sb3_contrib.crossq.policies.CrossQPolicy{LETS}"),
+    "features": (sb3.PPO, {"policy_kwargs": {"features_extractor_class": Scaled}}, {}, f"extracts features{LETS}"),
+    "activation": (sb3.PPO, {"policy_kwargs": {"activation_fn": nn.Hardswish}}, {}, f"its activation is <class{LETS}"),
+    "images": (sb3.PPO, {"policy": "CnnPolicy", "observations": PIXELS}, {}, rf"images of shape \(1, 36, 36\){LETS}"),
+    "statistics": (
+        sb3.PPO,
+        {"env": "halved"},
+        {},
+        rf"statistics in vecnormalize\.pkl: its pickle names \S*Halved;{LETS}",
+    ),
+    "a count": (sb3.SAC, {}, COUNT, r"its actions are continuous, but action_count=3: leave it out"),
+    "another count": (sb3.PPO, {"actions": DISCRETE}, COUNT, "it has 4 discrete actions, but action_count=3: pass 4"),
+}
+
+
+@pytest.mark.parametrize("algorithm, options, given, message", REFUSED.values(), ids=REFUSED)
+def test_what_needs_trust_or_other_options(tmp_path, algorithm, options, given, message):
+    env = Halved(DummyVecEnv([Still]), clip_obs=1.5) if "env" in options else None
+    model = make(algorithm, **{"policy_kwargs": {}, **options, "env": env})
+    model.save(tmp_path / "model.zip")
+    if env is not None:
+        env.save(str(tmp_path / "vecnormalize.pkl"))
+    with pytest.raises(ValueError, match=rf"model\.zip: .*{message}"):
+        load(tmp_path, **given)
+    if not given:
+        with pytest.raises(ValueError, match="acts by its means: load it without stochastic"):
+            load(tmp_path, stochastic=True, trust=True)
+    shape = model.observation_space.shape
+    states = np.random.default_rng(0).random((9, np.prod(shape)), np.float32) * 9
+    seen = states.reshape(9, *shape) if env is None else env.normalize_obs(states)
+    for source in (tmp_path, {"model": model}):
+        policy = load(source, trust=not given)["model"]
+        np.testing.assert_allclose(policy(states), model.predict(seen, deterministic=True)[0], atol=1e-5)
+
+
+UNUSUAL = {  # spaces → what the refusal says
+    "discrete states": (spaces.Discrete(16), DISCRETE, "observations of a Discrete space"),
+    "named states": (spaces.Dict({"a": ROW}), DISCRETE, "observations of a Dict space"),
+    "several actions": (ROW, spaces.MultiDiscrete([2, 3]), "several actions at once"),
+    "switches": (ROW, spaces.MultiBinary(3), "several actions at once"),
+}
+
+
+@pytest.mark.parametrize("observations, actions, message", UNUSUAL.values(), ids=UNUSUAL)
+def test_more_than_a_row_of_numbers_needs_a_callable(tmp_path, observations, actions, message):
+    policy = "MultiInputPolicy" if isinstance(observations, spaces.Dict) else "MlpPolicy"
+    model = make(sb3.PPO, actions=actions, observations=observations, policy=policy)
+    model.save(tmp_path / "model.zip")
+    for source, trust in ((tmp_path, False), (tmp_path, True), ({"model": model}, False), ({"model": model.policy}, 0)):
+        with pytest.raises(ValueError, match=rf"model.*{message}.*pass a callable") as caught:
+            load(source, trust=trust)
+        assert "trust" not in str(caught.value)
+
+
+@pytest.mark.parametrize("trust", [False, True])
+def test_recurrent_models_are_refused(tmp_path, trust):
+    model = make(contrib.RecurrentPPO, policy="MlpLstmPolicy")
+    model.save(tmp_path / "model.zip")
+    sb3.PPO(Remembering, Still(), device="cpu", seed=0).save(tmp_path / "own.zip")
+    files = [tmp_path / "model.zip", tmp_path / "own.zip"] if trust else [tmp_path / "model.zip"]
+    for source in (*files, {"model": model}, {"model": model.policy}):
+        with pytest.raises(ValueError, match="it is recurrent, .* pass an array of its actions in every logged state$"):
+            load(source, trust=trust)
 
 
 def test_a_checkpoint_has_the_statistics_of_its_step(tmp_path, states):
@@ -152,18 +246,12 @@ def test_a_checkpoint_has_the_statistics_of_its_step(tmp_path, states):
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_folder_written_by_callbacks(tmp_path):
-    env = VecNormalize(DummyVecEnv([Short]))
-    every = {"save_replay_buffer": True, "save_vecnormalize": True}
-    evaluation = EvalCallback(
-        VecNormalize(DummyVecEnv([Short]), training=False),
-        eval_freq=10,
-        n_eval_episodes=1,
-        best_model_save_path=str(tmp_path),
-        log_path=str(tmp_path),
-        verbose=0,
-    )
-    model = sb3.SAC("MlpPolicy", env, policy_kwargs=dict(SMALL), learning_starts=100, device="cpu")
-    model.learn(20, callback=[CheckpointCallback(10, str(tmp_path), **every), evaluation])
+    train, evaluation = (VecNormalize(DummyVecEnv([lambda: Still(length=3)]), training=t) for t in (True, False))
+    paths = {"best_model_save_path": str(tmp_path), "log_path": str(tmp_path)}
+    evaluate = EvalCallback(evaluation, eval_freq=10, n_eval_episodes=1, verbose=0, **paths)
+    model = sb3.SAC("MlpPolicy", train, policy_kwargs=dict(SMALL), learning_starts=100, device="cpu")
+    every = CheckpointCallback(10, str(tmp_path), save_replay_buffer=True, save_vecnormalize=True)
+    model.learn(20, callback=[every, evaluate])
     model.save_replay_buffer(tmp_path / "replay_buffer.pkl")
     assert len(list(tmp_path.iterdir())) == 2 * 3 + 2 + 1
     assert list(load(tmp_path)) == ["best_model", "rl_model_10_steps", "rl_model_20_steps"]
@@ -172,10 +260,9 @@ def test_a_folder_written_by_callbacks(tmp_path):
 def test_hostile_statistics(tmp_path):
     make(sb3.PPO).save(tmp_path / "model.zip")
     (tmp_path / "vecnormalize.pkl").write_bytes(b"\x80\x04cos\nsystem\n.")
-    with pytest.raises(ValueError, match=r"model\.zip: statistics in vecnormalize\.pkl: its pickle names os\.system"):
-        load(tmp_path)
-    with pytest.raises(ValueError, match=r"vecnormalize\.pkl: its pickle names os\.system"):
-        load(tmp_path / "vecnormalize.pkl")
+    for source, where in ((tmp_path, r"model\.zip: statistics in vecn"), (tmp_path / "vecnormalize.pkl", "vecn")):
+        with pytest.raises(ValueError, match=rf"{where}ormalize\.pkl: its pickle names os\.system"):
+            load(source)
 
 
 def test_stochastic_ppo_and_sac_have_the_distributions_of_sb3(tmp_path, states, generator):
@@ -184,15 +271,14 @@ def test_stochastic_ppo_and_sac_have_the_distributions_of_sb3(tmp_path, states, 
         model.save(tmp_path / f"{name}.zip")
         (policy,) = load(tmp_path / f"{name}.zip", stochastic=True).values()
         torch.testing.assert_close(policy.act(states), predicted(model, states), atol=1e-5, rtol=1e-5)
+        actions = policy.sample(states, generator)
         if name == "ppo":
             theirs = model.policy.get_distribution(states).distribution
-            actions = policy.sample(states, generator)
             expected = theirs.log_prob(actions).sum(1).detach()
             torch.testing.assert_close(policy.output(states).std, theirs.stddev.detach(), atol=1e-5, rtol=1e-5)
         else:
             mean, log_std, _ = model.actor.get_action_dist_params(states)
             low, high = torch.from_numpy(LOW), torch.from_numpy(HIGH)
-            actions = policy.sample(states, generator)
             unit = (2 * (actions.double() - low) / (high - low) - 1).clamp(-0.99, 0.99)
             actions = (low + (unit + 1) * (high - low) / 2).float()
             before = dist.Normal(mean.double(), log_std.double().exp()).log_prob(unit.atanh())
@@ -201,30 +287,13 @@ def test_stochastic_ppo_and_sac_have_the_distributions_of_sb3(tmp_path, states, 
         torch.testing.assert_close(policy.log_prob(states, actions), expected, atol=2e-2, rtol=1e-3)
 
 
-RECURRENT = "it is recurrent, .* pass an array of its actions in every logged state"
-
-
-@pytest.mark.parametrize("trust", [False, True])
-def test_recurrent_models_are_refused(tmp_path, trust):
-    model = make(contrib.RecurrentPPO, policy="MlpLstmPolicy")
-    model.save(tmp_path / "model.zip")
-    own = sb3.PPO(Remembering, Still(), device="cpu", seed=0)
-    own.save(tmp_path / "own.zip")
-    files = [tmp_path / "model.zip", tmp_path / "own.zip"] if trust else [tmp_path / "model.zip"]
-    for source in (*files, {"model": model}, {"model": model.policy}):
-        with pytest.raises(ValueError, match=rf"{RECURRENT}$"):
-            load(source, trust=trust)
-
-
 def test_models_without_torch_are_passed_in_memory(tmp_path, states):
     model = pytest.importorskip("sbx").SAC("MlpPolicy", Still(), seed=0)
     model.save(tmp_path / "model.zip")
     with pytest.raises(ValueError, match=r"model\.zip: a model without torch, .* pass \{name: model\}"):
         load(tmp_path, trust=True)
-    expected = model.predict(states.numpy(), deterministic=True)[0]
-    np.testing.assert_allclose(
-        load({"model": type(model).load(tmp_path / "model.zip")})["model"](states), expected, atol=1e-5
-    )
+    policy = load({"model": type(model).load(tmp_path / "model.zip")})["model"]
+    np.testing.assert_allclose(policy(states), model.predict(states.numpy(), deterministic=True)[0], atol=1e-5)
 
 
 def test_missing_library_is_named(tmp_path, monkeypatch):
@@ -270,38 +339,36 @@ def test_unknown_layers_are_refused(tmp_path):
         load(tmp_path / "model.zip")
 
 
-@pytest.mark.parametrize("key", ["policy_class", "action_space", "observation_space"])
-def test_hostile_settings_are_refused_and_not_run(tmp_path, key):
-    runs = Runs(os.system, f"touch {tmp_path / 'ran'}")
+RUNS = r"its pickle names posix\.system; only arrays"
+SETTINGS = {  # changed settings → message
+    **{key: (lambda value, runs: {**value, ":serialized:": runs}, RUNS) for key in
+       ("policy_class", "action_space", "observation_space")},
+    "policy_kwargs": (lambda *_: 3, ""),
+    "action_space of text": (lambda *_: "x", ""),
+    "policy_class of nothing": (lambda *_: None, ""),
+    "policy_kwargs of lists": (lambda *_: {"clip_mean": []}, ""),
+}  # fmt: skip
 
-    def poison(content):
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_hostile_and_damaged_settings(tmp_path, name):
+    (change, message), key = SETTINGS[name], name.partition(" ")[0]
+    runs = base64.b64encode(pickle.dumps(Runs(os.system, f"touch {tmp_path / 'ran'}"))).decode()
+
+    def changed(content):
         settings = json.loads(content)
-        settings[key][":serialized:"] = base64.b64encode(pickle.dumps(runs)).decode()
-        return json.dumps(settings).encode()
+        return json.dumps(settings | {key: change(settings[key], runs)}).encode()
 
-    make(sb3.PPO).save(tmp_path / "model.zip")
-    rewrite(tmp_path / "model.zip", "data", poison)
-    with pytest.raises(ValueError, match=r"model\.zip: its pickle names posix\.system; only arrays"):
+    make(sb3.SAC, use_sde=True).save(tmp_path / "model.zip")
+    rewrite(tmp_path / "model.zip", "data", changed)
+    with pytest.raises(ValueError, match=rf"model\.zip: .*{message}"):
         load(tmp_path)
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize(
-    "key, value",
-    [("policy_kwargs", 3), ("action_space", "x"), ("policy_class", None), ("policy_kwargs", {"clip_mean": []})],
-)
-def test_damaged_settings(tmp_path, key, value):
-    make(sb3.SAC, use_sde=True).save(tmp_path / "model.zip")
-    rewrite(tmp_path / "model.zip", "data", lambda content: json.dumps({**json.loads(content), key: value}).encode())
-    with pytest.raises(ValueError, match=r"model\.zip: "):
-        load(tmp_path / "model.zip")
-
-
 def test_statistics_of_another_width(tmp_path):
-    class Wide(Still):
-        observation_space = gymnasium.spaces.Box(-1, 1, (DS + 1,), np.float32)
-
     make(sb3.PPO).save(tmp_path / "model.zip")
-    VecNormalize(DummyVecEnv([Wide])).save(str(tmp_path / "vecnormalize.pkl"))
+    wide = spaces.Box(-1, 1, (DS + 1,), np.float32)
+    VecNormalize(DummyVecEnv([lambda: Still(observations=wide)])).save(str(tmp_path / "vecnormalize.pkl"))
     with pytest.raises(ValueError, match=r"standardisation has shape \(6,\), expected \(5,\)"):
         load(tmp_path)

@@ -16,7 +16,7 @@ contrib = pytest.importorskip("sb3_contrib", reason="needs the extra [sb3]")
 
 from old_files import LAYOUTS, make_old, save_old_statistics  # noqa: E402
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize  # noqa: E402
-from test_reader_sb3 import ALGORITHMS, DS, Still, make, predicted  # noqa: E402
+from test_reader_sb3 import ALGORITHMS, DISCRETE, DS, Still, make, predicted  # noqa: E402
 
 NAMES = ("ppo", "a2c", "trpo", "sac", "tqc", "td3", "ddpg", "ars", "a2c discrete", "dqn", "ars discrete")
 
@@ -70,7 +70,10 @@ def test_names_of_numpy_1(tmp_path, states, normalised):
 @pytest.mark.parametrize("discrete", [False, True])
 def test_linear_policy_of_ars_before_version_2(tmp_path, states, discrete):
     """Its only layer was not in an `nn.Sequential`."""
-    model, path = make(contrib.ARS, policy="LinearPolicy", policy_kwargs={}, discrete=discrete), tmp_path / "model.zip"
+    model, path = (
+        make(contrib.ARS, policy="LinearPolicy", policy_kwargs={}, actions=DISCRETE if discrete else None),
+        tmp_path / "model.zip",
+    )
     model.save(path)
     make_old(path, "0.21", rename=lambda key: key.replace("action_net.0.", "action_net."))
     (policy,) = load(path).values()
@@ -91,7 +94,7 @@ def test_features_for_exploration_alone_are_ignored(tmp_path, states, algorithm,
 
 
 def test_a_discrete_space_of_another_size_is_refused(tmp_path):
-    model, path = make(sb3.DQN, discrete=True), tmp_path / "model.zip"
+    model, path = make(sb3.DQN, actions=DISCRETE), tmp_path / "model.zip"
     model.action_space.n = np.int64(7)
     model.save(path)
     make_old(path, "0.17")
@@ -129,21 +132,19 @@ FOLDERS = {  # statistics in the folder of model.zip, how that was trained → w
     "in a folder of its name": (["model/vecnormalize.pkl"], "", True),
     "of the folder": (["vecnormalize.pkl"], "", True),
     "of the folder, older": (["vec_normalize.pkl"], "", True),
-    "several": (
-        ["A/vecnormalize.pkl", "B/vecnormalize.pkl"],
-        "",
-        r"several .*: A/vecn\S*, B/vecn\S*; copy .* to model_v",
-    ),
+    "several": (["A/vecnormalize.pkl", "B/vecnormalize.pkl"], "",
+        r"several .*: A/vecn\S*, B/vecn\S*; copy .* to model_v"),
     "one chosen": (["A/vecnormalize.pkl", "B/vecnormalize.pkl", "model_vecnormalize.pkl"], "", True),
     "raw": (["A/vecnormalize.pkl"], "raw", False),
     "raw, of the folder": (["vecnormalize.pkl"], "raw", RAW.format("vecnormalize.pkl")),
     "raw, older": (["vec_normalize.pkl"], "raw", RAW.format("vec_normalize.pkl")),
     "raw, own": (["model_vecnormalize.pkl"], "raw", True),
-    "missing": ([], "normalised", "states are not standardised, though the model was trained with VecNormalize; copy "),
+    "missing": ([], "normalised",
+        "states are not standardised, though the model was trained with VecNormalize; copy "),
     "another case": (["VecNormalize.pkl"], "", OTHERS.format("VecNormalize.pkl")),
     "other separators": (["vec-normalize-final.pkl"], "", OTHERS.format("vec-normalize-final.pkl")),
     "another name": (["sac_vecnormalize.pkl"], "", OTHERS.format("sac_vecnormalize.pkl")),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("files, trained, outcome", FOLDERS.values(), ids=FOLDERS)
