@@ -85,7 +85,7 @@ def own_step(released, subsets, columns, arena, precision="fp32"):
         arena.reset()
         parts = part_moments(subsets.states, columns, subsets.rows, [slice(None)])
         moments = merge_moments(subsets.states, subsets.rows, parts)
-        model.norm.observe(moments, model.projection)
+        model.norm.observe(moments)
         leaves = model.weights(moments).apart(blocks, arena)
         arguments = subsets.states, columns, subsets.rows, subsets.offsets, torch.tensor([0, 0])
         scores = model(*arguments, precision=precision, weights=leaves)[:, 0]

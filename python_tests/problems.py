@@ -45,7 +45,7 @@ def transitions(states, actions, rewards, next_states=None, terminals=None, time
 def train_scores(model, states, columns, rows, offsets, rng):
     """Return scores in training mode with the batch norm of this batch, as a training step computes them."""
     moments = merge_moments(states, rows, part_moments(states, columns, rows, [slice(None)]))
-    model.train().norm.observe(moments, model.projection)
+    model.train().norm.observe(moments)
     return model(states, columns, rows, offsets, rng, weights=model.weights(moments))
 
 

@@ -20,7 +20,7 @@ from sopr_fast.sopr.model import ScoringModel
 from sopr_fast.sopr.training import _Trainer
 from sopr_fast.sopr.update import Examples
 
-STEP, MOMENTS = 194, 8  # launches of torch in a step, and of these again for every eight policies
+STEP, MOMENTS = 182, 8  # launches of torch in a step, and of these again for every eight policies
 SHORT = dataclasses.replace(TINY, steps=7, warmup_steps=4, subsets=3)
 VALIDATION = (ladder([0.3, 0.8, 0.6]), [0.3, 0.8, 0.6])
 

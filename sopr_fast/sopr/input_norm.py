@@ -36,7 +36,6 @@ class InputNorm(nn.BatchNorm1d):
 
     running_mean: Tensor
     running_var: Tensor
-    momentum: float
     count: Tensor
     mean: Tensor
     covariance: Tensor
@@ -47,23 +46,19 @@ class InputNorm(nn.BatchNorm1d):
             self.register_buffer(name, torch.zeros(shape, dtype=torch.float64, device="cpu"))
 
     @torch.no_grad()
-    def observe(self, moments: Moments, projection: nn.Linear) -> None:
+    def observe(self, moments: Moments) -> None:
         """Add the moments of a training batch to those that evaluation mode uses."""
         mean, covariance, count = moments
-        unbias = count / (count - 1).clamp(min=1)
-        wide, bias = projection.weight.double(), projection.bias
-        unbiased = ((wide @ covariance) * wide).sum(1) * unbias
-        self.running_mean.lerp_((wide @ mean + bias.double()).to(bias.dtype), self.momentum)
-        self.running_var.lerp_(unbiased.to(bias.dtype), self.momentum)
+        unbiased = covariance * (count / (count - 1).clamp(min=1))
         self.count += 1
         self.mean += (mean - self.mean) / self.count
-        self.covariance += (covariance * unbias - self.covariance) / self.count
+        self.covariance += (unbiased - self.covariance) / self.count
 
     @torch.no_grad()
     def settle(self, projection: nn.Linear) -> None:
-        """Set the running moments to those of all rows seen, if there were any, under the weights as they are.
+        """Set the running moments, which evaluation mode uses, to those of all rows seen under the weights as they are.
 
-        The running moments are of earlier weights, which matters if the mean of a column is large.
+        A running mean over earlier weights would be wrong if the mean of a column is large.
         """
         weight, seen = projection.weight.double(), self.count > 0
         mean = weight @ self.mean + projection.bias.double()

@@ -39,11 +39,6 @@ class Weights(NamedTuple):
     blocks: tuple[int, ...] = ()
     arena: Arena | None = None
 
-    @property
-    def flat(self) -> Tensor:
-        """Return all parameters of each block, (B, n + m + h)."""
-        return torch.cat(self[:3], 1)
-
     def apart(self, blocks: tuple[int, ...], arena: Arena | None) -> Weights:
         """Return leaves of the same values, whose gradients are those of each block apart."""
         low, high, score = (part.detach().expand(len(blocks), -1).requires_grad_() for part in self[:3])

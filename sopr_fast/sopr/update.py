@@ -180,7 +180,7 @@ class Update:
         model, first, own = self.model.train(), self._own.start, self._own_blocks
         states, columns, rows = self._batch()
         moments = self.moments(states, columns, rows)
-        model.norm.observe(moments, model.projection)
+        model.norm.observe(moments)
         weights = model.weights(moments)
         if self._arena is not None:
             self._arena.reset()
@@ -199,7 +199,7 @@ class Update:
         total = self.group.sum_blocks(len(self.blocks), gradients).to(self.device)
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         # torch would import sympy to check slopes given apart.
-        together = (weights.flat[0] * total).sum()
+        together = (torch.cat(weights[:3], 1)[0] * total).sum()
         parts = torch.autograd.grad(together, parameters, materialize_grads=True, allow_unused=True)
         self.optimizer.zero_grad()
         for parameter, part in zip(parameters, parts, strict=True):
