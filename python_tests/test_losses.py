@@ -8,7 +8,7 @@ from scipy.optimize import minimize_scalar
 
 from sopr_fast.sopr import losses
 from sopr_fast.sopr.config import Config
-from sopr_fast.sopr.known_policies import with_known_returns
+from sopr_fast.sopr.fitting import with_known_returns
 
 
 def test_pairwise_in_chunks_has_the_gradient_of_all_pairs_at_once(generator, monkeypatch):

@@ -327,7 +327,7 @@ def test_a_checkpoint_of_one_other_action_is_refused(tmp_path):
 def test_a_file_of_another_kind_is_refused_before_any_policy_acts(tmp_path, monkeypatch):
     path, model = tmp_path / "checkpoint.safetensors", tmp_path / "model.safetensors"
     fit(dataclasses.replace(TINY, steps=1, subsets=1), checkpoint=path).save(model)
-    monkeypatch.setattr("sopr_fast.sopr.known_policies.load", None)
+    monkeypatch.setattr("sopr_fast.sopr.fitting.load_policies", None)
     with pytest.raises(ValueError, match=r"model\.safetensors is not a training checkpoint of sopr_fast"):
         fit(checkpoint=model)
     for damaged in (path.read_bytes()[:-1], b"no checkpoint"):

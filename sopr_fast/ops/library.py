@@ -49,7 +49,6 @@ def define(
             if check_sizes is not None:
                 check_sizes(*arguments)
             if check is not None and not (arguments[0].is_cuda and torch.cuda.is_current_stream_capturing()):
-                arguments = _private(arguments)
                 check(*arguments)
             return kernel(*arguments)
 
@@ -74,14 +73,6 @@ def define(
         return operator(*arguments)
 
     return run
-
-
-def _private(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Copy the indices on the CPU: another thread, or numpy, could change them after they are checked."""
-    return tuple(
-        value.clone() if isinstance(value, Tensor) and value.dtype == torch.int32 and value.is_cpu else value
-        for value in arguments
-    )
 
 
 def differentiable_once(operator: str) -> Callable:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..inputs.accepted import ArrayLike, PoliciesLike, ReturnsLike, StatesLike
 from ..inputs.logs import Transitions
-from ..inputs.policies import check_actions, probe
+from ..inputs.policies import Policies, check_actions, probe
+from ..inputs.policies import load as load_policies
+from ..inputs.returns import check_ordered, with_returns
 from ..ranking.warnings import TrainingPolicyWarning
 from ..runtime import distributed
 from ..runtime.checkpoints import Checkpoint
@@ -25,7 +28,7 @@ from ..runtime.text import join_some
 from ..runtime.warn import warn
 from .acting import collect_all
 from .config import Config
-from .known_policies import with_known_returns, with_preferences
+from .losses import Objective, check_preferences
 from .ranker import Ranker
 from .subsets import Drawing, Subsets, read_states
 from .training import train
@@ -34,6 +37,7 @@ from .update import Examples
 
 _SAMPLED_STATES = 1024
 _SCORED_SUBSETS = 5
+_ENOUGH = 12  # policies
 
 
 @torch.inference_mode(False)  # with gradients, whatever the caller's mode
@@ -107,7 +111,7 @@ def fit(
     if preferences is None:
         known = [with_known_returns("training", policies, returns, config)]
     else:
-        known = [with_preferences(policies, returns, preferences, config)]
+        known = [_with_preferences(policies, returns, preferences, config)]
     if validation is not None:
         if not isinstance(validation, tuple | list) or len(validation) != 2:
             raise TypeError("validation must be a pair (policies, returns)")
@@ -184,4 +188,70 @@ def _warn_of_copies(names: list[str], training: Tensor, validation: Tensor | Non
             f"validation policies are training policies, or act exactly like them: {copies}. The model learned from "
             "them, so they do not show when to stop: validate on other policies",
             TrainingPolicyWarning,
+        )
+
+
+class KnownPolicies(NamedTuple):
+    """M policies that train, or that choose the weights.
+
+    Attributes:
+        policies: The policies.
+        labels: (M,) float64 returns, or (M, M) preferences.
+        objective: Loss of their scores.
+    """
+
+    policies: Policies
+    labels: np.ndarray
+    objective: Objective
+
+
+def _with_preferences(policies: Any, returns: Any, preferences: Any, config: Config) -> KnownPolicies:
+    """Return the training policies with preferences; see `sopr_fast.fit` for the arguments and errors."""
+    if returns is not None:
+        raise ValueError("give returns or preferences, not both")
+    if config.loss != "pairwise":
+        raise ValueError(f"preferences need loss='pairwise', got {config.loss!r}")
+    if config.tie_margin:
+        raise ValueError(f"tie_margin={config.tie_margin:g} is for returns: mark ties by 0.5 in preferences")
+    loaded = load_policies(policies)
+    check_ordered("preferences", preferences, loaded)
+    _check_count("training", loaded)
+    targets = check_preferences(preferences, list(loaded))
+    return KnownPolicies(loaded, targets.numpy(), Objective.of_pairs(targets))
+
+
+def with_known_returns(
+    kind: str, policies: Any, returns: Any, config: Config, standard: Objective | None = None
+) -> KnownPolicies:
+    """Return the "training" or "validation" policies that have a return, see `sopr_fast.fit`.
+
+    Args:
+        kind: Which of the two, for messages.
+        policies: See there, as `returns` and `config`.
+        standard: Objective whose mean and scale standardise the returns; by default they are those of the returns.
+    """
+    known, table = with_returns(load_policies(policies), returns)
+    _check_count(kind, known)
+    labels = table["return"].to_numpy(np.float64, copy=True)
+    with np.errstate(all="ignore"):
+        if labels.max() - labels.min() <= config.tie_margin:
+            within = f" within tie_margin={config.tie_margin:g}; lower it" if config.tie_margin else ""
+            raise ValueError(f"the returns of all {kind} policies are equal{within}")
+        mean, scale = (standard.mean, standard.scale) if standard else (float(labels.mean()), float(labels.std()))
+        objective = Objective.from_returns(config, labels, mean, scale)
+    if not np.isfinite([objective.scale, objective.flat, objective.floor]).all():
+        raise ValueError(
+            f"loss={config.loss!r} cannot standardise the returns of the {kind} policies by {mean:g} ± {scale:g}: "
+            "rescale all returns, or choose loss='pairwise'"
+        )
+    return KnownPolicies(known, labels, objective)
+
+
+def _check_count(kind: str, policies: Policies) -> None:
+    if len(policies) < 2:
+        raise ValueError(f"at least two {kind} policies are needed, got {len(policies)}")
+    if kind == "training" and len(policies) < _ENOUGH:
+        warn(
+            f"only {len(policies)} training policies: about a dozen or more with known returns are needed to learn an "
+            "order that holds for others"
         )
