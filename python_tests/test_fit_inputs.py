@@ -216,7 +216,7 @@ def test_rank_refuses_inputs_that_do_not_fit_the_model():
         (ladder([0.3]), {"states": log(dim=3)}, "states have 3 columns, the model was trained on 4"),
         (ladder([0.3]), narrow, "states have 3 columns, the model was trained on 4"),
         (ladder([0.3]), {"states": log(100)}, "subset_size is 128, but there are 100 states"),
-        (twins, {"states": log()}, r"policies\[0\] and policies\[1\] are both named 'twin'"),
+        (twins, {"states": log()}, "2 policies are named 'twin'"),
         ({"chooser": chooser}, {}, "'chooser' has discrete actions, the model continuous ones"),
         ({"wide": lambda s: s[:, :3]}, {}, "'wide'"),
         ([], {}, "polic"),
