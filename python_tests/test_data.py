@@ -1,4 +1,4 @@
-"""Transitions of arrays, dictionaries and D4RL files, compared with a plain loop over the steps."""
+"""Transitions of arrays, dictionaries and D4RL files, and descriptions of them."""
 
 import re
 import warnings
@@ -10,6 +10,8 @@ import torch
 from problems import transitions
 
 import sopr_fast.inputs.logs
+from sopr_fast.cli import main as cli
+from sopr_fast.inputs.logs import describe
 
 RNG = np.random.default_rng(0)
 FIFTH = np.arange(14) == 5
@@ -47,12 +49,9 @@ def test_d4rl_file(tmp_path):
     extra = {"infos/qpos": np.zeros((14, 2)), "infos/action_log_probs": log_probs, "metadata/algorithm": "SAC"}
     log = sopr_fast.load_log(write_hdf5(tmp_path / "hopper.hdf5", arrays | extra))
     assert len(log) == 14
-    np.testing.assert_array_equal(log.states, arrays["observations"])
-    np.testing.assert_array_equal(log.next_states, arrays["next_observations"])
-    np.testing.assert_array_equal(log.actions, arrays["actions"])
-    np.testing.assert_array_equal(log.rewards, arrays["rewards"])
-    np.testing.assert_array_equal(log.terminals, arrays["terminals"])
-    np.testing.assert_array_equal(log.timeouts, arrays["timeouts"])
+    names = {"observations": "states", "next_observations": "next_states"}
+    for key, values in arrays.items():
+        np.testing.assert_array_equal(getattr(log, names.get(key, key)), values, err_msg=key)
     np.testing.assert_array_equal(log.log_probs, log_probs.astype(np.float32))
     np.testing.assert_array_equal(log.episodes, [0, 3, 7, 9, 12, 14])
     np.testing.assert_array_equal(log.initial_states, arrays["observations"][[0, 3, 7, 9, 12]])
@@ -64,27 +63,25 @@ def test_missing_next_states_are_the_next_rows_and_steps_without_one_are_dropped
     successors = arrays.pop("next_observations")
     log = sopr_fast.load_log(arrays)
     # Steps 6, 11 (timeouts) and 13 (end of data) have no known successor; 2 and 8 are terminal.
-    kept = [0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 12]
-    for t, row in enumerate(kept):
-        np.testing.assert_array_equal(log.states[t], arrays["observations"][row])
-        np.testing.assert_array_equal(log.actions[t], arrays["actions"][row])
-        np.testing.assert_array_equal(
-            log.next_states[t], arrays["observations"][row] if row in (2, 8) else successors[row]
-        )
-        assert log.rewards[t] == arrays["rewards"][row] and log.terminals[t] == (row in (2, 8))
-    np.testing.assert_array_equal(log.source, kept)
-    assert log.source_count == 14
-    np.testing.assert_array_equal(np.flatnonzero(log.timeouts), [5, 9, 10])
-    np.testing.assert_array_equal(log.episodes, [0, 3, 6, 8, 10, 11])
+    kept, ends = [0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 12], np.isin(np.arange(14), [2, 8])
+    expected = {"states": arrays["observations"], "actions": arrays["actions"], "rewards": arrays["rewards"]}
+    expected |= {"next_states": np.where(ends[:, None], arrays["observations"], successors), "terminals": ends}
+    for part, values in expected.items():
+        np.testing.assert_array_equal(getattr(log, part), values[kept], err_msg=part)
+    assert log.source.tolist() == kept and log.source_count == 14
+    assert np.flatnonzero(log.timeouts).tolist() == [5, 9, 10] and log.episodes.tolist() == [0, 3, 6, 8, 10, 11]
+    arrays = d4rl_arrays([(2, "terminal"), (1, "timeout"), (2, "timeout"), (1, "terminal")])
+    del arrays["next_observations"]
+    log = sopr_fast.load_log(arrays)
+    assert log.episodes.tolist() == [0, 2, 3, 4] and np.flatnonzero(log.timeouts).tolist() == [2]
 
 
 def test_the_time_limit_ends_episodes_without_next_states_and_timeouts():
     arrays = d4rl_arrays([(4, "timeout"), (3, "terminal"), (4, "timeout"), (4, "terminal"), (4, "timeout"), (2, None)])
-    expected = sopr_fast.load_log({key: values for key, values in arrays.items() if key != "next_observations"})
-    del arrays["next_observations"], arrays["timeouts"]
-    with pytest.warns(
-        UserWarning, match="dataset: neither next states nor timeouts show .*max_episode_steps"
-    ) as caught:
+    del arrays["next_observations"]
+    expected = sopr_fast.load_log(arrays)
+    del arrays["timeouts"]
+    with pytest.warns(UserWarning, match="neither next states nor timeouts show .*max_episode_steps") as caught:
         assert len(sopr_fast.load_log(arrays).episodes) == 4
     assert caught[0].filename == __file__
     for limited in (arrays, arrays | {"timeouts": np.zeros(21)}):
@@ -92,45 +89,33 @@ def test_the_time_limit_ends_episodes_without_next_states_and_timeouts():
             log = sopr_fast.load_log(limited, max_episode_steps=4)
         for part in ("states", "next_states", "timeouts", "episodes"):
             np.testing.assert_array_equal(getattr(log, part), getattr(expected, part))
-    complete = d4rl_arrays([(3, "timeout"), (3, "timeout")])
-    del complete["timeouts"]
-    assert sopr_fast.load_log(complete, max_episode_steps=4).episodes.tolist() == [0, 3, 6]
-    with pytest.raises(ValueError, match="max_episode_steps must be an integer, 1 or more, got 0"):
-        sopr_fast.load_log(arrays, max_episode_steps=0)
-    with pytest.raises(ValueError, match="rows must be an integer, 1 or more, got 0"):
-        sopr_fast.load_log(arrays, rows=0)
-    with pytest.raises(ValueError, match="columns and max_episode_steps are for logs that are not loaded yet"):
-        sopr_fast.load_log(log, max_episode_steps=4)
+    for source, options, message in (
+        (arrays, {"max_episode_steps": 0}, "max_episode_steps must be an integer, 1 or more, got 0"),
+        (arrays, {"rows": 0}, "rows must be an integer, 1 or more, got 0"),
+        (log, {"max_episode_steps": 4}, "columns and max_episode_steps are for logs that are not loaded yet"),
+        (log, {"columns": {"states": "x"}}, "columns and max_episode_steps are for logs that are not loaded yet"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            sopr_fast.load_log(source, **options)
 
 
-def test_reset_states_are_no_next_states_of_time_limits():
+@pytest.mark.parametrize("options", [{}, {"max_episode_steps": 4}])
+def test_reset_states_are_no_next_states_of_time_limits(options):
     arrays = d4rl_arrays(
-        [(4, "timeout"), (3, "terminal"), (4, "timeout"), (1, "timeout"), (4, "timeout"), (2, "terminal")]
+        [(4, "timeout"), (3, "terminal"), (4, "timeout"), (4, "timeout"), (4, "timeout"), (2, "terminal")]
     )
     expected = sopr_fast.load_log({key: values for key, values in arrays.items() if key != "next_observations"})
     ends = np.flatnonzero(arrays["terminals"] | arrays["timeouts"])[:-1]
     arrays["next_observations"][ends] = arrays["observations"][ends + 1]  # as a vectorised environment returns them
-    with pytest.warns(
-        UserWarning, match="dataset: at 4 of 4 time limits, the next state is the first state of"
-    ) as caught:
-        log = sopr_fast.load_log(arrays)
+    if options:
+        del arrays["timeouts"]
+    with pytest.warns(UserWarning, match="dataset: at 4 of 4 time limits, the next state is the first state") as caught:
+        log = sopr_fast.load_log(arrays, **options)
     assert caught[0].filename == __file__
     for part in (*STEPS, "timeouts", "episodes", "source"):
         np.testing.assert_array_equal(getattr(log, part), getattr(expected, part), err_msg=part)
     alive = ~log.terminals
     np.testing.assert_array_equal(log.next_states[alive], expected.next_states[alive])
-
-
-def test_the_time_limit_ends_episodes_whose_next_states_are_reset_states():
-    arrays = d4rl_arrays([(4, "timeout"), (3, "terminal"), (4, "timeout"), (4, "terminal"), (4, "timeout"), (2, None)])
-    ends = np.flatnonzero(arrays["terminals"] | arrays["timeouts"])
-    arrays["next_observations"][ends] = arrays["observations"][ends + 1]
-    del arrays["timeouts"]
-    with pytest.warns(UserWarning, match="dataset: at 3 of 3 time limits, the next state is the first state of"):
-        log = sopr_fast.load_log(arrays, max_episode_steps=4)
-    assert log.source.tolist() == [0, 1, 2, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15, 16, 17, 19]
-    assert log.episodes.tolist() == [0, 3, 6, 9, 13, 16, 17]
-    assert np.flatnonzero(log.timeouts).tolist() == [2, 8, 15, 16]
 
 
 def test_constant_states_are_no_reset_states():
@@ -146,9 +131,7 @@ def test_rows_that_do_not_follow_each_other_warn(order, parts):
     arrays = d4rl_arrays([(6, "terminal"), (6, "timeout"), (6, "terminal"), (6, "timeout")])
     rows = np.random.default_rng(1).permutation(24) if order == "shuffled" else np.arange(24).reshape(4, 6).T.ravel()
     log = {key: values[rows] for key, values in arrays.items() if key not in parts}
-    with pytest.warns(
-        UserWarning, match="dataset: rows do not follow each other: .*'next_observations' are not"
-    ) as caught:
+    with pytest.warns(UserWarning, match="rows do not follow each other: .*'next_observations' are not") as caught:
         sopr_fast.load_log(log)
     assert caught[0].filename == __file__ and len(caught) == 1
     with warnings.catch_warnings(action="error"):
@@ -159,9 +142,7 @@ def test_rows_that_do_not_follow_each_other_warn(order, parts):
 def test_a_log_cut_inside_an_episode_beside_marked_timeouts_is_cut_there():
     arrays = d4rl_arrays([(6, "terminal"), (6, "timeout"), (6, "timeout")])
     rows = [*range(15), *range(18)]  # two sessions; the first one stops within its third episode
-    with pytest.warns(
-        UserWarning, match="dataset: after 1 rows, such as row 14, the next row does not follow"
-    ) as caught:
+    with pytest.warns(UserWarning, match="after 1 rows, such as row 14, the next row does not follow") as caught:
         log = sopr_fast.load_log({key: values[rows] for key, values in arrays.items()})
     assert len(caught) == 1
     assert log.episodes.tolist() == [0, 6, 12, 15, 21, 27, 33]
@@ -179,94 +160,174 @@ def test_the_time_limit_of_a_log_that_shows_it_changes_nothing():
         np.testing.assert_array_equal(limited.next_states, arrays["next_observations"])
 
 
-def test_a_timed_out_episode_of_one_step_is_dropped():
-    arrays = d4rl_arrays([(2, "terminal"), (1, "timeout"), (2, "timeout"), (1, "terminal")])
-    del arrays["next_observations"]
-    log = sopr_fast.load_log(arrays)
-    np.testing.assert_array_equal(log.episodes, [0, 2, 3, 4])
-    np.testing.assert_array_equal(log.timeouts, [False, False, True, False])
-
-
-def test_qlearning_dictionary_splits_where_states_do_not_follow():
+def test_tensors_half_precision_and_one_dimensional_actions_are_split_where_states_do_not_follow():
     arrays = d4rl_arrays()
     del arrays["timeouts"]
-    log = sopr_fast.load_log({key: torch.from_numpy(values) for key, values in arrays.items()})
-    np.testing.assert_array_equal(log.episodes, [0, 3, 7, 9, 12, 14])
-    np.testing.assert_array_equal(np.flatnonzero(log.timeouts), [6, 11, 13])
-
-
-def test_columns_half_precision_and_one_dimensional_actions():
-    arrays = d4rl_arrays()
-    log = transitions(
-        torch.from_numpy(arrays["observations"]).bfloat16(),
-        np.arange(14),
-        arrays["rewards"][:, None],
-        arrays["next_observations"],
-        arrays["terminals"].astype(float),
-    )
-    assert log.actions.shape == (14, 1) and log.rewards.shape == (14,) and log.states.dtype == np.float32
+    arrays = {key: torch.from_numpy(values) for key, values in arrays.items()}
+    arrays |= {"actions": np.arange(14), "rewards": arrays["rewards"][:, None].bfloat16()}
+    log = sopr_fast.load_log(arrays)
+    assert log.episodes.tolist() == [0, 3, 7, 9, 12, 14] and np.flatnonzero(log.timeouts).tolist() == [6, 11, 13]
+    assert log.actions.shape == (14, 1) and log.rewards.shape == (14,) and log.rewards.dtype == np.float32
     assert log.terminals.sum() == 2 and log.log_probs is None
 
 
+def test_arrays_of_three_axes_are_refused_by_advice_that_works():
+    """They may be of episodes, or of environments in turn."""
+    log = {key: np.stack([x, x[::-1]], 1) for key, x in d4rl_arrays().items()}
+    advice = r"pass \[{name: x\[i\] for name, x in log.items\(\)} for i in range\(14\)\], a dictionary .* range\(2\)"
+    with pytest.raises(ValueError, match=rf"'observations' must have shape .* got \(14, 2, 3\); {advice}"):
+        sopr_fast.load_log(log)
+    for given in (
+        [{name: x[i] for name, x in log.items()} for i in range(14)],
+        [{name: x[:, i] for name, x in log.items()} for i in range(2)],
+    ):
+        assert sopr_fast.load_log(given).source_count == 28
+
+
+def test_mapped_dones_may_include_timeouts_too():
+    arrays = d4rl_arrays()
+    arrays["over"] = arrays.pop("timeouts")
+    arrays["done"] = arrays.pop("terminals") | arrays["over"]
+    columns = {"terminals": "done", "timeouts": "over"}
+    with warnings.catch_warnings(action="error"):
+        log = sopr_fast.load_log(arrays, columns=columns)
+    np.testing.assert_array_equal(log.terminals, arrays["done"] & ~arrays["over"])
+    np.testing.assert_array_equal(log.timeouts[:-1], arrays["over"][:-1])
+    del columns["timeouts"]
+    with pytest.warns(UserWarning, match="dataset: ends by 'done' are taken as terminals; if a time limit cut"):
+        log = sopr_fast.load_log(arrays, columns=columns)
+    np.testing.assert_array_equal(log.terminals, arrays["done"])
+
+
 @pytest.mark.parametrize(
-    "change, error, message",
+    ("name", "values", "message"),
     [
-        ({"rewards": np.zeros(13)}, ValueError, "dataset: 'rewards' has 13 rows, 'observations' has 14"),
-        ({"actions": np.full((14, 2), np.nan)}, ValueError, "dataset: 'actions' is not finite (as float32) at row 0"),
+        ("rewards", np.zeros(13), "has 13 rows, 'observations' has 14"),
+        ("actions", np.full((14, 2), np.nan), "is not finite (as float32) at row 0"),
+        ("rewards", np.where(FIFTH, np.inf, 0), "is not finite (as float32) at row 5"),
+        ("observations", np.full((14, 3), 1e300), "is not finite (as float32) at row 0"),
+        ("actions", np.array([None] * 14), "is not finite (as float32) at row 0"),
+        ("observations", np.zeros((0, 3)), "is empty: shape (0, 3)"),
+        ("observations", np.zeros((14, 3, 2)), "must have shape (rows, columns), got (14, 3, 2)"),
+        ("observations", np.zeros((14, 0)), "must have shape (rows, columns), got (14, 0)"),
+        ("next_observations", np.zeros((14, 4)), "have 4 columns, 'observations' 3"),
+        ("rewards", np.zeros((14, 2)), "must have shape (rows,), got (14, 2)"),
+        ("terminals", np.full(14, 2), "must be 0 or 1, got 2 at row 0"),
+        ("actions", [[1.0], [1.0, 2.0]], "is no array"),
+        ("rewards", torch.zeros(14, device="meta"), "is no array: "),
+        ("rewards", [10**400] * 14, "must be numbers, got dtype object"),
+        ("rewards", np.zeros(14, complex), "must be numbers, got dtype complex128"),
         (
-            {"rewards": np.r_[np.zeros(5), np.inf, np.zeros(8)]},
-            ValueError,
-            "'rewards' is not finite (as float32) at row 5",
+            "observations",
+            np.ma.masked_array(np.ones((14, 3)), np.stack([FIFTH] * 3, 1)),
+            "is not finite (as float32) at row",
         ),
-        ({"observations": np.full((14, 3), 1e300)}, ValueError, "'observations' is not finite (as float32) at row 0"),
-        ({"actions": np.array([None] * 14)}, ValueError, "dataset: 'actions' is not finite (as float32) at row 0"),
-        ({"observations": np.zeros((0, 3))}, ValueError, "dataset: 'observations' is empty: shape (0, 3)"),
-        ({"observations": np.zeros((14, 3, 2))}, ValueError, "must have shape (rows, columns), got (14, 3, 2)"),
-        ({"observations": np.zeros((14, 0))}, ValueError, "must have shape (rows, columns), got (14, 0)"),
-        ({"next_observations": np.zeros((14, 4))}, ValueError, "'next_observations' have 4 columns, 'observations' 3"),
-        ({"rewards": np.zeros((14, 2))}, ValueError, "'rewards' must have shape (rows,), got (14, 2)"),
-        ({"terminals": np.full(14, 2)}, ValueError, "'terminals' must be 0 or 1, got 2 at row 0"),
-        ({"actions": [[1.0], [1.0, 2.0]]}, ValueError, "dataset: 'actions' is no array"),
-        ({"rewards": torch.zeros(14, device="meta")}, ValueError, "dataset: 'rewards' is no array: "),
-        ({"rewards": [10**400] * 14}, TypeError, "dataset: 'rewards' must be numbers, got dtype object"),
-        ({"rewards": np.zeros(14, complex)}, TypeError, "dataset: 'rewards' must be numbers, got dtype complex128"),
-        *(
-            ({name: np.ma.masked_array(values, FIFTH[:, None] + 0 * values > 0)}, ValueError, f"'{name}' is not finite")
-            for name, values in {"observations": np.ones((14, 3)), "actions": np.ones((14, 2))}.items()
-        ),
-        ({"log_probs": np.ma.masked_array(np.ones(14), FIFTH)}, ValueError, "'log_probs' is not finite"),
+        ("actions", np.ma.masked_array(np.ones((14, 2)), np.stack([FIFTH] * 2, 1)), "is not finite"),
+        ("log_probs", np.ma.masked_array(np.ones(14), FIFTH), "is not finite"),
+        ("timeouts", np.ma.masked_array(np.ones(14), FIFTH), "must be 0 or 1, got nan at row 5"),
+    ],
+)
+def test_wrong_arrays(name, values, message):
+    part = {"observations": "states", "next_observations": "next_states"}.get(name, name)
+    mapped = {"x" if key == name else key: x for key, x in (d4rl_arrays() | {name: values}).items()}
+    for arrays, columns, shown in ((d4rl_arrays() | {name: values}, None, name), (mapped, {part: "x"}, "x")):
+        with pytest.raises(
+            (TypeError, ValueError), match=re.escape(f"dataset: '{shown}' {message}".replace(name, shown))
+        ):
+            sopr_fast.load_log(arrays, columns=columns)
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("observations", "no array 'observations'.* there are .*next_observations"),
+        ("actions", "no array 'actions'.* there are .*next_observations"),
         (
-            {"timeouts": np.ma.masked_array(np.ones(14), FIFTH)},
-            ValueError,
-            "'timeouts' must be 0 or 1, got nan at row 5",
+            "rewards",
+            "'observations': only states; this method needs rewards too: name them by .*columns={'rewards': …}",
         ),
     ],
 )
-def test_wrong_arrays(change, error, message):
-    with pytest.raises(error, match=re.escape(message)):
-        sopr_fast.load_log(d4rl_arrays() | change)
-    (name,) = change
-    columns = {{"observations": "states", "next_observations": "next_states"}.get(name, name): "x"}
-    with pytest.raises(error, match=re.escape(message).replace(name, "x")):  # so are mapped ones
-        sopr_fast.load_log(
-            {"x" if key == name else key: x for key, x in (d4rl_arrays() | change).items()}, columns=columns
-        )
-
-
-@pytest.mark.parametrize("key", ["observations", "actions", "rewards"])
-def test_missing_keys(tmp_path, key):
+def test_missing_keys(tmp_path, key, message):
     arrays = d4rl_arrays()
     del arrays[key]
     path = write_hdf5(tmp_path / "log.hdf5", arrays)
-    message = rf"no array '{key}'.* there are .*next_observations"
-    if key == "rewards":
-        message = "'observations': only states; this method needs rewards too: name them by .*columns={'rewards': …}"
     with pytest.raises(ValueError, match=rf"log\.hdf5: {message}"):
         sopr_fast.inputs.logs.load_transitions(path)
-    with pytest.raises(
-        ValueError,
-        match=r"no array 'observations' .*columns={'states': …}\) \(--columns states=…\); the arrays there are none",
-    ):
-        sopr_fast.load_log({})
-    with pytest.raises(ValueError, match=r"the arrays there are a\\x1b\[2J\\n\\u202eb, c{23}…c{24}; name"):
-        sopr_fast.load_log({"a\x1b[2J\n\u202eb": np.zeros(3), "c" * 99: np.zeros(3)})
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({}, r".*columns={'states': …}\) \(--columns states=…\); the arrays there are none"),
+        ({"a\x1b[2J\n\u202eb": [0], "c" * 99: [0]}, r".* there are a\\x1b\[2J\\n\\u202eb, c{23}…c{24}; name"),
+    ],
+)
+def test_a_log_without_states_lists_its_names(arrays, message):
+    with pytest.raises(ValueError, match=f"dataset: no array 'observations' {message}"):
+        sopr_fast.load_log(arrays)
+
+
+def arrays():
+    """Two episodes, of 2 and 3 steps, with returns 3 and 12; state column 1 is constant."""
+    states = np.array([[0, 5], [1, 5], [2, 5], [3, 5], [4, 5]], np.float32)
+    return {
+        "observations": states,
+        "actions": np.array([[0, 1, 2], [1, 1, 2], [1, 1, 2], [0, 1, 2], [1, 1, 2]], np.float32),
+        "rewards": np.array([1, 2, 3, 4, 5], np.float32),
+        "next_observations": states + 1,
+        "terminals": np.array([0, 1, 0, 0, 0]),
+        "timeouts": np.array([0, 0, 0, 0, 1]),
+    }
+
+
+def test_transitions_are_described_from_any_source(tmp_path, capsys):
+    path = write_hdf5(tmp_path / "log.hdf5", arrays())
+    described = describe(arrays())
+    for source in (path, str(path), arrays(), sopr_fast.load_log(path)):
+        assert describe(source) == described
+    cli.main(["info", str(path)])
+    assert capsys.readouterr().out == f"{described}\n"
+    assert [line.split() for line in described.splitlines()] == [
+        line.split()
+        for line in (
+            "rows: 5",
+            "state columns: 2 (constant: 1)",
+            "action columns: 3 (constant: 1, 2)",
+            "episodes: 2 of 2 to 3 steps; 1 end in a terminal state, 1 are cut; decided by 'terminals' and 'timeouts'",
+            "returns of episodes: 3 to 12, mean 7.5",
+            "low high mean std",
+            "state 0 0 4 2 1.414",
+            "state 1 5 5 5 0",
+            "action 0 0 1 0.6 0.4899",
+            "action 1 1 1 1 0",
+            "action 2 2 2 2 0",
+            "reward 1 5 3 1.414",
+        )
+    ]
+
+
+@pytest.mark.parametrize("name", ["", "states.npy", "log.npz", "log.hdf5", "x.csv"])
+def test_states_alone_are_described(tmp_path, name, capsys):
+    states, path = arrays()["observations"], tmp_path / name
+    if name == "states.npy":
+        np.save(path, states)
+    elif name == "log.npz":
+        np.savez(path, obs=states)
+    elif name == "log.hdf5":
+        write_hdf5(path, {"observations": states})
+    elif name == "x.csv":
+        np.savetxt(path, np.column_stack([states, states]), delimiter=",", header="x,speed,u,v", comments="")
+    else:
+        np.save(path / "states.npy", states)  # of a folder
+    cli.main(["info", str(path), *(["--columns", "states=x,speed"] if name == "x.csv" else [])])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["rows: 5", "state columns: 2 (constant: 1)"]
+    assert lines[2] == "only states are read, since it has no rewards" and lines[-1].split()[:2] == ["state", "1"]
+
+
+def test_a_log_without_states_is_refused():
+    with pytest.raises(ValueError, match="dataset: no array 'observations'"):
+        describe({"actions": np.zeros((3, 1))})
+    with pytest.raises(ValueError, match="states are empty"):
+        describe(np.zeros((0, 2)))

@@ -48,13 +48,30 @@ def test_every_layout_gives_the_same_subsets(tmp_path, layout, size):
     assert torch.equal(expected.states, subsets.states) and torch.equal(expected.rows, subsets.rows)
 
 
-def test_open_datasets_and_transitions(tmp_path):
+def test_open_datasets_frames_and_transitions(tmp_path):
     expected = draw(STATES).states
-    for layout in LAYOUTS.values():
-        with h5py.File(write(tmp_path / "s.hdf5", **layout)) as file:
-            assert torch.equal(expected, draw(file["observations"]).states)
+    with h5py.File(write(tmp_path / "s.hdf5")) as file:
+        assert torch.equal(expected, draw(file["observations"]).states)
     steps = transitions(STATES, STATES, STATES[:, 0], STATES)
-    assert torch.equal(expected, draw(steps).states)
+    for source in (steps, pandas.DataFrame(STATES)):
+        assert torch.equal(expected, draw(source).states)
+    frame = pandas.DataFrame(STATES[:, :2], columns=["x", "v"])
+    message = r"data frame: no array 'observations' .*columns=\{'states': …\}.*; the arrays there are x, v; name a"
+    for read in (load_states, load_log):
+        with pytest.raises(ValueError, match=message):  # all columns could be states, or one of them the rewards
+            read(frame)
+
+
+def test_a_buffer_of_one_environment_counts_as_a_table(tmp_path):
+    states = STATES[:14, None]
+    columns = {"observations": states, "actions": states, "rewards": STATES[:14, :1], "terminals": np.ones((14, 1))}
+    np.testing.assert_array_equal(load_log(columns).states, STATES[:14])
+    compressed = {"chunks": (5, 1, 4), "compression": "gzip"}
+    paths = write(tmp_path / "s.npy", states=states), write(tmp_path / "s.hdf5", states=states, **compressed)
+    for source in (states, *paths):
+        read = load_states(source)
+        assert read.shape == (14, 4)
+        np.testing.assert_array_equal(read.read(np.array([0, 3, 13])), STATES[[0, 3, 13]])
 
 
 class Recorder:
@@ -105,6 +122,17 @@ def test_only_drawn_rows_are_read_in_pieces_that_are_bounded():
     assert len(dense.slices) > 20 and max(stop - start for start, stop in dense.slices) * 1200 <= 8 << 20
 
 
+@pytest.mark.parametrize(("filled", "share"), [(10, 98), (240, 52), (260, 0)])
+def test_mostly_equal_states_warn(filled, share):
+    states = np.zeros((500, 4), np.float32)
+    states[:filled] = STATES[:filled]
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        draw(states, 1, size=500)
+        draw(states[:31], 1, size=31)
+    told = [each for each in caught if f"{share}% of the states are the same row, as in" in str(each.message)]
+    assert [each.filename for each in told] == [__file__] * bool(share) and len(caught) == len(told)
+
+
 def test_a_copy_of_stored_states_shares_no_memory_with_the_log():
     values = STATES.copy()
     copied = np.array(load_states(values))
@@ -151,7 +179,10 @@ LARGE[123, 1] = -1e25
     ("states", "message"),
     [
         (np.zeros((0, 3)), r"(states are|'observations' is) empty: shape \(0, 3\)"),
-        (np.zeros((5, 2, 2)), r"states must have shape \(rows, dim_s\), got \(5, 2, 2\)"),
+        (
+            np.zeros((5, 2, 2)),
+            r"states must have shape \(rows, dim_s\), got \(5, 2, 2\); pass values\.reshape",
+        ),
         (np.array([[b"a", b"b"]]), r"must be numbers, got dtype \|S1"),
         (FAR, r"states are not finite \(as float32\) at row 123"),
         (LARGE, r"states hold -1e\+25 at row 123, beyond .* magnitude 1e\+15"),
@@ -162,6 +193,22 @@ def test_wrong_states(tmp_path, name, states, message):
     chunks = {"chunks": True} if name.startswith("chunked") and states.size else {}  # HDF5 cannot chunk nothing
     with pytest.raises((TypeError, ValueError), match=f"{name}.*{message}"):
         draw(write(tmp_path / name, states=states, **chunks) if name else states, size=len(states) or 1)
+
+
+@pytest.mark.parametrize(
+    ("states", "message"),
+    [
+        (torch.zeros(4, 3, device="meta"), ": .*meta"),
+        (torch.eye(4).to_sparse(), ": .*[Ss]parse"),
+        (torch.zeros(4, 3, dtype=torch.complex64), ", got dtype complex64"),
+        (np.zeros((4, 3), complex), ", got dtype complex128"),
+        ([[10**400]], ": "),
+        ([[1.0], [1.0, 2.0]], ": "),
+    ],
+)
+def test_states_without_float32_values_are_refused(states, message):
+    with pytest.raises(TypeError, match=f"states must be numbers{message}"):
+        load_states(states)
 
 
 def test_a_damaged_chunk_is_named(tmp_path):

@@ -1,11 +1,10 @@
 """Logs in every form load like their arrays, and wrong files are refused by name."""
 
-import io
 import json
 import os
 import pickle
+import tracemalloc
 import warnings
-import zipfile
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -16,11 +15,13 @@ import pytest
 from test_data import d4rl_arrays, write_hdf5
 
 import sopr_fast
-from sopr_fast.inputs.logs import load_states, load_transitions
+from sopr_fast.inputs import files
+from sopr_fast.inputs.logs import load_states, load_transitions, transitions
 
 PARTS = ("states", "actions", "rewards", "next_states", "terminals", "timeouts", "episodes")
 SHORT = {"observations": "obs", "next_observations": "next_obs"}
 LONG = {"observations": "observation", "actions": "action", "rewards": "reward", "terminals": "terminated"}
+SPLIT = (("a", [0]), ("b", [1, 2]))  # columns of two named observations
 TIANSHOU = {"observations": "obs", "actions": "act", "rewards": "rew", "next_observations": "obs_next"}
 
 
@@ -70,9 +71,15 @@ def write_lists(path, arrays):
     pandas.DataFrame(texts).to_csv(path, index=False)
 
 
-def write_lines(path, arrays):
-    """As RLlib: a batch in each line."""
-    path.write_text("\n".join(json.dumps({key: x.tolist() for key, x in one.items()}) for one in episodes_of(arrays)))
+def write_folder(path, arrays):
+    path.mkdir()
+    for key, values in arrays.items():
+        np.save(path / f"{key}.npy", values)
+    np.save(path / "infos.npy", np.array([None]), allow_pickle=True)
+
+
+def to_json(arrays):
+    return {key: x.tolist() for key, x in arrays.items()}
 
 
 def write_groups(path, arrays, group="episode_{}"):
@@ -86,10 +93,12 @@ def write_groups(path, arrays, group="episode_{}"):
                     file[f"{group.format(i)}/{names.get(key, key)}"] = values
 
 
+DIGITS = {"double_precision": 15}
 WRITERS = {
     "log.npz": lambda path, arrays: np.savez_compressed(path, **arrays, notes=np.array(["not", "read"])),
     "log.hdf5": write_hdf5,
     "log.pkl": lambda path, arrays: path.write_bytes(pickle.dumps(arrays)),
+    "folder": write_folder,
     "episodes.pickle": lambda path, arrays: path.write_bytes(pickle.dumps(episodes_of(arrays))),
     "LOG.CSV": lambda path, arrays: frame_of(arrays, "{}_{}").to_csv(path, index=False),
     "semicolons.csv": lambda path, arrays: frame_of(arrays, "{}.{}").to_csv(path, index=False, sep=";", decimal=","),
@@ -98,16 +107,12 @@ WRITERS = {
     "columns.parquet": lambda path, arrays: frame_of(arrays, "{}_{}").to_parquet(path, row_group_size=5),
     "lists.parquet": lambda path, arrays: frame_of(arrays, "lists").to_parquet(path, row_group_size=5),
     "fixed.parquet": write_fixed,
-    "log.json": lambda path, arrays: path.write_text(json.dumps({key: x.tolist() for key, x in arrays.items()})),
-    "steps.json": lambda path, arrays: frame_of(arrays, "{}_{}").to_json(path, orient="records", double_precision=15),
-    "steps.jsonl": lambda path, arrays: frame_of(arrays, "lists").to_json(
-        path, orient="records", lines=True, double_precision=15
-    ),
-    "columns.json": lambda path, arrays: frame_of(arrays, "{}_{}").to_json(path, double_precision=15),
-    "episodes.json": lambda path, arrays: path.write_text(
-        json.dumps([{key: x.tolist() for key, x in one.items()} for one in episodes_of(arrays)])
-    ),
-    "rllib.jsonl": write_lines,
+    "log.json": lambda path, arrays: path.write_text(json.dumps(to_json(arrays))),
+    "steps.json": lambda path, arrays: frame_of(arrays, "{}_{}").to_json(path, orient="records", **DIGITS),
+    "steps.jsonl": lambda path, arrays: frame_of(arrays, "lists").to_json(path, orient="records", lines=True, **DIGITS),
+    "columns.json": lambda path, arrays: frame_of(arrays, "{}_{}").to_json(path, **DIGITS),
+    "episodes.json": lambda path, arrays: path.write_text(json.dumps([*map(to_json, episodes_of(arrays))])),
+    "rllib.jsonl": lambda path, arrays: path.write_text("\n".join(map(json.dumps, map(to_json, episodes_of(arrays))))),
     "main_data.hdf5": write_groups,
     "robomimic.h5": lambda path, arrays: write_groups(path, arrays, "data/demo_{}"),
 }
@@ -119,7 +124,9 @@ def test_every_file_loads_like_its_arrays(name, tmp_path, arrays):
         pytest.importorskip("pyarrow")
     WRITERS[name](tmp_path / name, arrays)
     with warnings.catch_warnings(action="error"):
-        assert_same(sopr_fast.load_log(tmp_path / name), sopr_fast.load_log(arrays))
+        log = sopr_fast.load_log(tmp_path / name)
+    assert_same(log, sopr_fast.load_log(arrays))
+    log.states[0] = 7  # of its own memory
     states = np.asarray(load_states(tmp_path / name), np.float32)
     np.testing.assert_array_equal(states, arrays["observations"])
 
@@ -133,21 +140,16 @@ def test_names_and_columns_of_frames_and_dictionaries(names, form, arrays):
     np.testing.assert_array_equal(np.asarray(load_states(source)), arrays["observations"])
 
 
-def test_a_folder_of_npy(tmp_path, arrays):
-    for key, values in arrays.items():
-        np.save(tmp_path / f"{key}.npy", values)
-    np.save(tmp_path / "infos.npy", np.array([None]), allow_pickle=True)
-    log = sopr_fast.load_log(tmp_path)
-    assert_same(log, sopr_fast.load_log(arrays))
-    log.states[0] = 7
-    np.testing.assert_array_equal(np.asarray(load_states(str(tmp_path))), arrays["observations"])
-    (tmp_path / "rewards.npy").write_bytes(b"\x93NUMPY")
+def test_arrays_of_a_folder_are_needed_or_not(tmp_path, arrays):
+    folder = tmp_path / "log"
+    write_folder(folder, arrays)
+    (folder / "rewards.npy").write_bytes(b"\x93NUMPY")
     with pytest.raises(ValueError, match=r"rewards\.npy: damaged"):
-        sopr_fast.load_log(tmp_path)
-    (tmp_path / "rewards.npy").unlink()
+        sopr_fast.load_log(folder)
+    (folder / "rewards.npy").unlink()
     with pytest.raises(ValueError, match="observations.npy: only states; this method needs rewards too"):
-        load_transitions(tmp_path)
-    assert sopr_fast.load_log(tmp_path).shape == (14, 3)  # states alone
+        load_transitions(folder)
+    assert sopr_fast.load_log(folder).shape == (14, 3)  # states alone
 
 
 def test_parts_are_mapped_to_columns(tmp_path, arrays):
@@ -168,20 +170,19 @@ def test_parts_are_mapped_to_columns(tmp_path, arrays):
     ):
         with pytest.raises(ValueError, match=message):
             sopr_fast.load_log(tmp_path / "log.csv", columns=wrong)
-    with pytest.raises(ValueError, match="columns and max_episode_steps are for logs"):
-        sopr_fast.load_log(log, columns=columns)
 
 
-@pytest.mark.parametrize("name", ["dict", "log.npz", "log.hdf5", "episodes.hdf5", "minari"])
-def test_named_observations_are_joined_in_the_order_of_columns(name, tmp_path, arrays):
+@pytest.mark.parametrize("kind", ["dict", "hdf5", "minari"])
+def test_named_observations_are_joined_in_the_order_of_columns(kind, tmp_path, arrays):
     seen, following = arrays.pop("observations"), arrays.pop("next_observations")
-    named = arrays | {"obs/a": seen[:, :1], "obs/b": seen[:, 1:], "next_obs/a": following[:, :1]}
-    named["next_obs/b"] = following[:, 1:]
-    source = tmp_path / name
-    if name == "dict":
-        source = arrays | {part: {"a": x[:, :1], "b": x[:, 1:]} for part, x in (("obs", seen), ("next_obs", following))}
-    elif name == "minari":
-        ones = episodes_of(named)
+    parts = {f"{part}/{k}": x[:, rows] for part, x in (("obs", seen), ("next_obs", following)) for k, rows in SPLIT}
+    ones = episodes_of(arrays | parts)
+    if kind == "dict":
+        source = arrays | {part: {k: parts[f"{part}/{k}"] for k in "ab"} for part in ("obs", "next_obs")}
+    elif kind == "hdf5":
+        stored = {f"data/demo_{i}/{key}": x for i, one in enumerate(ones) for key, x in one.items()}
+        source = write_hdf5(tmp_path / "log.hdf5", stored)
+    else:
         steps = [
             {"observations": {k: np.concatenate([one[f"obs/{k}"], one[f"next_obs/{k}"][-1:]]) for k in "ab"}}
             | {"actions": one["actions"], "rewards": one["rewards"], "terminations": one["terminals"]}
@@ -189,23 +190,12 @@ def test_named_observations_are_joined_in_the_order_of_columns(name, tmp_path, a
             for i, one in enumerate(ones)
         ]
         source = SimpleNamespace(id="maze-v0", iterate_episodes=lambda: iter([SimpleNamespace(**s) for s in steps]))
-    elif name == "log.npz":
-        np.savez(source, **named)
-    elif name == "log.hdf5":
-        write_hdf5(source, named)
-    else:
-        ones = enumerate(episodes_of(named))
-        write_hdf5(source, {f"data/demo_{i}/{key}": x for i, one in ones for key, x in one.items()})
-    with pytest.raises(
-        ValueError, match=r"the states have names: choose by columns={'states': \['[\w/]*/a', '[\w/]*/b'\]}"
-    ):
+    message = r"the states have names: choose by columns={'states': \['[\w/]*/a', '[\w/]*/b'\]}"
+    with pytest.raises(ValueError, match=message):
         sopr_fast.load_log(source)
-    log = sopr_fast.load_log(
-        source, columns={"states": ["b", "a"]} if name == "minari" else {"states": ["obs/b", "obs/a"]}
-    )
-    order = [1, 2, 0]
-    np.testing.assert_array_equal(log.states, seen[:, order])
-    np.testing.assert_array_equal(log.next_states, following[:, order])
+    log = sopr_fast.load_log(source, columns={"states": ["b", "a"] if kind == "minari" else ["obs/b", "obs/a"]})
+    np.testing.assert_array_equal(log.states, seen[:, [1, 2, 0]])
+    np.testing.assert_array_equal(log.next_states, following[:, [1, 2, 0]])
     assert log.episodes.tolist() == [0, 3, 7, 9, 12, 14]
 
 
@@ -277,21 +267,6 @@ def test_episodes_of_minari_that_do_not_fit(change, message):
         sopr_fast.load_log(SimpleNamespace(id="kitchen-v0", iterate_episodes=lambda: iter([episode])))
 
 
-class Touch:
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return open, (str(self.path), "w")
-
-
-def test_pickles_are_not_executed(tmp_path):
-    (tmp_path / "log.pkl").write_bytes(pickle.dumps({"observations": Touch(tmp_path / "executed")}))
-    with pytest.raises(ValueError, match=r"log\.pkl: its pickle names (io|_io)\.open"):
-        sopr_fast.load_log(tmp_path / "log.pkl")
-    assert not (tmp_path / "executed").exists()
-
-
 UNEQUAL = [{"observations": np.zeros((n, 1)), "actions": np.zeros((n, 1)), "rewards": np.zeros(4)} for n in (3, 5)]
 WRONG = [
     ("log.csv", "1,2\n3,4\n", "its first line must name the columns"),
@@ -313,6 +288,7 @@ WRONG = [
         {"observations": np.ones((3, 1)), "actions": np.ones(3), "rewards": np.array([None] * 3)},
         "'rewards' holds Python objects, stored as a pickle: if you trust the file, pass dict",
     ),
+    ("log.pkl", pickle.dumps({"observations": print}), "its pickle names builtins.print; .* load it yourself"),
     ("log.pkl", pickle.dumps(3), "expected a replay buffer or a dict of arrays, found a int"),
     ("log.pkl", pickle.dumps(UNEQUAL), "episode 0 has 3 'observations' for 4 'rewards', expected as many or 5"),
     (
@@ -356,22 +332,51 @@ def test_wrong_parquet(tmp_path, arrays):
         sopr_fast.load_log(path)
 
 
-@pytest.mark.parametrize("name", ["log.npz", "log.hdf5"])
-def test_a_log_larger_than_memory_says_so(tmp_path, name):
-    """The file is small, since nothing was written to the array or all of it is zero."""
-    path, shape, few = tmp_path / name, (1 << 50, 3), {"actions": np.zeros(3), "rewards": np.zeros(3)}
-    if name == "log.npz":
-        header = io.BytesIO()
-        np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
-        np.savez(path, **few)
-        with zipfile.ZipFile(path, "a") as archive:
-            archive.writestr("observations.npy", header.getvalue())
-    else:
-        write_hdf5(path, few)
-        with h5py.File(path, "a") as file:
-            file.create_dataset("observations", shape, np.float32, chunks=(100, 3))
-    with pytest.raises(MemoryError, match=rf"{name}: .*larger than the free memory"):
-        sopr_fast.load_log(path)
+def test_hdf5_values_in_other_files_are_not_read(tmp_path, arrays):
+    (tmp_path / "secret").write_bytes(bytes(14 * 3 * 4))
+    write_hdf5(tmp_path / "other.hdf5", arrays)
+    path, shape, secret = tmp_path / "log.hdf5", (14, 3), [(str(tmp_path / "secret"), 0, 14 * 3 * 4)]
+    layout = h5py.VirtualLayout(shape, np.float32)
+    layout[:] = h5py.VirtualSource(str(tmp_path / "other.hdf5"), "observations", shape)
+    link, group = h5py.ExternalLink("other.hdf5", "observations"), h5py.ExternalLink("other.hdf5", "/")
+    for refer, message in (
+        (lambda file: file.create_dataset("observations", shape, "f4", external=secret), "'observations' refers to"),
+        (lambda file: file.create_virtual_dataset("observations", layout), "'observations' refers to other files"),
+        (lambda file: file.update({"observations": link}), "no array 'observations'"),
+        (lambda file: file.update({"a": group, "observations": h5py.SoftLink("/a/observations")}), "no array 'obs"),
+    ):
+        with h5py.File(path, "w") as file:
+            refer(file)
+            file["actions"] = file["rewards"] = np.zeros(14)
+        for read in (sopr_fast.load_log, load_states):
+            with pytest.raises(ValueError, match=rf"log\.hdf5: {message}"):
+                read(path)
+
+
+@pytest.mark.parametrize("name", ["log.npz", "log.hdf5", "folder"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_loading_takes_no_more_memory_than_was_checked(tmp_path, monkeypatch, name, dtype):
+    count, checked, check = 200_000, [], files.check_memory
+    arrays = {"observations": np.arange(17.0 * count).reshape(count, 17), "actions": np.ones((count, 6))}
+    arrays = {key: np.sqrt(values).astype(dtype) for key, values in (arrays | {"rewards": np.ones(count)}).items()}
+    arrays |= {"terminals": np.zeros(count, bool), "timeouts": np.arange(count) % 100 == 99}
+    WRITERS[name](tmp_path / name, arrays)
+    monkeypatch.setattr(transitions, "check_memory", lambda where, size: (checked.append(size), check(where, size)))
+    tracemalloc.start()
+    log = sopr_fast.load_log(tmp_path / name)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(log) == 0.99 * count and peak <= checked[0] <= 4 * 4 * 24 * count  # 24 numbers in a row
+
+
+@pytest.mark.parametrize("name", ["log.npz", "log.hdf5", "lists.parquet"])
+def test_wanted_arrays_larger_than_the_free_memory_are_not_read(tmp_path, arrays, name, monkeypatch):
+    WRITERS[name](tmp_path / name, arrays | {"pixels": np.zeros((14, 100_000), np.uint8)})
+    monkeypatch.setattr(files, "free_memory", lambda: 10_000)
+    assert_same(sopr_fast.load_log(tmp_path / name), sopr_fast.load_log(arrays))
+    monkeypatch.setattr(files, "free_memory", lambda: 100)
+    with pytest.raises(MemoryError, match=rf"{name}: [\d,]+ bytes when read, larger than the free memory"):
+        sopr_fast.load_log(tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["log.npz", "log.npy", "log.hdf5", "log.parquet"])
