@@ -16,14 +16,17 @@ critic = pytest.mark.parametrize("method", [FQE(**ARRIVING), BehaviourQ(**ARRIVI
 
 
 @pytest.mark.parametrize(
-    ("terminal", "to_go", "low"),
-    [(True, [1 + 0.5 * 3, 3], 1), (False, [1 + 0.5 * 3 + 0.25 * 4, 3 + 0.5 * 4], 2)],  # 4: the mean reward for ever
-    ids=["terminals", "timeouts"],
+    ("terminal", "discount", "to_go", "bounds"),
+    [
+        (True, 0.5, [1 + 0.5 * 3, 3], (1 / (1 - 0.5), 3)),  # the reward of a terminal is earned once
+        (True, 1, [1 + 3, 3], (3, 1 + 3)),
+        (False, 0.5, [1 + 0.5 * 3 + 0.25 * 4, 3 + 0.5 * 4], (1 / (1 - 0.5), 3 / (1 - 0.5))),  # 4: the mean for ever
+    ],
+    ids=["terminals", "undiscounted", "timeouts"],
 )
-def test_the_scale_of_values_is_that_of_returns_to_go(terminal, to_go, low):
-    """With terminals, the value of a last step may be only its reward."""
-    scale = critics.ValueScale.of(Log(two_states(terminal)), 0.5)
-    assert (scale.mean, scale.low, scale.high) == pytest.approx((np.mean(to_go), low, 3 / (1 - 0.5)))
+def test_the_scale_of_values_is_that_of_returns_to_go(terminal, discount, to_go, bounds):
+    scale = critics.ValueScale.of(Log(two_states(terminal)), discount)
+    assert (scale.mean, scale.low, scale.high) == pytest.approx((np.mean(to_go), *bounds))
 
 
 @pytest.mark.parametrize("method", [FQE(**SMALL), BehaviourQ(**SMALL, ensemble=2)], ids=["own", "shared"])
@@ -61,7 +64,7 @@ def test_values_beyond_what_rewards_allow_are_warned_of(sign):
     log = transitions(states, np.clip(actions, -1, 1), sign * np.clip(actions, -1, 1)[:, 0], states, np.ones(400))
     policies = {"far": lambda s: np.full((len(s), 1), 5.0), "near": lambda s: np.full((len(s), 1), 0.5)}
     method = FQE(hidden=(), updates=600, learning_rate=1e-2, target_rate=1.0, discount=0.5)
-    message = r"values of 'far' \(-?\d.*\) lie outside what rewards allow, -2 to 2"
+    message = r"values of 'far' \(-?\d.*\) lie outside what rewards allow, -1 to 1"
     with pytest.warns(UncertainEstimateWarning, match=message):
         estimates = method.estimate(policies, log)
     np.testing.assert_allclose(estimates.values, [sign * 5, sign * 0.5], rtol=0.1)

@@ -23,7 +23,7 @@ from .learning import Batches, Learner, learn, masked_mean
 from .log import Log
 from .networks import ActionValue
 from .policy_actions import PolicyActions
-from .reward_estimator import RewardEstimator, decay
+from .reward_estimator import RewardEstimator, decay, value_range
 
 _CHUNK = 1 << 16  # (state, action) rows evaluated at once
 _LARGEST_LAG = 0.1
@@ -119,15 +119,10 @@ class ValueScale:
         """Return the scale of a log's values."""
         transitions = log.transitions
         rewards = transitions.rewards.astype(np.float64)
-        rate = decay(transitions, discount)
-        endless = rewards.mean() / rate
+        endless = rewards.mean() / decay(transitions, discount)
         to_go = _returns_to_go(transitions, discount, endless)
         scale = max(float(to_go.std()), float(rewards.std()), 1e-6 * abs(endless)) or 1e-6
-        extremes = [float(rewards.min()), float(rewards.max())]
-        bounds = [reward / rate for reward in extremes]
-        if transitions.terminals.any():
-            bounds += extremes  # an episode may have one step
-        return cls(float(to_go.mean()), scale, min(bounds), max(bounds))
+        return cls(float(to_go.mean()), scale, *value_range(transitions, discount))
 
 
 def _returns_to_go(transitions: Transitions, discount: float, beyond: float) -> np.ndarray:

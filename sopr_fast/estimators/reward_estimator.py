@@ -18,7 +18,7 @@ from .learning import CHECKPOINT
 from .log import read
 from .policy_actions import PolicyActions
 
-_ROUNDING = 0.01  # of the range of possible values
+_ROUNDING = 0.02  # of the range of possible values
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class RewardEstimator(Estimator):
     def _estimate(self, request: Request) -> Estimates:
         check_checkpoint(request.checkpoint, CHECKPOINT)
         policies, layout, log = read(request.policies, request.log)
-        rate = decay(log.transitions, self.discount)
+        decay(log.transitions, self.discount)  # raises if discount=1 has no meaning
         actions = PolicyActions(policies, layout, log, seed=request.seed)
         values, replicates, diagnostics = self._evaluate(actions, request.checkpoint)
-        _warn_of_impossible(request.names, values, log.transitions.rewards.astype(np.float64), rate)
+        _warn_of_impossible(request.names, values, *value_range(log.transitions, self.discount))
         has_errors = replicates is not None and replicates.shape[1] > 1 and len(log.transitions.episodes) > 2
         return Estimates(
             request.names,
@@ -76,9 +76,23 @@ def decay(transitions: Transitions, discount: float) -> float:
     return 1 / transitions.longest
 
 
-def _warn_of_impossible(names: list[str], values: np.ndarray, rewards: np.ndarray, rate: float) -> None:
-    """Warn about values outside the range that rewards allow."""
-    low, high = min(0.0, float(rewards.min())) / rate, max(0.0, float(rewards.max())) / rate
+def value_range(transitions: Transitions, discount: float) -> tuple[float, float]:
+    """Return the least and the largest discounted return that logged rewards allow.
+
+    The reward of a terminal is earned once, at the end; any other one in every step.
+    """
+    rewards = transitions.rewards.astype(np.float64)
+    last, others = rewards[transitions.terminals], rewards[~transitions.terminals]
+    if discount == 1:
+        before = np.append(others * (transitions.longest - 1), 0.0)
+        return float(before.min() + last.min()), float(before.max() + last.max())
+    bounds = np.append(others / (1 - discount), last)
+    return float(bounds.min()), float(bounds.max())
+
+
+def _warn_of_impossible(names: list[str], values: np.ndarray, low: float, high: float) -> None:
+    """Warn about values outside the range that rewards allow, or 0, which follows an end."""
+    low, high = min(0.0, low), max(0.0, high)
     margin = _ROUNDING * (high - low) or 1e-6
     outside = np.flatnonzero((values < low - margin) | (values > high + margin))
     warn_about(
