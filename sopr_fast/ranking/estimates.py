@@ -31,7 +31,7 @@ def warn_about(reasons: dict[str, str], text: str) -> None:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Estimates(Ranking):
-    """Ranking of P policies by estimated values.
+    """Ranking of P policies by estimated values; see `Ranking` for what both have.
 
     Win probabilities compare replicates; they are NaN without any, and for policies whose standard error is NaN.
 

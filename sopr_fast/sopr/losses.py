@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -41,10 +42,7 @@ class Objective:
     @classmethod
     def of_pairs(cls, targets: Tensor, tie_margin: float = 0.0) -> Objective:
         """Return the pairwise objective of returns (M,) or of labels (M, M), see `pair_labels`."""
-
-        def loss(scores: Tensor, targets: Tensor) -> Tensor:
-            return pairwise(scores, targets, tie_margin)
-
+        loss = functools.partial(pairwise, tie_margin=tie_margin)
         return cls(loss, targets, math.log(2), pairwise_floor(targets, tie_margin))
 
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -126,7 +126,8 @@ class ScoringModel(nn.Module):
         if self.config.score == "sort":
             score += [self.sorted_score.weight, self.sorted_score.bias]
         low, high = [*projection, *_in_order(self.low)], _in_order(self.high)
-        return Weights(_flat(low)[None], _flat(high)[None], _flat(score)[None])
+        flat = nn.utils.parameters_to_vector
+        return Weights(flat(low)[None], flat(high)[None], flat(score)[None])
 
     def _encode(
         self,
@@ -233,7 +234,3 @@ def _in_order(layers: nn.ModuleList) -> list[Tensor]:
         for layer in layers
         for parameter in (layer.in_order() if isinstance(layer, EncoderLayer) else layer.parameters())
     ]
-
-
-def _flat(parameters: Iterable[Tensor]) -> Tensor:
-    return torch.cat([parameter.reshape(-1) for parameter in parameters])
