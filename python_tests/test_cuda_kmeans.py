@@ -4,7 +4,6 @@ import ctypes
 import importlib
 
 import pytest
-import reference
 import torch
 from problems import blobs
 
@@ -146,11 +145,6 @@ def test_cuda_kmeans_ends_beside_points_that_are_not_finite(value, emulator, emu
         labels = kmeans._kernel(points, start, 4, 0.0)[1]
         assert (labels[0].bincount(minlength=6) > 0).all()
     assert set(emulated) == {"kmeans"}
-
-
-def test_cuda_kmeans_init_draws_as_the_reference(emulator):
-    points, seeds = problems("normal", 300, 6), torch.tensor([5, 6])
-    assert torch.equal(ops.kmeans_init(points, 20, 5), reference.kmeans_init(points.double(), 20, seeds, 0, True))
 
 
 def test_cuda_kmeans_computes_few_distances(emulator, generator):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..inputs.accepted import ArrayLike, PoliciesLike, ReturnsLike, StatesLike
 from ..inputs.logs import Transitions
-from ..inputs.policies import Policies, check_actions, probe
+from ..inputs.policies import Layout, Policies, Policy, check_actions, probe
 from ..inputs.policies import load as load_policies
 from ..inputs.returns import check_ordered, with_returns
 from ..ranking.warnings import TrainingPolicyWarning
@@ -130,16 +130,8 @@ def fit(
     )
 
     with timings.stage("policies"):
-        acting = [some.policies.for_log(drawn.states_count) for some in known]
-        layout = probe(acting[0], drawn.states, drawn.source)
-        if isinstance(states, Transitions):
-            check_actions(acting[0], layout, states.actions.shape[1])
-        for others in acting[1:]:
-            probe(others, drawn.states, drawn.source, layout)
-        own = [blocks.policies_of(group.part(len(blocks))) for blocks in map(Blocks, map(len, acting))]
-        columns = [
-            collect_all(some[part], drawn.states, drawn.source, layout) for some, part in zip(acting, own, strict=True)
-        ]
+        logged = states.actions.shape[1] if isinstance(states, Transitions) else None
+        layout, own, columns = _act([some.policies.for_log(drawn.states_count) for some in known], drawn, logged)
         count = len(drawn.states)
         sample = torch.linspace(0, count - 1, min(_SAMPLED_STATES, count), dtype=torch.float64, device="cpu").long()
         sampled = [group.gather(some[:, sample].contiguous()) for some in columns]
@@ -173,6 +165,23 @@ def fit(
         return_scale=scale,
         timings=timings,
     )
+
+
+def _act(
+    known: list[list[Policy]], drawn: Drawing | Subsets, logged: int | None
+) -> tuple[Layout, list[slice], list[Tensor]]:
+    """Return the layout of the training policies and, for these and for validation, which act here and their columns.
+
+    `logged` is the width of the logged actions, if there are any.
+    """
+    states, source, group = drawn.states, drawn.source, distributed.current()
+    layout = probe(known[0], states, source)
+    if logged is not None:
+        check_actions(known[0], layout, logged)
+    for validation in known[1:]:
+        probe(validation, states, source, layout)
+    own = [blocks.policies_of(group.part(len(blocks))) for blocks in map(Blocks, map(len, known))]
+    return layout, own, [collect_all(some[part], states, source, layout) for some, part in zip(known, own, strict=True)]
 
 
 def _warn_of_copies(names: list[str], training: Tensor, validation: Tensor | None = None) -> None:
