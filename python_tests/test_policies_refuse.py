@@ -1,7 +1,6 @@
 """Bad policies raise one clear error, before long work starts."""
 
 import re
-from types import SimpleNamespace
 
 import numpy as np
 import pandas
@@ -31,7 +30,7 @@ def late(states):
 
 
 NET = nn.Linear(DS, DA)
-RETURNS = {
+RETURNS = {  # what a policy returns next to a good one → message
     "fewer columns": (lambda s: s[:, :2], "'x' returned shape (13, 2), expected (13, 3) as policy 'good'"),
     "fewer rows": (lambda s: s[1:, :3],
         "shape (12, 3), expected (13, action width); a policy gets a batch of states"),
@@ -59,81 +58,44 @@ RETURNS = {
     "raising": (raising, "policy 'x' raised KeyError on 13 states: 'weights'"),
     "a module in a callable": (lambda s: NET(s), "callables receive a numpy array: pass the module itself"),
 }  # fmt: skip
-
-
-@pytest.mark.parametrize("policy, message", RETURNS.values(), ids=RETURNS.keys())
-def test_wrong_outputs(policy, message):
-    with pytest.raises((ValueError, RuntimeError), match=re.escape(message)) as caught:
-        probe(list(load({"good": good, "x": policy}).values()), STATES, SOURCE)
-    assert isinstance(caught.value.__cause__, KeyError) == ("KeyError" in message)
-
-
-DISCRETE = {
+DISCRETE = {  # ... with action_count=4
     "index": (lambda s: np.full(len(s), 4), "'x' returned action 4, expected 0 to 3, at state row 1"),
-    "logits": (lambda s: s[:, :4],
-        "], at state row 1; if they are logits, return the index of the largest, or torch"),
+    "logits": (lambda s: s[:, :4], "], at state row 1; if they are logits, return the index of the largest, or torch"),
     "width": (lambda s: s, "returned shape (13, 5), expected (13, 4)"),
-    "float index": (lambda s: 0 * s[:, 0],
-        "(13,), expected (13, 4); if these are indices of actions, return or store them"),
-    "continuous": (lambda s: Gaussian(good(s), 1 + 0 * good(s)), "continuous distribution, expected probabilities"),
-}  # fmt: skip
+    "float index": (lambda s: 0 * s[:, 0], "(13,), expected (13, 4); if these are indices of actions, return or store"),
+    "distribution": (lambda s: Gaussian(good(s), 1 + 0 * good(s)), "continuous distribution, expected probabilities"),
+}
+UNLIKE = {  # ... with the layout of a model
+    "fewer than its columns": (lambda s: s[:, :2], Layout("action", 3, 3), "(13, 2), expected (13, 3) as the model"),
+    "fewer than its means": (lambda s: s[:, :2], Layout("gaussian", 3, 6), "(13, 2), expected (13, 3) as the model"),
+    "continuous": (good, Layout("discrete", 3, 3), "'x' has continuous actions, the model discrete ones"),
+    "not continuous": (lambda s: Probabilities(s * 0 + 0.2), Layout("action", 5, 5), "discrete actions, the model con"),
+}
+WRONG = {name: (policy, None, None, message) for name, (policy, message) in RETURNS.items()}
+WRONG |= {name: (policy, 4, None, message) for name, (policy, message) in DISCRETE.items()}
+WRONG |= {name: (policy, None, layout, message) for name, (policy, layout, message) in UNLIKE.items()}
 
 
-@pytest.mark.parametrize("policy, message", DISCRETE.values(), ids=DISCRETE.keys())
-def test_wrong_outputs_of_discrete_policies(policy, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        probe(list(load({"x": policy}, action_count=4).values()), STATES, SOURCE)
+@pytest.mark.parametrize("policy, count, layout, message", WRONG.values(), ids=WRONG)
+def test_wrong_outputs(policy, count, layout, message):
+    calls = []
 
+    def first(states):
+        calls.append(len(states))
+        is_discrete = count or (layout is not None and layout.kind == "discrete")
+        return Probabilities(np.eye(count or 3)[[0] * len(states)]) if is_discrete else states[:, :wanted]
 
-class Memory(nn.Module):
-    """A policy with the attributes of sb3-contrib's recurrent one, which acts from an empty memory by default."""
-
-    def __init__(self, **attributes):
-        super().__init__()
-        vars(self).update(attributes)
-
-    def predict(self, states, state=None, episode_start=None, deterministic=False):
-        return good(states), state
-
-
-@pytest.mark.parametrize("attributes", [{"lstm_actor": None}, {"lstm_hidden_state_shape": (1, 1, 8)}, {}])
-def test_recurrent_policies_are_refused(attributes):
-    spaces = {key: SimpleNamespace(shape=(width,)) for key, width in (("action_space", DA), ("observation_space", DS))}
-    policy = Memory(**attributes)
-    for item in (policy, SimpleNamespace(policy=policy, predict=policy.predict, **spaces)):
-        if attributes:
-            with pytest.raises(ValueError, match=r"policy 'x' .* recurrent, .* pass an array of its actions in every"):
-                load({"x": item})
-        else:
-            assert torch.equal(load({"x": item})["x"].act(STATES), STATES[:, :DA])
+    wanted = DA if layout is None else layout.action_dim
+    with pytest.raises((ValueError, RuntimeError), match=re.escape(message)) as caught:
+        probe(list(load({"good": first, "x": policy}, action_count=count).values()), STATES, SOURCE, layout)
+    assert isinstance(caught.value.__cause__, KeyError) == ("KeyError" in message)
+    assert calls == [13]  # no long work before the error
 
 
 def test_late_nan_names_the_row_in_the_users_data():
     policies = list(load({"x": late}).values())
     with pytest.raises(ValueError, match="policy 'x' returned nan at state row 67"):
         collect(policies, STATES, SOURCE, probe(policies, STATES, SOURCE))
-
-
-UNLIKE = [
-    (lambda s: s[:, :2], Layout("action", 3, 3), "'x' returned shape (13, 2), expected (13, 3) as the model"),
-    (lambda s: s[:, :2], Layout("gaussian", 3, 6), "'x' returned shape (13, 2), expected (13, 3) as the model"),
-    (good, Layout("discrete", 3, 3), "'x' has continuous actions, the model discrete ones"),
-    (lambda s: Probabilities(s * 0 + 0.2), Layout("action", 5, 5), "'x' has discrete actions, the model continuous"),
-]
-
-
-@pytest.mark.parametrize("policy, layout, message", UNLIKE)
-def test_candidates_that_do_not_fit_a_model(policy, layout, message):
-    calls = []
-
-    def first(states):
-        calls.append(len(states))
-        is_discrete = layout.kind == "discrete"
-        return Probabilities(np.eye(3)[[0] * len(states)]) if is_discrete else states[:, : layout.action_dim]
-
-    with pytest.raises(ValueError, match=re.escape(message)):
-        probe(list(load({"first": first, "x": policy}).values()), STATES, SOURCE, layout)
-    assert calls == [13]  # no long work before the error
 
 
 class Agent:

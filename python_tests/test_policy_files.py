@@ -63,12 +63,14 @@ def test_a_single_actor_by_the_options_in_its_file_or_given(tmp_path, states, st
 
 
 def test_a_folder_holds_the_policies_whose_suffix_is_known(tmp_path):
-    np.savez(tmp_path / "b.npz", **make_layers())
-    np.save(tmp_path / "a.npy", np.zeros((7, DA)))
-    (tmp_path / "notes.txt").write_text("no policy")
-    assert list(load(tmp_path)) == ["a", "b"]
-    (tmp_path / "b.npz").rename(tmp_path / "b.NPZ")
-    assert list(load(tmp_path)) == ["a", "b"]
+    for name in ("b.npz", "c.NPZ"):
+        with (tmp_path / name).open("wb") as file:
+            np.savez(file, **make_layers())
+    for name in ("a.npy", "b.npy"):  # of one stem: both keep their suffix
+        np.save(tmp_path / name, np.zeros((7, DA)))
+    for name in ("notes.txt", ".hidden.npy", "vecnormalize.pkl"):
+        (tmp_path / name).touch()
+    assert list(load(tmp_path)) == ["a", "b.npy", "b.npz", "c"]
 
 
 @pytest.fixture
@@ -121,13 +123,6 @@ def test_options_are_those_of_all_files_together(tmp_path):
         assert list(load(tmp_path, skip=True, **given)) == ["old"]
 
 
-def test_two_policies_of_one_name(tmp_path):
-    np.savez(tmp_path / "a.npz", **make_layers(stack=(1,)))
-    np.savez(tmp_path / "a-000.npz", **make_layers())
-    with pytest.raises(ValueError, match="2 policies are named 'a-000': .* rename their files"):
-        load(tmp_path)
-
-
 def test_hostile_file_names_are_escaped(tmp_path):
     folder = tmp_path / "\x1b[2J\u202eevil"
     folder.mkdir()
@@ -137,10 +132,7 @@ def test_hostile_file_names_are_escaped(tmp_path):
     assert str(caught.value).isprintable()
     for name in ("b\n.npz", "c\x9b.zip"):
         (folder / name).write_bytes(b"PK")
-    with (
-        pytest.warns(UserWarning, match=r"skipped .*\\x1b") as skipped,
-        pytest.raises(ValueError, match="none of") as caught,
-    ):
+    with pytest.warns(UserWarning, match=r"skipped .*\\x1b") as skipped, pytest.raises(ValueError) as caught:
         load(folder, skip=True)
     for message in (caught.value, *(warning.message for warning in skipped)):
         assert str(message).isprintable()
@@ -155,32 +147,29 @@ def test_files_that_cannot_be_read_are_skipped_on_request(runs):
         load(runs)
     with pytest.warns(UserWarning) as caught:
         assert list(load(runs, skip=True)) == ["A/ppo_1/best", "A/ppo_2/best", "B/ppo_1/best"]
-    assert len(caught) == 2
-    for name, warning in zip(("bad.npz", "worse.pt"), caught, strict=True):
-        assert re.fullmatch(rf"skipped .*{re.escape(name)}: .*", str(warning.message))
+    for name, warning in zip((r"bad\.npz", r"worse\.pt"), caught, strict=True):
+        assert re.fullmatch(rf"skipped .*{name}: .*", str(warning.message))
 
 
-def broken(**changes):
-    arrays = make_layers()
-    arrays.update(changes)
-    return {k: v for k, v in arrays.items() if v is not None}
+BROKEN = {  # files of a folder → message
+    "not all stacked": (
+        {"x": make_layers() | {"mean.weight": np.zeros((2, DA, HIDDEN))}},
+        r"x\.npz: .*layers of one number of stacked",
+    ),
+    "objects": ({"x": make_layers() | {"mean.bias": np.array([None] * DA)}}, r"x\.npz: Object arrays cannot be loaded"),
+    "one name": (
+        {"a": make_layers((1,)), "a-000": make_layers()},
+        "2 policies are named 'a-000': .* rename their files",
+    ),
+}
 
 
-BROKEN = {
-    "missing layer": (broken(**{"mean.weight": None}), "more than linear layers: mean.bias"),
-    "integers": (broken(**{"mean.bias": np.zeros(DA, int)}), "must be finite floats, got dtype int64"),
-    "activation": (broken(activation="sine"), "its activation is 'sine', expected one of"),
-    "not all stacked": (broken(**{"mean.weight": np.zeros((2, DA, HIDDEN))}), "layers of one number of stacked"),
-    "pickled": (broken(**{"mean.bias": np.array([None] * DA)}), "Object arrays cannot be loaded"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("arrays, message", BROKEN.values(), ids=BROKEN.keys())
-def test_broken_actors(tmp_path, arrays, message):
-    np.savez(tmp_path / "x.npz", **arrays)
-    with pytest.raises(ValueError, match=re.escape(message)) as caught:
-        load(tmp_path / "x.npz")
-    assert "x.npz: " in str(caught.value)
+@pytest.mark.parametrize("files, message", BROKEN.values(), ids=BROKEN)
+def test_broken_actors(tmp_path, files, message):
+    for name, arrays in files.items():
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+    with pytest.raises(ValueError, match=message):
+        load(tmp_path)
 
 
 def test_half_written_and_other_files(tmp_path):
@@ -248,12 +237,12 @@ def test_a_head_of_twice_the_width_of_the_logs_actions_names_the_option(tmp_path
 
 
 def test_a_log_of_another_width_names_the_policies_and_their_widths():
-    states = torch.zeros(20, 4)
-    wide = {name: Actor(name, [(torch.zeros(DA, 5), torch.zeros(DA))]) for name in "ab"}
-    fitting = {"c": Actor("c", [(torch.zeros(DA, 4), torch.zeros(DA))])}
+    policies = [
+        Actor(name, [(torch.zeros(DA, width), torch.zeros(DA))]) for name, width in (("a", 5), ("b", 5), ("c", 4))
+    ]
     message = "have 4 columns, but 2 of 3 policies read another number: a reads 5, b reads 5; if the log is"
     with pytest.raises(ValueError, match=message):
-        probe(list(load(wide | fitting).values()), states, torch.arange(20))
+        probe(policies, torch.zeros(20, 4), torch.arange(20))
 
 
 @pytest.mark.parametrize("factor, warns", [(1, False), (0.5, False), (10, True), (0.1, True)])

@@ -41,15 +41,26 @@ def assert_acts_like(policy, model, states, env=None):
     torch.testing.assert_close(policy.act(states), predicted(model, seen), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "name, version",
-    [*((name, "0.17") for name in NAMES), *(("ppo", v) for v in LAYOUTS), *(("dqn", v) for v in LAYOUTS)],
-)
-def test_models_saved_with_gym(tmp_path, states, name, version):
-    algorithm, options = ALGORITHMS[name]
+LINEAR, ONE_LAYER = {"policy": "LinearPolicy", "policy_kwargs": {}}, ("action_net.0.", "action_net.")
+OLD = {  # algorithm, its options, version of gym, changed names of layers
+    **{name: (*ALGORITHMS[name], "0.17", None) for name in NAMES},
+    **{
+        f"{name} of gym {version}": (*ALGORITHMS[name], version, None) for name in ("ppo", "dqn") for version in LAYOUTS
+    },
+    # Before version 2, the only layer of a linear policy was not in an `nn.Sequential`.
+    "ars linear": (contrib.ARS, LINEAR, "0.21", ONE_LAYER),
+    "ars linear, discrete": (contrib.ARS, {**LINEAR, "actions": DISCRETE}, "0.21", ONE_LAYER),
+    # Version 1.0 could give state-dependent exploration a network of its own, unused by the mean action.
+    "ppo sde": (sb3.PPO, {"use_sde": True}, "0.17", ("^value_net", "sde_features_extractor.0")),
+    "sac sde": (sb3.SAC, {"use_sde": True}, "0.17", ("^critic.qf0.0", "actor.sde_features_extractor.0")),
+}
+
+
+@pytest.mark.parametrize("algorithm, options, version, layers", OLD.values(), ids=OLD)
+def test_models_saved_with_gym(tmp_path, states, algorithm, options, version, layers):
     model, path = make(algorithm, **options), tmp_path / "model.zip"
     model.save(path)
-    make_old(path, version)
+    make_old(path, version, **({"rename": lambda key: re.sub(*layers, key)} if layers else {}))
     assert b"gymnasium" not in path.read_bytes()
     (policy,) = load(path).values()
     assert type(policy) is Actor
@@ -67,34 +78,8 @@ def test_names_of_numpy_1(tmp_path, states, normalised):
     assert_acts_like(policy, model, states, normalised)
 
 
-@pytest.mark.parametrize("discrete", [False, True])
-def test_linear_policy_of_ars_before_version_2(tmp_path, states, discrete):
-    """Its only layer was not in an `nn.Sequential`."""
-    model, path = (
-        make(contrib.ARS, policy="LinearPolicy", policy_kwargs={}, actions=DISCRETE if discrete else None),
-        tmp_path / "model.zip",
-    )
-    model.save(path)
-    make_old(path, "0.21", rename=lambda key: key.replace("action_net.0.", "action_net."))
-    (policy,) = load(path).values()
-    assert_acts_like(policy, model, states)
-
-
-@pytest.mark.parametrize(
-    "algorithm, layer", [(sb3.PPO, "sde_features_extractor.0"), (sb3.SAC, "actor.sde_features_extractor.0")]
-)
-def test_features_for_exploration_alone_are_ignored(tmp_path, states, algorithm, layer):
-    """Version 1.0 could give state-dependent exploration a network of its own, unused by the mean action."""
-    model, path = make(algorithm, use_sde=True), tmp_path / "model.zip"
-    model.save(path)
-    unused = "^value_net" if algorithm is sb3.PPO else "^critic.qf0.0"
-    make_old(path, "0.17", rename=lambda key: re.sub(unused, layer, key))
-    (policy,) = load(path).values()
-    assert_acts_like(policy, model, states)
-
-
 def test_a_discrete_space_of_another_size_is_refused(tmp_path):
-    model, path = make(sb3.DQN, actions=DISCRETE), tmp_path / "model.zip"
+    model, path = make(sb3.DQN, actions=type(DISCRETE)(4)), tmp_path / "model.zip"
     model.action_space.n = np.int64(7)
     model.save(path)
     make_old(path, "0.17")

@@ -48,18 +48,10 @@ def acts_alike(policy, module, states):
         torch.testing.assert_close(policy.act(states), module(states), atol=1e-6, rtol=1e-5)
 
 
-def export_onnx(module, path, rows=7, free=True, **options):
-    axes = {"states": {0: "rows"}} if free else None
+def export_onnx(module, path, names=None, rows=7, free=True):
+    form = {"input_names": ["states"], "dynamic_axes": {"states": {0: "rows"}} if free else None, "output_names": names}
     with warnings.catch_warnings(action="ignore"):
-        torch.onnx.export(
-            module.eval(),
-            (torch.zeros(rows, DS),),
-            path,
-            dynamo=False,
-            input_names=["states"],
-            dynamic_axes=axes,
-            **options,
-        )
+        torch.onnx.export(module.eval(), (torch.zeros(rows, DS),), path, dynamo=False, **form)
 
 
 def first(module):
@@ -71,21 +63,21 @@ def second(module):
 
 
 SEVERAL = r"the first of its 2 outputs is taken for the actions; .* output_names"
-GRAPHS = {  # what is exported, rows and whether they are free, names of outputs, warning
-    "free rows": (lambda module: module, 7, True, None, None),
-    "one row": (lambda module: module, 1, False, None, None),
-    "64 rows": (lambda module: module, 64, False, None, None),
-    "named": (lambda module: module, 7, True, ["mean"], None),
-    "action": (second, 7, True, ["value", "action"], None),
-    "mu": (second, 7, True, ["value", "mu"], None),
-    "actions": (first, 7, True, ["actions", "value"], None),
-    "without names": (first, 7, True, ["first", "second"], SEVERAL),
+GRAPHS = {  # what is exported, names of outputs, rows and whether they are free, warning
+    "free rows": (lambda module: module, None, 7, True, None),
+    "one row": (lambda module: module, None, 1, False, None),
+    "64 rows": (lambda module: module, None, 64, False, None),
+    "named": (lambda module: module, ["mean"], 7, True, None),
+    "action": (second, ["value", "action"], 7, True, None),
+    "mu": (second, ["value", "mu"], 7, True, None),
+    "actions": (first, ["actions", "value"], 7, True, None),
+    "without names": (first, ["first", "second"], 7, True, SEVERAL),
 }
 
 
-@pytest.mark.parametrize("made, rows, free, names, warning", GRAPHS.values(), ids=GRAPHS)
-def test_onnx_acts_like_its_module(onnx, tmp_path, module, states, made, rows, free, names, warning):
-    export_onnx(made(module), tmp_path / "net.onnx", rows, free, **({"output_names": names} if names else {}))
+@pytest.mark.parametrize("made, names, rows, free, warning", GRAPHS.values(), ids=GRAPHS)
+def test_onnx_acts_like_its_module(onnx, tmp_path, module, states, made, names, rows, free, warning):
+    export_onnx(made(module), tmp_path / "net.onnx", names, rows, free)
     warns = pytest.warns(UserWarning, match=warning) if warning else contextlib.nullcontext()
     with warnings.catch_warnings(action="error"), warns:
         (policy,) = load(tmp_path / "net.onnx").values()
@@ -94,22 +86,23 @@ def test_onnx_acts_like_its_module(onnx, tmp_path, module, states, made, rows, f
         probe([policy], torch.zeros(20, 4), torch.arange(20))
 
 
-def test_onnx_of_discrete_actions(onnx, tmp_path, module, states):
+HEADS = {"q": {}, "q_values": {}, "out": {"head": "values"}, "logits": {"action_count": DA}}
+
+
+@pytest.mark.parametrize("name", [*HEADS, "index"])
+def test_onnx_of_discrete_actions(onnx, tmp_path, module, states, name):
     greedy = Then(module, lambda states, actions: actions.argmax(1))
-    export_onnx(greedy, tmp_path / "net.onnx")
-    (policy,) = load(load(tmp_path / "net.onnx"), action_count=DA).values()
-    assert torch.equal(policy.act(states).argmax(1), module(states).argmax(1))
-    for name, options in (("q", {}), ("q_values", {}), ("out", {"head": "values"}), ("logits", {"action_count": DA})):
-        export_onnx(module, tmp_path / "net.onnx", output_names=[name])
-        (policy,) = load(tmp_path / "net.onnx", **options).values()
-        assert policy.output(states).kind == "discrete"
-        np.testing.assert_array_equal(policy(states), module(states).argmax(1))
+    export_onnx(greedy if name == "index" else module, tmp_path / "net.onnx", [name])
+    policies = load(tmp_path / "net.onnx", **HEADS.get(name, {}))
+    policy = load(policies, action_count=DA)["net"] if name == "index" else policies["net"]
+    assert policy.output(states).kind == "discrete"
+    np.testing.assert_array_equal(policy(states), module(states).argmax(1))
 
 
 def test_means_and_log_standard_deviations_of_a_program(onnx, tmp_path, states):
     path, given = tmp_path / "net.onnx", {"head": "mean_log_std", "squash": "tanh"}
     module = nn.Linear(DS, 4)
-    export_onnx(module, path, output_names=["out"])
+    export_onnx(module, path, ["out"])
     (policy,) = load(path, **given).values()
     torch.testing.assert_close(policy.act(states), module(states)[:, :2].tanh().detach())
     (policy,) = load(path, head="mean_log_std", squash="none", stochastic=True).values()
@@ -118,7 +111,7 @@ def test_means_and_log_standard_deviations_of_a_program(onnx, tmp_path, states):
         load(path, head="mean_log_std")
     with pytest.raises(ValueError, match="those before tanh: load it without stochastic"):
         load(path, stochastic=True, **given)
-    export_onnx(nn.Linear(DS, 3), path, output_names=["out"])
+    export_onnx(nn.Linear(DS, 3), path, ["out"])
     with pytest.raises(RuntimeError, match="its 3 outputs are no means and log standard deviations"):
         load(path, **given)["net"].act(states)
 
@@ -172,73 +165,54 @@ def test_onnx_reads_no_files_outside_of_its_folder(onnx, tmp_path, module, monke
         load(tmp_path / "net.onnx")
 
 
+def export(module, path, rows=8, **options):
+    torch.export.save(torch.export.export(module, (torch.zeros(rows, DS),), **options), path)
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_torchscript_acts_like_its_module(tmp_path, module, states):
+def test_modules_and_torchscript_act_like_the_module(tmp_path, module, states):
     path = tmp_path / "net.pt"
     torch.jit.script(module).save(path)
-    (policy,) = load(path, trust=True).values()
-    acts_alike(policy, module, states)
+    acts_alike(load(path, trust=True)["net"], module, states)
     with pytest.raises(RefusedError, match="a TorchScript program"):
         read_weights(path.read_bytes())  # as the weights in another file
+    torch.save(module.to(torch.float64), path)
+    np.testing.assert_allclose(load(path, trust=True)["net"].act(states), module(states.double()).detach(), atol=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("rows", [None, {"min": 2}, {"min": 3, "max": 64}], ids=["fixed", "unbounded", "bounded"])
 def test_exported_program(tmp_path, module, states, rows):
-    path = tmp_path / "net.pt2"
     shapes = ({0: torch.export.Dim("rows", **rows)},) if rows else None
-    torch.export.save(torch.export.export(module, (torch.zeros(8, DS),), dynamic_shapes=shapes), path)
-    (policy,) = load(path, trust=True).values()
+    export(module, tmp_path / "net.pt2", dynamic_shapes=shapes)
+    (policy,) = load(tmp_path / "net.pt2", trust=True).values()
     for count in (1, 64, 65, len(states)):
         acts_alike(policy, module, states[:count])
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_programs_of_one_state_may_return_one_action(tmp_path, module, states):
+def test_exported_programs_of_other_outputs(tmp_path, module, states):
     path = tmp_path / "net.pt2"
-    squeezed = Then(module, lambda states, actions: actions.squeeze(0))
-    torch.export.save(torch.export.export(squeezed, (torch.zeros(1, DS),)), path)
-    (policy,) = load(path, trust=True).values()
-    acts_alike(policy, module, states[:13])
-    summed = Then(module, lambda states, actions: actions.sum(0))  # one action for four states
-    torch.export.save(torch.export.export(summed, (torch.zeros(4, DS),)), path)
-    (policy,) = load(path, trust=True).values()
-    with pytest.raises(
-        RuntimeError, match=r"policy 'net' .* its output has shape \(3,\), expected \(4, action width\)"
-    ):
-        policy.act(states[:13])
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_the_first_output_of_an_exported_program_is_the_action(tmp_path, module, states):
-    path = tmp_path / "net.pt2"
-    pair = Then(module, lambda states, actions: (actions, states.sum(1)))
-    torch.export.save(torch.export.export(pair, (torch.zeros(8, DS),)), path)
+    export(Then(module, lambda states, actions: actions.squeeze(0)), path, rows=1)  # one action for one state
+    acts_alike(load(path, trust=True)["net"], module, states[:13])
+    export(Then(module, lambda states, actions: actions.sum(0)), path, rows=4)  # one action for four states
+    with pytest.raises(RuntimeError, match=r"'net' .* its output has shape \(3,\), expected \(4, action width\)"):
+        load(path, trust=True)["net"].act(states[:13])
+    export(first(module), path)
     with pytest.warns(UserWarning, match=r"net\.pt2: the first of its 2 outputs is taken"):
         (policy,) = load(path, trust=True).values()
     acts_alike(policy, module, states)
 
 
-def test_pickled_module(tmp_path, module, states):
-    torch.save(module.to(torch.float64), tmp_path / "net.pt")
-    (policy,) = load(tmp_path / "net.pt", trust=True).values()
-    np.testing.assert_allclose(policy.act(states), module(states.double()).detach(), atol=1e-6)
-
-
 JAX = b"\x81\xa6params\x81\xa7Dense_0\x82\xa6kernel\xc7"  # as flax.serialization.to_bytes begins
 
 
-@pytest.mark.parametrize(
-    "name, content, message",
-    [
-        ("dqn_jax.cleanrl_model", JAX, "weights of a JAX agent, .* pass a callable of states"),
-        ("actor.pkl", JAX, "weights of a JAX agent"),
-        ("actor", JAX, "weights of a JAX agent"),
-        ("net.pt", b"no file of torch", r"damaged .*not a file that torch\.save wrote"),
-    ],
-)
-def test_files_that_no_code_opens_do_not_advise_it(tmp_path, name, content, message):
-    (tmp_path / name).write_bytes(content)
+@pytest.mark.parametrize("name", ["dqn_jax.cleanrl_model", "actor.pkl", "actor", "net.pt"])
+def test_files_that_no_code_opens_do_not_advise_it(tmp_path, name):
+    message = (
+        r"damaged .*not a file that torch\.save" if name == "net.pt" else "a JAX agent, .* pass a callable of states"
+    )
+    (tmp_path / name).write_bytes(b"no file of torch" if name == "net.pt" else JAX)
     with pytest.raises(ValueError, match=message) as caught:
         load(tmp_path / name)
     assert "trust" not in str(caught.value) and ("damaged" in message or "damaged" not in str(caught.value))
