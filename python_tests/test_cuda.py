@@ -11,7 +11,6 @@ from torch import Tensor
 import sopr_fast
 from sopr_fast import Config, ops
 from sopr_fast.runtime import graphs
-from sopr_fast.sopr.model import ScoringModel
 from sopr_fast.sopr.update import Update
 
 CAPTURED = ["segment_mean", "segment_dropout", "segment_attention", "segment_encoder", "segment_encoder of width 64"]
@@ -65,22 +64,6 @@ def test_cuda_graph_of_an_operator_follows_its_inputs(name, cuda):
                 inputs["rng"].add_(1)  # the next step's dropout
 
 
-def test_cuda_graph_of_kmeans(cuda, generator):
-    points = torch.randn(3, 700, 5, generator=generator).to(cuda)
-    seeds = torch.tensor([1, 2, 3], device=cuda)
-    operator = torch.ops.sopr_fast
-
-    def call():
-        chosen = operator.kmeans_init(points, 20, seeds, 0, True).long()
-        start = points.gather(1, chosen[..., None].expand(-1, -1, 5))
-        return operator.kmeans(points, start, 10, 1e-4)
-
-    graph, out = capture(call)
-    points.copy_(points.flip(1))
-    graph.replay()
-    assert all(map(torch.equal, out, call()))
-
-
 def test_cuda_out_of_memory_is_torchs_error(cuda):
     states, columns = torch.zeros(8, 4, device=cuda), torch.zeros(1, 8, 4, device=cuda)
     rows = torch.zeros(1, 1 << 20, dtype=torch.int32, device=cuda)
@@ -96,31 +79,6 @@ def test_cuda_out_of_memory_is_torchs_error(cuda):
         torch.cuda.set_per_process_memory_fraction(1.0)
     out = ops.segment_encoder(states, columns, rows, offsets, parameters, **shape)
     assert out.isfinite().all()
-
-
-def batch(generator):
-    states, columns = torch.randn(200, 4, generator=generator), torch.randn(3, 200, 2, generator=generator)
-    rows = torch.randint(200, (2, 128), generator=generator, dtype=torch.int32)
-    offsets = torch.tensor([[0, 5, 5, 40, 60, 61, 90, 100, 128], [0, 16, 32, 48, 64, 80, 96, 112, 128]]).int()
-    return states, columns, rows, offsets
-
-
-@pytest.mark.parametrize("options", [{}, {"score": "sort"}, {"class_token": True}, {"encoder": "mlp"}], ids=str)
-def test_cuda_scoring_never_waits_and_can_be_captured(options, cuda, generator):
-    model = ScoringModel(6, Config(**(TINY.to_dict() | options))).eval()
-    tensors = batch(generator)
-    with torch.no_grad():
-        expected = model(*tensors)
-        model, tensors = model.to(cuda), [x.to(cuda) for x in tensors]
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            scores = model(*tensors)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-        graph, captured = capture(lambda: model(*tensors))
-        graph.replay()
-    assert (scores.cpu() - expected).norm() <= 1e-4 * expected.norm()
-    assert torch.equal(captured, scores)
 
 
 @pytest.mark.parametrize("options", [{}, {"score": "sort"}, {"encoder": "mlp"}], ids=str)

@@ -4,7 +4,6 @@ import operators
 import pytest
 from test_segment_attention import (
     RNG,
-    batch,
     check_dropping_everything,
     check_gradients_of_large_scores,
     check_nan_stays_in_its_segment,
@@ -14,7 +13,6 @@ from test_segment_attention import (
 from test_segment_encoder import HIGH, LOW, SMALL, assert_as_good_as_torch, problem
 
 from sopr_fast import ops
-from sopr_fast.ops import library
 
 pytestmark = pytest.mark.emulated
 
@@ -30,26 +28,6 @@ def test_cuda_segment_attention_of_wide_heads(sizes, heads, dim, emulated):
     options = {"scale": 0.2, "dropout": 0.3, "rng": RNG, "level": 1, "layer": 2, "segment_base": 9}
     compare_with_float64(ops, sizes, heads, dim, tolerance=5e-6, **options)
     assert emulated == ["segment_attention", "segment_attention_backward"]
-
-
-def test_cuda_segment_attention_takes_long_segments_first(emulated, monkeypatch):
-    """The kernels of both passes sort segments by the power of two of their lengths."""
-    sizes = [0, 3, 64, 5, 130, 63, 0, 70, 1]
-    *inputs, offsets = batch(sizes, 1, 8)
-    orders, call = [], library.call_cpu
-
-    def watched(kernel, **arguments):
-        orders.append(arguments["order"])
-        call(kernel, **arguments)
-
-    monkeypatch.setattr(library, "call_cpu", watched)
-    ops.segment_attention(*(x.requires_grad_() for x in inputs), offsets).sum().backward()
-    assert len(orders) == 2
-    for order in orders:
-        taken = order[: len(sizes)].tolist()
-        assert sorted(taken) == list(range(len(sizes)))
-        powers = [sizes[i].bit_length() for i in taken]
-        assert powers == sorted(powers, reverse=True) and taken[0] == 4
 
 
 def test_cuda_segment_attention_of_extreme_scores(emulated):

@@ -8,7 +8,7 @@ import reference
 import torch
 from problems import train_scores
 from test_segment_attention import RNG
-from test_segment_encoder import HIGH, LOW, SMALL, assert_as_good_as_torch, gradients, problem, run
+from test_segment_encoder import HIGH, LOW, SMALL, assert_as_good_as_torch, assert_gradients, gradients, problem, run
 
 from sopr_fast import Config, ops
 from sopr_fast.sopr.model import ScoringModel
@@ -74,11 +74,6 @@ def without_switches(tensors, options):
     return (*tensors[:4], torch.cat(parts))
 
 
-def gradients_of_torch(tensors, options, precision="bf16"):
-    with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-        return gradients(reference.segment_encoder, tensors, options)
-
-
 BOTH = ("fp32", "bf16")
 
 
@@ -103,13 +98,7 @@ def test_gradients_match_float64(sizes, options, precisions, poison, emulated):
     for precision in precisions:
         if precision == "bf16":
             tensors = without_switches(tensors, options)
-        oracle = gradients(reference.segment_encoder, tensors, options, torch.float64)
-        largest = max(g.norm() for g in oracle)
-        of_torch = gradients_of_torch(tensors, options, precision)
-        actual = gradients(ops.segment_encoder, tensors, options | {"precision": precision})
-        for i, (ours, theirs, exact) in enumerate(zip(actual, of_torch, oracle, strict=True)):
-            error, allowed = (ours - exact).norm(), 2 * (theirs - exact).norm() + 1e-6 * largest
-            assert error <= allowed, f"{precision}, tensor {i}: {error} > {allowed}"
+        assert_gradients(ops, tensors, options | {"precision": precision}, times=2, relative=0)
     assert BACKWARD in emulated
     if sizes in HARDLY_ANY:
         run(ops.segment_encoder, *problem([5], **HEADS_OF_16))  # keeps the fixture content
@@ -122,10 +111,7 @@ def test_tensor_cores_of_huge_and_tiny_values(scale):
     assert_as_good_as_torch(ops, tensors, options)
     assert_as_good_as_torch(ops, (*tensors[:4], tensors[4] * 30), options)
     if scale < 1e3:
-        oracle = gradients(reference.segment_encoder, tensors, options, torch.float64)
-        largest = max(g.norm() for g in oracle)
-        for actual, exact in zip(gradients(ops.segment_encoder, tensors, options), oracle, strict=True):
-            assert (actual - exact).norm() <= 1e-4 * largest
+        assert_gradients(ops, tensors, options, relative=0, of_largest=1e-4)
 
 
 def test_tensor_cores_keep_nan_in_its_segment():
@@ -205,7 +191,8 @@ def test_bf16_gradients_where_rounding_switches_relus():
     """Biases are as trained: some hidden values change sign. All tensors together have the error of torch's bf16."""
     tensors, options = problem([33, 40, 60], policies=1, **LOW | ONE)
     oracle = gradients(reference.segment_encoder, tensors, options, torch.float64)
-    of_torch = gradients_of_torch(tensors, options)
+    with torch.autocast("cpu", torch.bfloat16):
+        of_torch = gradients(reference.segment_encoder, tensors, options)
     actual = gradients(ops.segment_encoder, tensors, options | {"precision": "bf16"})
 
     def error(parts):

@@ -199,24 +199,6 @@ def test_row_moments_match_the_rows_themselves(generator, monkeypatch):
         torch.testing.assert_close(covariance, torch.cov(x.T, correction=0))
 
 
-@pytest.mark.parametrize("options", [{}, {"score": "sort"}, {"class_token": True}], ids=str)
-def test_the_composed_path_agrees(options, generator, monkeypatch):
-    config = Config(clusters=CLUSTERS, subset_size=150, dropout=0.2, **options)
-    model = ScoringModel(STATE_DIM + ACTION_DIM, config).train()
-    data = problem(generator, subsets=1, empty=True)
-    rng = torch.tensor([7, 3])
-    scores, gradients = [], []
-    for encoder in (ops.segment_encoder, composed.segment_encoder):
-        monkeypatch.setattr(ops, "segment_encoder", encoder)
-        model.zero_grad()
-        score = train_scores(model, *data, rng)[:, 0]
-        (score * torch.tensor([1.0, -2.0, 1.0])).sum().backward()
-        scores.append(score.detach())
-        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
-    torch.testing.assert_close(*scores, rtol=1e-4, atol=1e-5)
-    assert (gradients[0] - gradients[1]).norm() <= 1e-4 * gradients[0].norm()
-
-
 @pytest.mark.parametrize("encoder", ["transformer", "mlp"])
 def test_products_of_the_composed_path_are_tiled(encoder, generator, monkeypatch):
     model = ScoringModel(STATE_DIM + ACTION_DIM, Config(clusters=CLUSTERS, subset_size=150, encoder=encoder)).eval()
