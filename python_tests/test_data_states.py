@@ -218,7 +218,7 @@ def test_a_damaged_chunk_is_named(tmp_path):
     data = bytearray(path.read_bytes())
     data[offset : offset + 50] = b"\xff" * 50
     path.write_bytes(data)
-    with pytest.raises(ValueError, match=r"s\.hdf5: 'observations': damaged between rows"):
+    with pytest.raises(ValueError, match=r"s\.hdf5: 'observations': damaged, cut short, or not an array with rows"):
         draw(path)
 
 

@@ -68,18 +68,10 @@ class Units:
 
 
 class Log:
-    """Transitions as tensors.
+    """Transitions as tensors on a device, whose actions are continuous, or discrete if `action_count` is their number.
 
     States and next states are rows of one table (U, dim_s), so that policies act in each of them once: the N logged
     states, then the next states that are not the state of the following row (ends of episodes).
-
-    Args:
-        transitions: The logged transitions.
-        action_count: Number of discrete actions, or None for continuous ones.
-        device: Device of the tensors.
-
-    Warns:
-        UncertainEstimateWarning: Outliers dwarf all other actions.
 
     Attributes:
         transitions: The logged transitions.
@@ -172,15 +164,9 @@ class Log:
         return torch.linspace(0, self.count - 1, limit, dtype=torch.float64, device="cpu").long().to(self.device)
 
     def pools(self, usable: np.ndarray, members: int, seed: int) -> list[np.ndarray]:
-        """Return the rows that each member of an ensemble learns from.
+        """Return the usable rows (N,) bool that each member of an ensemble learns from.
 
-        Args:
-            usable: (N,) bool, whether a row may be learned from.
-            members: Number of members.
-            seed: Seed of the bootstrap.
-
-        Returns:
-            All usable rows for a single member; for more, those of a bootstrap sample of episodes each.
+        A single member learns from all of them, several from those of a bootstrap sample of episodes each.
         """
         if members == 1:
             return [np.flatnonzero(usable)]
@@ -241,19 +227,10 @@ def _one_hot_actions(actions: np.ndarray, count: int) -> Tensor:
 
 
 def read(policies: Any, log: Any) -> tuple[list[Policy], Layout, Log]:
-    """Read and check policies and the log to evaluate them on; all processes must have the same.
-
-    Args:
-        policies: See `Estimator.estimate`.
-        log: See `Estimator.estimate`.
-
-    Returns:
-        Policies, the layout of their columns, and the log.
+    """Return checked policies, the layout of their columns, and the log, see `Estimator.estimate`.
 
     Raises:
-        TypeError: A policy or the log is of the wrong type.
-        ValueError: A policy or a row of the log is invalid, or differs between processes. The message names it.
-        OSError: A file cannot be read.
+        OSError, TypeError, ValueError: A policy or the log cannot be read, is invalid, or differs between processes.
     """
     transitions = load_transitions(log)
     adapted = load_policies(policies).for_log(transitions.source_count)

@@ -17,12 +17,7 @@ _MIXED = ("terminals", "dones", "last", "first", "episodes", "steps")  # ends th
 
 
 def question_flags(log: LoggedRows, linked: np.ndarray | None) -> None:
-    """Raise if flags of ends mark first rows, by numbers of episodes or next states; warn if they may.
-
-    Args:
-        log: Rows of the log.
-        linked: (N - 1,) bool, whether a next state is the state of the next row; None without next states.
-    """
+    """Raise if flags of ends mark first rows, by numbers of episodes or linked next states; warn if they may."""
     borders = log.ids[1:] != log.ids[:-1] if log.ids is not None else linked if linked is None else ~linked
     for part, marked in ((part, log.flags[part]) for part in ("terminals", "dones", "last") if part in log.flags):
         name = log.names[part]

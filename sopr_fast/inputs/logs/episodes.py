@@ -21,7 +21,7 @@ def decide(log: LoggedRows, limit: int | None) -> Ends:
     states, following, none = log.states, log.following, np.zeros(len(log.states), bool)
     if limit == 1:
         return Ends(~none, none, none, [], False, ["max_episode_steps=1"])
-    linked = None if following is None else (following[:-1] == states[1:]).all(1)
+    linked = None if following is None else (following[:-1] == states[1:]).all(1)  # the next row follows
     question_flags(log, linked)
     if log.ids is not None and (number_rows(log, log.ids, linked) or (log.ids.max() == 0 and log.marked()[:-1].any())):
         log.ids = None  # it is a number of the row, or the same in all rows
@@ -191,14 +191,7 @@ def _list_deciders(log: LoggedRows, ends: Ends) -> str:
 
 
 def verdict(log: LoggedRows, ends: Ends, kept: np.ndarray, episodes: np.ndarray) -> str:
-    """Return how many episodes there are, how they end and what decided, in words.
-
-    Args:
-        log: Rows of the log.
-        ends: Their ends.
-        kept: (K,) indices of the rows that were kept.
-        episodes: (E + 1,) first rows of episodes among those, and K.
-    """
+    """Return how many episodes (E + 1,) of the rows that were kept (K,) there are, how they end and what decided."""
     count, lengths = len(episodes) - 1, np.diff(episodes)
     ended = int(ends.terminals[kept[episodes[1:] - 1]].sum())
     low, high = int(lengths.min()), int(lengths.max())

@@ -9,42 +9,28 @@ from typing import Any
 
 from ...runtime.text import NAME_WIDTH, join_some, printable
 
-# Names used by D4RL, Minari, Gymnasium, Stable-Baselines3, d3rlpy, jaxrl, Tianshou, RLlib and data frames.
-KEYS = {
-    "states": ("observations", "states", "obs", "observation", "state", "contexts", "context"),
-    "actions": ("actions", "action", "act", "acts"),
-    "rewards": ("rewards", "reward", "rew", "rews"),
-    "next_states": (
-        *("next_observations", "next_states", "next_obs", "next_observation", "next_state"),
-        *("obs_next", "new_obs"),
-    ),
-    "terminals": (  # the environment ended after this row
-        *("terminals", "terminations", "terminated", "terminateds", "terminal", "is_terminal"),
-        *("masks", "not_done", "not_dones"),  # 0 where it ended
-    ),
-    "timeouts": ("timeouts", "truncations", "truncated", "truncateds", "timeout"),  # a limit cut the episode here
-    "dones": ("dones", "done"),  # the environment ended, or a limit cut the episode
-    "last": ("dones_float", "episode_terminals", "is_last"),  # last row of an episode, for either reason
-    "first": ("is_first", "episode_starts"),  # first row of an episode
-    "episodes": (
-        *("episode", "episodes", "episode_id", "episode_ids", "episode_index", "eps_id"),
-        *("traj", "trajectory", "traj_id", "trajectory_id", "trajectory_ids"),
-    ),
-    "steps": (
-        *("step", "steps", "step_id", "timestep", "timesteps", "time_step", "frame_index", "t"),
-        *("timestamp", "timestamps", "time", "datetime", "date"),
-    ),
-    "valid": ("valid", "is_valid", "valid_mask", "attention_mask"),  # 0 in rows that only pad episodes
-    "log_probs": (
-        *("infos/action_log_probs", "action_log_probs", "log_probs", "log_prob", "logprobs", "action_logp"),
-        *("logp", "old_log_prob", "old_log_probs", "behavior_log_prob", "behavior_log_probs"),
-    ),
-    "probabilities": (
-        *("probabilities", "propensities", "propensity", "propensity_score", "pscore"),
-        *("action_prob", "action_probs", "action_probability", "behavior_prob", "behaviour_prob"),
-    ),
-}
 TIMES = ("timestamp", "timestamps", "time", "datetime", "date")  # these order the rows of an episode, and tell no ends
+_NAMES = {  # used by D4RL, Minari, Gymnasium, Stable-Baselines3, d3rlpy, jaxrl, Tianshou, RLlib and data frames
+    "states": "observations states obs observation state contexts context",
+    "actions": "actions action act acts",
+    "rewards": "rewards reward rew rews",
+    "next_states": "next_observations next_states next_obs next_observation next_state obs_next new_obs",
+    # The environment ended after this row; `masks` and `not_done` are 0 there.
+    "terminals": "terminals terminations terminated terminateds terminal is_terminal masks not_done not_dones",
+    "timeouts": "timeouts truncations truncated truncateds timeout",  # a limit cut the episode here
+    "dones": "dones done",  # the environment ended, or a limit cut the episode
+    "last": "dones_float episode_terminals is_last",  # last row of an episode, for either reason
+    "first": "is_first episode_starts",  # first row of an episode
+    "episodes": "episode episodes episode_id episode_ids episode_index eps_id "
+    "traj trajectory traj_id trajectory_id trajectory_ids",
+    "steps": f"step steps step_id timestep timesteps time_step frame_index t {' '.join(TIMES)}",
+    "valid": "valid is_valid valid_mask attention_mask",  # 0 in rows that only pad episodes
+    "log_probs": "infos/action_log_probs action_log_probs log_probs log_prob logprobs action_logp logp "
+    "old_log_prob old_log_probs behavior_log_prob behavior_log_probs",
+    "probabilities": "probabilities propensities propensity propensity_score pscore "
+    "action_prob action_probs action_probability behavior_prob behaviour_prob",
+}
+KEYS = {part: tuple(names.split()) for part, names in _NAMES.items()}
 ENDS = ("terminals", "timeouts", "dones", "last", "first")
 NEEDED = ("states", "actions", "rewards")
 _PARTS = {name: part for part, names in KEYS.items() for name in names}

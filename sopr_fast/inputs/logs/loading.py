@@ -13,7 +13,7 @@ from ...runtime.arrays import as_numbers
 from ...runtime.checks import integer
 from ...runtime.text import escaped_errors
 from ..accepted import LogLike, StatesLike
-from .keys import NEEDED, list_names, missing
+from .keys import NEEDED, missing
 from .parts import Columns, find_parts
 from .replay_buffers import filled_rows
 from .sources import has_names, open_npy, read_arrays
@@ -176,22 +176,16 @@ def describe(log: LogLike) -> str:
     log = load_log(log)
     states = log.states if isinstance(log, Transitions) else np.asarray(log)
     columns = {f"state {i}": values for i, values in enumerate(states.T)}
+    lines = [f"rows: {len(states):,}", f"state columns: {states.shape[1]}"]
     if isinstance(log, Transitions):
         columns |= {f"action {i}": values for i, values in enumerate(log.actions.T)} | {"reward": log.rewards}
+        returns = np.add.reduceat(log.rewards.astype(np.float64), log.episodes[:-1])
+        lines += [f"action columns: {log.actions.shape[1]}", log.verdict]
+        lines += [f"returns of episodes: {returns.min():.6g} to {returns.max():.6g}, mean {returns.mean():.6g}"]
+    else:
+        lines.append("only states are read, since it has no rewards")
     statistics = [
         (x.min(), x.max(), x.mean(dtype=np.float64), x.std(dtype=np.float64)) for x in map(np.asarray, columns.values())
     ]
     table = pandas.DataFrame(statistics, [*columns], ["low", "high", "mean", "std"])
-    lines = [f"rows: {len(states):,}"]
-    for part in ("state", "action"):
-        of_part = table[table.index.str.startswith(part)]
-        constant = [name.split()[1] for name in of_part.index[of_part["low"] == of_part["high"]]]
-        said = f" (constant: {list_names(constant)})" if constant else ""
-        lines += [f"{part} columns: {len(of_part)}{said}"] if len(of_part) else []
-    if isinstance(log, Transitions):
-        returns = np.add.reduceat(log.rewards.astype(np.float64), log.episodes[:-1])
-        lines.append(log.verdict)
-        lines.append(f"returns of episodes: {returns.min():.6g} to {returns.max():.6g}, mean {returns.mean():.6g}")
-    else:
-        lines.append("only states are read, since it has no rewards")
     return "\n".join([*lines, table.to_string(float_format="{:.4g}".format, max_rows=_COLUMNS_SHOWN)])

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...runtime.pickles import SB3_RECORDS, SPACE_RECORDS, Record, RefusedError, read_pickle
 from ...runtime.warn import warn
-from ..files import check_memory, check_regular
+from ..files import check_memory
 from .arrays import flatten, shape_of
 from .episode_files import is_list_of_dicts, join_dicts
 
@@ -46,7 +46,6 @@ def read_pickled(path: Path) -> dict[str, Any]:
     It holds a replay buffer of Stable-Baselines3 or sb3-contrib, a dict of arrays, or a list of dicts of arrays, one
     for each episode, as Decision Transformer and D4RL's converters write it.
     """
-    check_regular(path)
     check_memory(path, _COPIES * path.stat().st_size)
     try:
         content = read_pickle(path, records=_RECORDS)

@@ -25,10 +25,7 @@ from .tables import is_frame, load_csv, load_json, read_frame, read_parquet
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the arrays of a JSON file: of one object, or of one for each step, episode or batch.
-
-    pandas writes columns as objects of rows.
-    """
+    """Return the arrays of a JSON file: of one object, or of one for each step, episode, batch or column."""
     import pandas
 
     content = load_json(path)

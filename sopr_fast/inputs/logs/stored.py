@@ -11,6 +11,7 @@ import numpy as np
 from ...runtime.checks import TOO_LARGE
 from ...runtime.rows import Read, gather
 from ...runtime.text import printable
+from ..files import reading
 from .arrays import table_shape, warn_of_equal_rows, warn_of_rounding
 
 
@@ -36,6 +37,7 @@ class StoredStates:
 
     def __init__(self, values: Any, name: str = "", rows: int | None = None) -> None:
         self.dtype, self.name = np.dtype(values.dtype), printable(name)
+        self._where = f"{self.name}: " if self.name else ""
         if self.dtype.kind not in "fiub":
             raise TypeError(f"{self._where}states must be numbers, got dtype {self.dtype}")
         count, width = table_shape(values.shape, f"{self._where}states must have shape (rows, dim_s)")
@@ -58,13 +60,7 @@ class StoredStates:
             return np.asarray(read(0, len(self)), dtype)
 
     def read(self, rows: np.ndarray) -> np.ndarray:
-        """Return rows of the states.
-
-        Args:
-            rows: (n,) int64, ascending.
-
-        Returns:
-            (n, dim_s) float32.
+        """Return `rows` (n,) int64, ascending, as (n, dim_s) float32.
 
         Raises:
             ValueError: A row cannot be read, is not finite or too large.
@@ -82,10 +78,6 @@ class StoredStates:
         """Return whether `rows` (n,) int64, ascending, are the states (n, dim_s) float32; read no others."""
         return bool(rows[-1] < len(self)) and np.array_equal(self._gather(rows), states)
 
-    @property
-    def _where(self) -> str:
-        return f"{self.name}: " if self.name else ""
-
     def _gather(self, rows: np.ndarray, dtype: Any = np.float32) -> np.ndarray:
         """Return `rows` (n,) int64, ascending, as (n, dim_s) numbers of a type, unchecked."""
         with np.errstate(over="ignore"):
@@ -102,12 +94,8 @@ class StoredStates:
         with self._values.reader() as read_rows:
 
             def read(start: int, stop: int) -> np.ndarray:
-                try:
+                with reading(self.name, f"an array with rows {start} to {stop - 1}"):
                     return np.asarray(read_rows(start, stop)).reshape(stop - start, self.shape[1])
-                except (OSError, RuntimeError, ValueError) as error:
-                    if str(error).startswith(self.name):
-                        raise
-                    raise ValueError(f"{self.name}: damaged between rows {start} and {stop - 1}: {error}") from error
 
             yield read
 

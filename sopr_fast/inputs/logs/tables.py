@@ -30,15 +30,7 @@ _BUFFER = 1 << 20  # bytes
 
 
 def load_csv(path: Path, text: Sequence[str] = ()) -> pandas.DataFrame:
-    """Return the table in a file in UTF-8, separated by commas, semicolons or tabs, whose first line names the columns.
-
-    Args:
-        path: The file.
-        text: Names of columns, in lower case, that are read as text.
-
-    Raises:
-        MemoryError, OSError, ValueError: The file is too large, cannot be read, or is no such table.
-    """
+    """Return the table of a file in UTF-8, separated by commas, semicolons or tabs; `text` names columns of text."""
     import pandas
 
     check_memory(path, _CSV_COPIES * path.stat().st_size)
@@ -65,12 +57,7 @@ def load_csv(path: Path, text: Sequence[str] = ()) -> pandas.DataFrame:
 
 
 def load_json(path: Path) -> Any:
-    """Return the content of a JSON file in UTF-8; the list of the contents of its lines if each is JSON of its own.
-
-    Raises:
-        MemoryError, OSError, ValueError: The file is too large, cannot be read, is no JSON, or an object in it has a
-            name twice.
-    """
+    """Return the content of a JSON file in UTF-8; the list of the contents of its lines if each is JSON of its own."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         content = dict(pairs)
@@ -191,14 +178,7 @@ def _open_parquet(path: Path) -> Iterator[Any]:
 
 
 def _column(column: Any, where: str, first: int, width: int | None) -> np.ndarray:
-    """Return the numbers, lists of as many numbers each, or words of a column of arrow.
-
-    Args:
-        column: The column.
-        where: Its name in messages.
-        first: Number of its first row.
-        width: Length of lists; None for that of the first one.
-    """
+    """Return numbers, words, or lists of `width` numbers, of a column of arrow whose first row has number `first`."""
     import pyarrow.compute
     import pyarrow.types as types
 

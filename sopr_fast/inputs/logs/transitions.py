@@ -107,19 +107,10 @@ class Transitions:
         warn_of_padding(states, actions, rewards, f"{where}: ")
         warn_of_shifted_rewards(rewards, episodes, f"{where}: {parts.names['rewards']!r}")
         log_probs = parts.log_probs(actions)
-        return cls(
-            states,
-            actions,
-            rewards,
-            following,
-            ends.terminals[kept],
-            ends.timeouts[kept],
-            episodes,
-            source,
-            parts.count or 0,
-            None if log_probs is None else log_probs[source],
-            words,
-        )
+        log_probs = None if log_probs is None else log_probs[source]
+        terminals, timeouts = ends.terminals[kept], ends.timeouts[kept]
+        steps = states, actions, rewards, following, terminals, timeouts
+        return cls(*steps, episodes, source, parts.count or 0, log_probs, words)
 
 
 def _peak(arrays: Mapping[str, Any]) -> int:

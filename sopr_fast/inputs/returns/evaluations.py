@@ -25,12 +25,6 @@ def read_evaluations(path: Path, names: Sequence[str]) -> tuple[dict[str, np.nda
 
     The returns lie in a file, or in files of the runs in a folder. There, each policy gets them from the file of its
     own folder, or the nearest one above it: `runs/ppo_1/evaluations.npz` for "ppo_1/best_model" in `runs`.
-
-    Raises:
-        ValueError: A file is damaged or of another content, there are none, or no policy is next to one.
-
-    Warns:
-        UserWarning: Policies have no evaluation of their own.
     """
     files = {PurePosixPath(): path}
     if path.is_dir():
@@ -85,14 +79,10 @@ def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:
 def _choose(
     steps: np.ndarray, results: np.ndarray, names: Sequence[str], run: str
 ) -> tuple[dict[str, int], dict[str, str]]:
-    """Return the row of results (T, R) for each policy of a run, by steps (T,), and copies.
+    """Return the row of results (T, R) for each policy of a run, by steps (T,), and copies; see the page on files.
 
-    A policy with a step in its name, such as "rl_model_1000_steps", "model_1000" or "ppo_1000_a", gets the evaluation
-    of that step, or none. A difference of 1 % of the distance between evaluations is allowed, since several
-    environments step at once. Among the names without a step, one with "best" in it gets the best evaluation, and one
-    other, without a number or with "final", "last" or "latest", gets the last one, unless it belongs to a checkpoint.
-    The best policy is a copy of the checkpoint of its step, if that is there. In a policy that is named by its run, a
-    number is no step.
+    A difference of 1 % of the distance between evaluations is allowed, since several environments step at once. In a
+    policy that is named by its run, a number is no step.
     """
     rows: dict[str, int] = {}
     first: dict[int, str] = {}

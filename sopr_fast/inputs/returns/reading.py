@@ -30,17 +30,11 @@ if TYPE_CHECKING:
     from ..policies import Policies
 
 _COLUMNS = {  # what a column is, and the names that it may have, in any case
-    "name": ("name", "policy"),
-    "return": ("return", "return_mean", "mean_return", "mean_reward", "mean"),
-    "error": (
-        *("error", "return_se", "return_error", "return_stderr", "return_sem"),
-        *("standard_error", "std_error", "std_err", "stderr", "se", "sem"),
-    ),
-    "deviation": (
-        *("return_std", "std_return", "std_reward", "reward_std"),
-        *("standard_deviation", "std", "stdev", "sd"),
-    ),
-    "rollouts": ("rollouts", "episodes", "n_rollouts", "n_episodes", "n_eval_episodes", "n"),
+    "name": "name policy",
+    "return": "return return_mean mean_return mean_reward mean",
+    "error": "error return_se return_error return_stderr return_sem standard_error std_error std_err stderr se sem",
+    "deviation": "return_std std_return std_reward reward_std standard_deviation std stdev sd",
+    "rollouts": "rollouts episodes n_rollouts n_episodes n_eval_episodes n",
 }
 _SPREAD = re.compile(
     r"((return|reward|score|mean)s?_)?(ci|ci_?\d+|conf\w*|std\w*|stderr\w*|var|variance|iqr|lower|upper)"
@@ -106,15 +100,7 @@ def is_ordered(source: Any) -> bool:
 
 
 def with_returns(policies: Policies, returns: Any) -> tuple[Policies, pandas.DataFrame]:
-    """Return the policies that have a return, and the table of their returns in the same order.
-
-    Raises:
-        FileNotFoundError, TypeError, ValueError: See `load_returns`; or no policy has a return, or returns are in order
-            and policies are of files.
-
-    Warns:
-        UserWarning: Some policies have none.
-    """
+    """Return the policies that have a return, and the table of their returns in the same order; warn of others."""
     check_ordered("returns", returns, policies)
     table = load_returns(returns, list(policies))
     if missing := [name for name in policies if name not in table.index]:
@@ -133,11 +119,7 @@ def check_ordered(what: str, values: Any, policies: Policies) -> None:
 
 
 def check_returns(returns: Any, names: Sequence[str]) -> np.ndarray:
-    """Return the returns of all named policies, (M,) float64.
-
-    Raises:
-        FileNotFoundError, TypeError, ValueError: See `load_returns`; or a policy has no return.
-    """
+    """Return the returns of all named policies, (M,) float64; raise ValueError if one has none."""
     table = load_returns(returns, names)
     if missing := [name for name in names if name not in table.index]:
         raise ValueError(_describe_missing(missing, table.index))
@@ -145,11 +127,7 @@ def check_returns(returns: Any, names: Sequence[str]) -> np.ndarray:
 
 
 def check_groups(groups: Any, names: Sequence[str]) -> list[Any]:
-    """Return the group of every named policy, from a mapping or series by name, or a sequence in their order.
-
-    Raises:
-        ValueError: A group is missing, or there is not one for each policy.
-    """
+    """Return the group of every named policy, from a mapping or series by name, or a sequence in their order."""
     import pandas
 
     if isinstance(groups, Set) or (is_ordered(groups) and len(groups) != len(names)):
@@ -185,7 +163,7 @@ def _read(path: Path) -> Any:
         if not isinstance(content, dict) and not is_list_of_dicts(content):
             raise ValueError(f"{path}: its returns have no names: write an object of name and return")
         return content
-    table = load_csv(path, text=(*_COLUMNS["name"], ""))
+    table = load_csv(path, text=(*_COLUMNS["name"].split(), ""))
     if table.columns[0] == "" and "name" not in map(_part_of, table.columns):
         return table.rename(columns={"": "name"})  # as pandas writes an index
     return table
@@ -219,7 +197,7 @@ def _as_frame(source: Any, names: Sequence[str] | None) -> pandas.DataFrame:
 
 def _part_of(label: Any) -> str:
     """Return what a column is by its label, "" if nothing."""
-    return next((part for part, labels in _COLUMNS.items() if str(label).strip().lower() in labels), "")
+    return next((part for part, labels in _COLUMNS.items() if str(label).strip().lower() in labels.split()), "")
 
 
 def _of_frame(frame: pandas.DataFrame, where: str) -> pandas.DataFrame:
