@@ -177,6 +177,8 @@ def unfilled(rows):
     return {"obs": states, **rest, "terminals": np.arange(400) % 5 == 4}
 
 
+HALF = LONG_ENDS & (np.arange(1580) % 2 == 0)
+NEVER_LONG = np.zeros(1580)
 NUMBERED = {"episode": np.repeat(range(40), LONG), "step": np.concatenate([*map(np.arange, LONG)])}
 SHUFFLED = np.random.default_rng(0).permutation(COUNT)
 STATES = walk(next_states=False)
@@ -190,6 +192,7 @@ QUESTIONED = [
         "steps are missing, such as after 'step' 3, which 5",
     ),
     (long_log(ep_len=LONG), {}, "ep_len: lengths or bounds of episodes are not read: add"),
+    (long_log() | {"timeouts": NEVER_LONG, "terminals": HALF}, {}, "states jump after 13 rows, such as row 85, as far"),
     (ended_at_79(), {}, "ends by 'terminals' are taken as terminals; if a time limit cut"),
     (
         STATES | {"episode": ROWS // 9, "done": LAST},
@@ -518,7 +521,7 @@ def test_probabilities_may_have_other_names_and_exceed_1_for_continuous_actions(
     np.testing.assert_allclose(load(walk() | densities).log_probs, np.log(1.5), rtol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["episodes", "tuple", "batches", "steps", "frame", "parquet"])
+@pytest.mark.parametrize("kind", ["episodes", "tuple", "batches", "steps", "tuples", "frame", "parquet"])
 def test_lists_of_dictionaries_and_indexed_frames(kind, tmp_path):
     arrays = STATES | {"terminals": LAST}
     stops = np.cumsum(LENGTHS)
@@ -529,6 +532,8 @@ def test_lists_of_dictionaries_and_indexed_frames(kind, tmp_path):
         given = [only(rows, arrays | {"eps_id": IDS}) for rows in (ROWS < 7, ROWS >= 7)]
     elif kind == "steps":
         given = [only(row, arrays) for row in ROWS]
+    elif kind == "tuples":
+        given = [*zip(*(walk() | {"done": LAST}).values(), strict=True)]
     elif kind in ("frame", "parquet"):
         times = pandas.Timestamp("2020-01-01") + pandas.to_timedelta(ROWS, unit="h")
         index = pandas.MultiIndex.from_arrays([IDS, times], names=["episode", "step"])
@@ -538,7 +543,7 @@ def test_lists_of_dictionaries_and_indexed_frames(kind, tmp_path):
         if kind == "parquet":
             given.to_parquet(tmp_path / "log.parquet")
             given = tmp_path / "log.parquet"
-    log = load(given, quiet=kind != "steps")  # nothing says that the last row of no episode was cut
+    log = load(given, quiet=kind not in ("steps", "tuples"))  # nothing says that the last row of no episode was cut
     np.testing.assert_array_equal(log.states, arrays["observations"].astype(np.float32))
     assert np.diff(log.episodes).tolist() == list(LENGTHS)
 

@@ -11,6 +11,8 @@ from .logged_rows import NEARLY_ALL, Ends, LoggedRows, counts_up, scaled_distanc
 from .parts import Parts
 
 _COUNTED = 4096  # rows whose states are counted
+_LOOKED_AT = 65536  # rows whose distance to the next one is computed
+_NEAR = 0.05  # mean square of the usual step, in variances of the states
 _FEWEST_ROWS = 500
 _FEWEST_EPISODES = 3
 _MIXED = ("terminals", "dones", "last", "first", "episodes", "steps")  # ends that may be time limits
@@ -71,7 +73,7 @@ def warn_of_ends(log: LoggedRows, ends: Ends, linked: np.ndarray | None, limit: 
     if following is None and log.steps is not None and "steps" in ends.deciders:
         _warn_of_missing_steps(log, log.steps, ends)
     elif following is None:
-        _warn_of_shuffled_rows(log, ends)
+        _warn_of_jumps(log, ends)
     if following is None and log.ids is None and log.steps is not None and not counts_up(log.steps):
         warn(
             f"{where}: {names['steps']!r} does not count steps up from its smallest, so that rows are shuffled or lack "
@@ -120,21 +122,28 @@ def _warn_of_missing_steps(log: LoggedRows, steps: np.ndarray, ends: Ends) -> No
         )
 
 
-def _warn_of_shuffled_rows(log: LoggedRows, ends: Ends) -> None:
-    """Warn if states that vary are as far from those of the next rows as from any others."""
-    states, rows = log.states, np.flatnonzero(~(ends.terminals | ends.closes)[:-1])
-    rows = rows[:: 1 + len(rows) // _COUNTED]
-    few = states[rows]
+def _warn_of_jumps(log: LoggedRows, ends: Ends) -> None:
+    """Warn if states that vary are as far from those of the next rows as from any others; or some are, without cuts."""
+    states, rows = log.states, np.flatnonzero(~(ends.terminals | ends.closes)[:-1])[:_LOOKED_AT]
+    few = states[rows[:: 1 + len(rows) // _COUNTED]]
     if len(rows) < _FEWEST_ROWS or not (spread := few.var(0, dtype=np.float64)).any():
         return
     if len(np.unique(few, axis=0)) <= len(few) / 2:
         return  # numbers of discrete states say nothing of distances
-    squares = ((states[rows + 1] - few)[:, spread > 0] ** 2).mean(0, dtype=np.float64)
-    if (squares / spread[spread > 0]).mean() > 2 * NEARLY_ALL:
+    varies = spread > 0
+    squares = ((states[rows + 1] - states[rows])[:, varies] ** 2 / spread[varies]).mean(1)  # 2 of any two rows
+    if squares.mean() > 2 * NEARLY_ALL:
         warn(
             f"{log.where}: states are as far from those of the next rows as from any others, as in a shuffled log: "
             "next states and episodes are wrong then; add columns 'episode' and 'step', or pass max_episode_steps=1 if "
             "every row is an episode"
+        )
+    has_no_cut = {*ends.deciders} == {"terminals", "timeouts"} and not ends.timeouts.any()
+    if has_no_cut and np.median(squares) < _NEAR and (far := rows[squares > 1]).size:
+        warn(
+            f"{log.where}: states jump after {len(far):,} rows, such as row {far[0]}, as far as to any others, but "
+            f"{log.names['timeouts']!r} mark no cut: mark those, or pass sopr_fast.load_log(…, max_episode_steps=…) "
+            "(--max-episode-steps …), if a time limit cut episodes there"
         )
 
 

@@ -48,7 +48,7 @@ def load_log(
               a list of such dicts, one for each episode; nothing in it is executed;
             - id, folder or object of a local Minari dataset; dataset of d3rlpy;
             - dictionary of arrays or tensors, such as d4rl's `qlearning_dataset(env)` returns; or a list or tuple of
-              such dictionaries, one for each episode or step;
+              such dictionaries, one for each episode or step, or of (state, action, reward, next state, done);
             - data frame;
             - only states, as `sopr_fast.fit` takes them;
             - `Transitions`, returned unchanged.

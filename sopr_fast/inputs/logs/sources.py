@@ -122,8 +122,15 @@ def has_names(source: Any) -> bool:
         isinstance(source, Mapping)
         or (is_frame(source) and any(isinstance(name, str) for name in source.columns))
         or is_list_of_dicts(source)
+        or _is_list_of_steps(source)
         or _is_dataset(source)
     )
+
+
+def _is_list_of_steps(source: Any) -> bool:
+    """Return whether an object is a list of tuples of state, action, reward, next state, and whether it is terminal."""
+    steps = source if isinstance(source, list | tuple) else ()
+    return bool(steps) and all(isinstance(x, tuple) and len(x) == 5 and np.ndim(x[0]) for x in steps)
 
 
 def _is_dataset(source: Any) -> bool:
@@ -139,6 +146,8 @@ def read_arrays(source: Any) -> tuple[Mapping[str, Any], str]:
     """
     if isinstance(source, Mapping):
         return flatten(source), "dataset"
+    if _is_list_of_steps(source):
+        source = [dict(zip(("state", "action", "reward", "next_state", "done"), step, strict=True)) for step in source]
     if is_list_of_dicts(source):
         return join_dicts(source, "dataset"), "dataset"
     if is_frame(source):
