@@ -148,16 +148,28 @@ def possible_returns(log: Transitions) -> tuple[float, float]:
     """Return the least and the largest undiscounted return that the logged rewards and episode lengths allow.
 
     The time limit is the length of the longest episode if a timeout ended it, or if all are equally long; otherwise it
-    is unknown. If no episode ends in a terminal, or all are equally long, no return has fewer steps.
+    is unknown. If no episode ends in a terminal, or all are equally long, no return has fewer steps. The reward of a
+    terminal is earned once, at the end; any other one in every step.
     """
-    low, high = float(log.rewards.min()), float(log.rewards.max())
+    last, others = log.rewards[log.terminals], log.rewards[~log.terminals]
     lengths = np.diff(log.episodes)
     longest = int(lengths.argmax())
     equal = len(lengths) > 1 and np.ptp(lengths) == 0
     limit = float(lengths[longest]) if equal or log.timeouts[log.episodes[longest + 1] - 1] else np.inf
     shortest = 1.0 if log.terminals.any() and not equal else limit
-    lengths = np.array([shortest, limit])
-    return float((lengths * low).min()) if low else 0.0, float((lengths * high).max()) if high else 0.0
+    returns = []
+    if log.timeouts.any() or not len(last):
+        returns += _sums(others, shortest, limit)
+    if len(last):
+        before = _sums(others, shortest - 1, limit - 1) if len(others) else [0.0]
+        returns += [total + float(end) for total in before for end in (last.min(), last.max())]
+    return min(returns), max(returns)
+
+
+def _sums(rewards: np.ndarray, *steps: float) -> list[float]:
+    """Return the sums of the least and of the largest reward over numbers of steps, which may be infinite."""
+    extremes = float(rewards.min()), float(rewards.max())
+    return [reward * count if reward else 0.0 for reward in extremes for count in steps]
 
 
 def _spread(count: int) -> np.ndarray:
