@@ -20,7 +20,6 @@ from ..runtime.progress import progress_bar
 from ..runtime.warn import warn
 from .coverage import uncovered
 from .learning import Batches, Learner, learn, masked_mean
-from .log import Log
 from .networks import ActionValue
 from .policy_actions import PolicyActions
 from .reward_estimator import RewardEstimator, decay, value_range
@@ -95,34 +94,12 @@ def _lag(transitions: Transitions, updates: int, rate: float, discount: float) -
     return remaining
 
 
-@dataclass(frozen=True)
-class ValueScale:
-    """Affine scale on which critics learn values, and the range that rewards allow.
-
-    Critics learn (value - mean) / scale. Mean and scale are those of discounted returns-to-go in the log, so that
-    outputs and errors are of order 1.
-
-    Attributes:
-        mean: Mean value.
-        scale: Standard deviation of values.
-        low: Smallest value that rewards allow.
-        high: Largest value that rewards allow.
-    """
-
-    mean: float
-    scale: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, log: Log, discount: float) -> ValueScale:
-        """Return the scale of a log's values."""
-        transitions = log.transitions
-        rewards = transitions.rewards.astype(np.float64)
-        endless = rewards.mean() / decay(transitions, discount)
-        to_go = _returns_to_go(transitions, discount, endless)
-        scale = max(float(to_go.std()), float(rewards.std()), 1e-6 * abs(endless)) or 1e-6
-        return cls(float(to_go.mean()), scale, *value_range(transitions, discount))
+def value_scale(transitions: Transitions, discount: float) -> tuple[float, float]:
+    """Return mean and standard deviation of the discounted returns-to-go, the units in which critics learn values."""
+    rewards = transitions.rewards.astype(np.float64)
+    endless = rewards.mean() / decay(transitions, discount)
+    to_go = _returns_to_go(transitions, discount, endless)
+    return float(to_go.mean()), max(float(to_go.std()), float(rewards.std()), 1e-6 * abs(endless)) or 1e-6
 
 
 def _returns_to_go(transitions: Transitions, discount: float, beyond: float) -> np.ndarray:
@@ -143,12 +120,7 @@ class CriticLearner(Learner):
     """Regression of C = members * copies critics on r + γ (1 - terminal) Q_target(s', a').
 
     Targets are clipped to the range that rewards allow. Values are those of the target networks, which average the
-    last updates.
-
-    Args:
-        options: Options of the estimator.
-        actions: What the policies do in the states of the log.
-        target_rate: Weight of the critics in each update of the target networks.
+    last updates, of which each has the weight `target_rate`.
     """
 
     def __init__(self, options: CriticEstimator, actions: PolicyActions, target_rate: float):
@@ -159,7 +131,8 @@ class CriticLearner(Learner):
         pools = log.pools(usable, options.ensemble, seed)
         self.batches = Batches(pools, options.batch_size, seed, log.device)
         self.copies, self.members = 1 if self.shared else len(actions.policies), options.ensemble
-        self.scale = ValueScale.of(log, self.discount)
+        self.mean, self.scale = value_scale(log.transitions, self.discount)  # outputs and errors are of order 1
+        self.range = [(each - self.mean) / self.scale for each in value_range(log.transitions, self.discount)]
         self.critic = ActionValue(log.units, options.hidden, draws=self.members, copies=self.copies, seed=seed)
         self.target = self.critic.frozen_copy()
         self.networks = {"critic": self.critic, "target": self.target}
@@ -181,7 +154,7 @@ class CriticLearner(Learner):
 
     @torch.no_grad()
     def _targets(self, rows: Tensor, update: int) -> Tensor:  # (C, B)
-        log, scale = self.log, self.scale
+        log = self.log
         next_rows = log.next[rows]
         if self.shared:
             actions = log.actions[next_rows.clamp(max=log.count - 1)][:, None]
@@ -190,9 +163,9 @@ class CriticLearner(Learner):
         following = self.target.values(self._for_all(log.states(next_rows)), actions.flatten(0, 1))
         alive = self.discount * (1 - log.terminals[rows])
         # The value after a terminal is 0, which is not 0 in the critics' units.
-        offset = (log.rewards[rows] - scale.mean * (1 - alive)) / scale.scale
+        offset = (log.rewards[rows] - self.mean * (1 - alive)) / self.scale
         targets = self._for_all(offset[..., None])[..., 0] + self._for_all(alive[..., None])[..., 0] * following
-        return targets.clamp_((scale.low - scale.mean) / scale.scale, (scale.high - scale.mean) / scale.scale)
+        return targets.clamp_(*self.range)
 
     def _for_all(self, x: Tensor) -> Tensor:
         """Repeat (M, B, d) for the critics of each member: (C, B, d)."""
@@ -224,5 +197,5 @@ class CriticLearner(Learner):
                         values = self.target.values(states, taken.repeat(self.members, 1, 1))
                     total = total + values.double().sum(1).cpu()  # (M * P,)
                 bar.update(len(chunk))
-        means = total / (len(rows) * actions.draws) * self.scale.scale + self.scale.mean
+        means = total / (len(rows) * actions.draws) * self.scale + self.mean
         return means.view(self.members, policies).T

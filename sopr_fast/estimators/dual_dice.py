@@ -86,12 +86,7 @@ class DualDICE(RewardEstimator):
 
 
 class DualDICELearner(Learner):
-    """Networks ν and ζ of P policies.
-
-    Args:
-        options: Options of the estimator.
-        actions: What the policies do in the states of the log.
-    """
+    """Networks ν and ζ of P policies."""
 
     def __init__(self, options: DualDICE, actions: PolicyActions):
         self.options, self.actions, self.discount = options, actions, options.discount

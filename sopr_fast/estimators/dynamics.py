@@ -45,9 +45,8 @@ class Dynamics(Learner):
         members: M.
         hidden: Widths of the models' hidden layers.
         updates: Updates of the whole run, over which the learning rate falls.
-        seed: Seed of initial weights, held-out episodes and mini-batches.
-        executor: Threads for the members, or None to train them one by one. Each has one thread of torch, so that
-            results do not depend on their number.
+        seed: Seed of everything random.
+        executor: Threads for the members, each with one thread of torch; None to train them one by one.
     """
 
     def __init__(
