@@ -108,6 +108,18 @@ assert not torch.cuda.is_initialized()
     assert set(result.stdout.split()) <= {"sopr_fast", "torch", "numpy", "safetensors", "tqdm"} | of_torch
 
 
+def test_reading_a_log_imports_no_torch():
+    script = """
+import sys, numpy as np, sopr_fast
+log = {"observations": np.arange(40.0).reshape(20, 2), "actions": np.ones((20, 1)), "rewards": np.ones(20),
+       "terminals": np.arange(20) % 5 == 4, "timeouts": np.zeros(20, bool)}
+assert len(sopr_fast.load_log(log)) == 20
+print(*(name for name in ("torch", "scipy", "matplotlib") if name in sys.modules))
+"""
+    result = python("-W", "ignore", "-c", script)
+    assert (result.returncode, result.stdout) == (0, "\n"), result.stderr
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [
