@@ -70,6 +70,7 @@ BOMBS = {
         b"K\x00))tR.",
         "a tensor of another kind|names torch",
     ),
+    "a dtype of 2^60 parts": (doubled() + b"cnumpy\ndtype\nh%c\x85R." % DEPTH, "an array of dtype tuple"),
     "keys of floats": (pickle.dumps({0.5: 0}), "found 0.5"),
     "keys of arrays": (pickle.dumps({Hashed(): 0}), KEY),
     "a key that takes 2^60 steps to hash": (doubled() + b"}h%cK\x01s." % DEPTH, KEY),
@@ -137,9 +138,24 @@ def npy_of_zeros(count):
     return file.getvalue() + bytes(count)
 
 
-STORAGE = b"((X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuJ\x00\x00\x90\x01tQ"
-TENSOR = b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n" + STORAGE + b"K\x00(K\x01t(K\x01ttR."
-COMPRESSED_WEIGHTS = {"archive__data.pkl": TENSOR, "archive__data__0": bytes(ZEROS)}
+NAME = b"X\x01\x00\x00\x000"
+
+
+def tensor(name=NAME, shape=b"(K\x01t"):
+    """The pickle of a tensor, with opcodes for the name of its storage and for its shape."""
+    storage = b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\n" + name + b"X\x03\x00\x00\x00cpuJ\x00\x00\x90\x01tQ"
+    return doubled() + b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + b"K\x00" + shape + b"(K\x01ttR."
+
+
+@pytest.mark.parametrize("parts", [{"name": b"h%c" % DEPTH}, {"shape": b"J\xff\xff\xff\x7f(K\x01t\x86"}], ids=str)
+def test_tensors_of_odd_parts(tmp_path, parts):
+    """Text of a name of 2^60 parts would never end, a size times a tuple would fill the memory."""
+    (tmp_path / "p.pt").write_bytes(torch_file(tensor(**parts)))
+    with pytest.raises(ValueError, match=r"p\.pt: its pickle has a tensor of another kind"):
+        load(tmp_path / "p.pt", **STATED)
+
+
+COMPRESSED_WEIGHTS = {"archive__data.pkl": tensor(), "archive__data__0": bytes(ZEROS)}
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,8 @@ class _Dict(dict):
 class _DType:
     def __init__(self, spec: Any, align: Any = False, copy: Any = False):
         if not isinstance(spec, str) or not (match := _DTYPE.fullmatch(spec)):
-            raise RefusedError(f"its pickle has an array of dtype {str(spec)[:80]!r}; {_REFUSAL}")
+            shown = repr(spec[:80]) if isinstance(spec, str) else type(spec).__name__
+            raise RefusedError(f"its pickle has an array of dtype {shown}; {_REFUSAL}")
         self.order, self.kind = match.groups()
 
     def __setstate__(self, state: tuple) -> None:
@@ -205,7 +206,7 @@ class _Unpickler(pickle._Unpickler):
         if self._member is None:
             raise RefusedError(f"its pickle refers to something outside it; {_REFUSAL}")
         _, storage, key, *_ = pid
-        if storage not in _STORAGES.values():
+        if storage not in _STORAGES.values() or type(key) not in (str, int):
             raise RefusedError(f"its pickle has a tensor of another kind; {_REFUSAL}")
         if len(pid) == 6 and pid[5] is not None:
             raise RefusedError("its pickle has a view of a storage, as torch wrote before 0.4")
@@ -286,7 +287,7 @@ class _Unpickler(pickle._Unpickler):
         return values.reshape(array.shape, order=array.order).copy("K")  # type: ignore[call-overload]
 
     def _tensor(self, storage: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
-        if not isinstance(storage, _Storage) or self._member is None:
+        if not isinstance(storage, _Storage) or self._member is None or any(type(size) is not int for size in shape):
             raise RefusedError(f"its pickle has a tensor of another kind; {_REFUSAL}")
         import torch
 
@@ -371,6 +372,8 @@ def _from_stream(stream: BinaryIO, size: int) -> Any:
     _magic, _version, system, value, keys = (unpickler.load() for _ in range(5))
     _check_order(system["little_endian"] == (sys.byteorder == "little"))
     for key in keys:
+        if type(key) is not str:
+            raise ValueError("names of storages that are no text")
         (count,) = struct.unpack("=q", stream.read(8))
         length = max(count, 0) * unpickler.storages[key].itemsize
         unpickler.count(length)
