@@ -71,6 +71,7 @@ BOMBS = {
         "a tensor of another kind|names torch",
     ),
     "a dtype of 2^60 parts": (doubled() + b"cnumpy\ndtype\nh%c\x85R." % DEPTH, "an array of dtype tuple"),
+    "a call of 2^60 parts": (doubled() + b"K\x01R.", "damaged .*a call of tuple with int"),
     "keys of floats": (pickle.dumps({0.5: 0}), "found 0.5"),
     "keys of arrays": (pickle.dumps({Hashed(): 0}), KEY),
     "a key that takes 2^60 steps to hash": (doubled() + b"}h%cK\x01s." % DEPTH, KEY),

@@ -23,7 +23,6 @@ import numpy as np
 from .archives import open_archive, read_members
 from .files import opened
 
-# Prefixes of full names, for `records` of `read_pickle`.
 SB3_RECORDS = ("stable_baselines3.", "sb3_contrib.")
 SPACE_RECORDS = ("gymnasium.spaces.", "gym.spaces.", "gym.utils.seeding.", "numpy.random.")
 
@@ -157,11 +156,7 @@ def _counted(step: Any) -> Callable[[Any], None]:
 class _Unpickler(pickle._Unpickler):
     """Python's own unpickler, whose memo grows by what a file holds, not by the numbers in it.
 
-    Args:
-        stream: File, at the beginning of a pickle.
-        size: Bytes of the whole file.
-        records: See `read_pickle`.
-        member: Function that returns the bytes of a storage of torch; None for a file without any.
+    `size` is that of the whole file; `member` returns the bytes of a storage of torch.
     """
 
     def __init__(
@@ -232,6 +227,14 @@ class _Unpickler(pickle._Unpickler):
             raise RefusedError(f"its pickle holds {type(target).__name__}; {_REFUSAL}")
         target.__setstate__(state)
 
+    def _reduce(self) -> None:
+        """Call a stand-in; Python's error of other calls would show the whole of their values."""
+        arguments = self.stack.pop()  # type: ignore[attr-defined]
+        function = self.stack[-1]  # type: ignore[attr-defined]
+        if type(arguments) is not tuple or not callable(function):
+            raise ValueError(f"a call of {type(function).__name__} with {type(arguments).__name__}")
+        self.stack[-1] = function(*arguments)  # type: ignore[attr-defined]
+
     def _load_dict(self) -> None:
         items = self.pop_mark()  # type: ignore[attr-defined]
         self.append(self._dict(zip(items[::2], items[1::2], strict=True)))  # type: ignore[attr-defined]
@@ -242,6 +245,7 @@ class _Unpickler(pickle._Unpickler):
             **pickle._Unpickler.dispatch,
             pickle.EMPTY_DICT[0]: lambda self: self.append(_Dict()),
             pickle.DICT[0]: _load_dict,
+            pickle.REDUCE[0]: _reduce,
             pickle.BUILD[0]: _build,
             pickle.EMPTY_SET[0]: lambda self: self.find_class("builtins", "set"),  # which is refused
             pickle.FROZENSET[0]: lambda self: self.find_class("builtins", "frozenset"),
