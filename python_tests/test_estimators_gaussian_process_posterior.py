@@ -28,6 +28,20 @@ def one_point(monkeypatch):
     monkeypatch.setattr(process, "_ERROR_OWN", np.array([0.2]))
 
 
+def scaled(returns, errors, values):
+    """Return returns, errors and values on the scale of the model, and the way back of mean and covariance."""
+    data = np.concatenate([returns[np.isfinite(returns)], values])
+    center = np.median(data)
+    size = np.abs(data - center).mean()
+    own, all_values = np.arcsinh((returns - center) / size), np.arcsinh((values - center) / size)
+
+    def back(mean, covariance):
+        slope = np.diag(size * np.cosh(mean))
+        return center + size * np.sinh(mean), slope @ covariance @ slope
+
+    return own, errors / np.sqrt((returns - center) ** 2 + size**2), all_values, back
+
+
 def joint(distances, returns, errors, values):
     """Return mean and covariance of returns, known returns and values in one normal distribution, level 0."""
     known = np.isfinite(returns)
@@ -47,21 +61,38 @@ def joint(distances, returns, errors, values):
 def test_the_posterior_is_that_of_the_joint_normal_distribution(one_point):
     distances, returns, errors, values = problem(5)
     fitted = process.fit(distances, returns, errors, values)
+    returns, errors, values, back = scaled(returns, errors, values)
     cross, observed, data, true = joint(distances, returns, errors, values)
     gain = cross @ np.linalg.inv(observed)
-    np.testing.assert_allclose(fitted.mean, returns[:5].mean() + gain @ data, rtol=1e-8)
-    np.testing.assert_allclose(fitted.covariance, true - gain @ cross.T, rtol=1e-6, atol=1e-8)
+    mean, covariance = back(returns[:5].mean() + gain @ data, true - gain @ cross.T)
+    np.testing.assert_allclose(fitted.mean, mean, rtol=1e-8)
+    np.testing.assert_allclose(fitted.covariance, covariance, rtol=1e-6, atol=1e-8)
 
 
 def test_left_out_returns_are_predicted_without_them_but_with_their_value(one_point):
     distances, returns, errors, values = problem(5)
+    fitted = process.fit(distances, returns, errors, values).left_out
+    returns, errors, values, back = scaled(returns, errors, values)
     cross, observed, data, true = joint(distances, returns, errors, values)
     rest = np.delete(np.arange(12), 1)
     gain = cross[1, rest] @ np.linalg.inv(observed[np.ix_(rest, rest)])
-    mean, deviation = process.fit(distances, returns, errors, values).left_out
-    assert mean[1] == pytest.approx(returns[:5].mean() + gain @ data[rest])
-    assert deviation[1] == pytest.approx(np.sqrt(true[1, 1] - gain @ cross[1, rest] + 0.04))
-    assert np.isnan(mean[5:]).all() and np.isnan(deviation[5:]).all()
+    variance = true[1, 1] - gain @ cross[1, rest] + errors[1] ** 2
+    mean, covariance = back(np.array([returns[:5].mean() + gain @ data[rest]]), np.array([[variance]]))
+    assert fitted[0, 1] == pytest.approx(mean[0])
+    assert fitted[1, 1] == pytest.approx(np.sqrt(covariance[0, 0]))
+    assert np.isnan(fitted[:, 5:]).all()
+
+
+def test_returns_that_differ_by_factors_leave_the_order_of_small_ones_to_the_simulator():
+    random = np.random.default_rng(0)
+    truth = np.concatenate([[9000.0, 7000, 4000], np.linspace(40, 400, 17)])
+    values = truth * random.uniform(0.95, 1.05, 20)
+    values[:3] = 600, 500, 450  # rollouts that leave the log end early
+    returns = np.where(np.arange(20) < 10, truth, np.nan)
+    places = random.standard_normal((20, 3))
+    distances = ((places[:, None] - places) ** 2).sum(2)
+    mean = process.fit(distances, returns, np.zeros(20), values).mean
+    assert np.corrcoef(np.argsort(np.argsort(mean[10:])), np.arange(10))[0, 1] > 0.85
 
 
 def test_the_grid_is_weighed_by_marginal_likelihood():

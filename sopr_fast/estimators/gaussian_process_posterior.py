@@ -1,9 +1,12 @@
 """A Gaussian process of returns over action distance, of which a simulator's values are noisy measurements.
 
-The return of policy p is a + g(p) + e(p), and the value that a simulator (or SOPR-T) gives it is that return plus an
-error c + f(p) + t(p). Both g and f are Gaussian processes over action distance with a Matérn 1/2 kernel of one length;
-e and t are independent between policies. A known return is the return plus the error of its measurement. So policies
-that act alike have like returns and like errors of the simulator, and known returns show which to believe.
+Returns and values are seen on a scale that is linear near their median and logarithmic far from it, since returns of
+policies that survive longer and longer differ by factors. There the return of policy p is a + g(p) + e(p), and the
+value that a simulator (or SOPR-T) gives it is that return plus an error c + f(p) + t(p). Both g and f are Gaussian
+processes over action distance with a Matérn 1/2 kernel of one length; e and t are independent between policies. A known
+return is the return plus the error of its measurement. So policies that act alike have like returns and like errors of
+the simulator, and known returns show which to believe. Among six or more known ones, a value that errs nine times as
+much as usual counts as no measurement: there the simulator fails in another way, such as by leaving the log.
 
 Priors, in units of the spread of returns (of the known ones, and of the values over all policies, which counts as three
 degrees of freedom): a and c are 0 ± 10, log(sd of g) is 0 ± 1, log(sd of f) is log(1/2) ± 1; length, sd of e and sd of
@@ -24,6 +27,7 @@ _ERROR_SPREADS, _ERROR_OWN = np.array([0.05, 0.2, 0.8]), np.array([0.02, 0.06, 0
 _USUAL_ERROR = 0.5  # median of the prior of the sd of f
 _OFFSET, _OFFSET_UNKNOWN = 10.0, 0.5  # prior sd of a and c, and of c without known returns
 _PRIOR_DEGREES = 3.0  # degrees of freedom that the spread of the values over all policies counts as
+_FEWEST_JUDGED, _MOST_ERROR, _LEAST_ERROR = 6, 9.0, 0.03  # known returns; median errors; units
 _MOST_POINTS, _LEAST_WEIGHT = 120, 1e-2  # points of the grid that count, and their least weight relative to the best
 
 
@@ -34,7 +38,7 @@ class Posterior:
     Attributes:
         mean: (P,) expected returns.
         covariance: (P, P) covariance of the returns.
-        unit: Unit of the priors.
+        unit: Spread of the returns and values, from which the priors take their unit.
         left_out: (2, P) expectation and standard deviation of each known return without itself; NaN for candidates.
     """
 
@@ -63,27 +67,76 @@ def fit(distances: np.ndarray, returns: np.ndarray, errors: np.ndarray, values: 
         values: (P,) values by a simulator, in units of returns; None for none.
     """
     known, count = np.flatnonzero(np.isfinite(returns)), len(returns)
-    unit = _unit(returns[known], np.zeros(count) if values is None else values)
     roots = np.sqrt(distances)
     lengths = _LENGTHS * _typical(roots[np.ix_(known, known)] if len(known) > 2 else roots)
-    nothing = np.full((2, count), np.nan)
+    unit = _unit(returns[known], np.zeros(count) if values is None else values)
+    left_out = np.full((2, count), np.nan)
     if not len(known):
         if values is None:
             values = np.zeros(count)
-        return Posterior(values.copy(), unit**2 * _unchecked_error(roots, lengths), unit, nothing)
-    level = returns[known].mean()
-    target, noise = (returns[known] - level) / unit, (errors[known] / unit) ** 2
-    shown = np.arange(0 if values is None else count)  # policies that have a value
-    center = 0.0 if values is None else values[known].mean()
-    feature = np.zeros(0) if values is None else (values - center) / unit
-    weighed = _weighed(lengths, roots[np.ix_(known, known)], target, noise, None if values is None else feature[known])
-    observed, own = np.concatenate([target, feature]), np.eye(count)
+        return Posterior(values.copy(), unit**2 * _unchecked_error(roots, lengths), unit, left_out)
+    scale = _Scale.of(returns[known] if values is None else np.concatenate([returns[known], values]))
+    mean, covariance, without = _on_scale(
+        roots,
+        lengths,
+        known,
+        scale.to(returns[known]),
+        errors[known] / scale.slope(scale.to(returns[known])),
+        None if values is None else scale.to(values),
+    )
+    slope = scale.slope(mean)
+    left_out[:, known] = scale.back(without[0]), scale.slope(without[0]) * without[1]
+    return Posterior(scale.back(mean), slope[:, None] * covariance * slope, unit, left_out)
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """asinh of what is over the center, in units of the size."""
+
+    center: float
+    size: float
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> _Scale:
+        """Return the scale of the median and of the mean distance to it."""
+        center = float(np.median(values))
+        return cls(center, float(np.abs(values - center).mean()) or abs(center) or 1.0)
+
+    def to(self, values: np.ndarray) -> np.ndarray:
+        return np.arcsinh((values - self.center) / self.size)
+
+    def back(self, scaled: np.ndarray) -> np.ndarray:
+        return self.center + self.size * np.sinh(scaled)
+
+    def slope(self, scaled: np.ndarray) -> np.ndarray:
+        """Return the derivative of `back`."""
+        return self.size * np.cosh(scaled)
+
+
+def _on_scale(
+    roots: np.ndarray,
+    lengths: np.ndarray,
+    known: np.ndarray,
+    returns: np.ndarray,
+    errors: np.ndarray,
+    values: np.ndarray | None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return mean (P,) and covariance (P, P), and mean and deviation (2, M) of known returns without themselves."""
+    count = len(roots)
+    unit = _unit(returns, np.zeros(count) if values is None else values)
+    level = returns.mean()
+    target, noise = (returns - level) / unit, (errors / unit) ** 2
+    feature = np.full(count, np.nan) if values is None else (values - values[known].mean()) / unit
+    feature[known] = _credible(feature[known], target)
+    shown = np.flatnonzero(np.isfinite(feature))
+    weighed = _weighed(lengths, roots[np.ix_(known, known)], target, noise, feature[known])
+    observed, own = np.concatenate([target, feature[shown]]), np.eye(count)
     mean, second = np.zeros(count), np.zeros((count, count))
     left_out = np.zeros((2, len(known)))
     for weight, (length, (spread, independent), (error_spread, error_own)) in weighed:
         kernel = np.exp(-roots / length)
         prior = _OFFSET**2 + spread**2 * kernel + independent**2 * own
-        cross = np.concatenate([prior[:, known], prior[:, shown]], 1)  # (P, M + P)
+        cross = np.concatenate([prior[:, known], prior[:, shown]], 1)  # (P, M + values)
         of_observed = np.concatenate([cross[known], cross[shown]])
         of_observed[: len(known), : len(known)] += np.diag(noise)
         error = _OFFSET**2 + error_spread**2 * kernel + error_own**2 * own
@@ -99,8 +152,8 @@ def fit(distances: np.ndarray, returns: np.ndarray, errors: np.ndarray, values: 
     covariance = second - np.outer(mean, mean)
     covariance[np.diag_indices(count)] = np.diagonal(covariance).clip(min=0)
     left_out[1] = np.sqrt(np.maximum(left_out[1] - left_out[0] ** 2, 0))
-    nothing[:, known] = unit * left_out + np.array([[level], [0.0]])
-    return Posterior(level + unit * mean, unit**2 * (covariance + covariance.T) / 2, unit, nothing)
+    left_out = unit * left_out + np.array([[level], [0.0]])
+    return level + unit * mean, unit**2 * (covariance + covariance.T) / 2, left_out
 
 
 def _unit(returns: np.ndarray, values: np.ndarray) -> float:
@@ -119,8 +172,17 @@ def _typical(roots: np.ndarray) -> float:
     return float(np.median(positive)) if len(positive) else 1.0
 
 
+def _credible(feature: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Return the values (M,) of known policies, NaN where the error is many times the usual one."""
+    if len(target) < _FEWEST_JUDGED:
+        return feature
+    error = feature - target
+    error = np.abs(error - np.median(error))
+    return np.where(error > _MOST_ERROR * max(float(np.median(error)), _LEAST_ERROR), np.nan, feature)
+
+
 def _weighed(
-    lengths: np.ndarray, roots: np.ndarray, target: np.ndarray, noise: np.ndarray, feature: np.ndarray | None
+    lengths: np.ndarray, roots: np.ndarray, target: np.ndarray, noise: np.ndarray, feature: np.ndarray
 ) -> list[tuple[float, tuple]]:
     """Return the probabilities of the most probable points: length, sd of g and e, sd of f and t.
 
@@ -128,12 +190,14 @@ def _weighed(
     likelihoods are factors, and a point takes no matrix of its own.
     """
     points, logs = [], []
+    valued = np.isfinite(feature)
     for length in lengths:
         kernel = np.exp(-roots / length)
         of_returns = _likelihoods(kernel, target, noise, _RETURN_SPREADS, _RETURN_OWN, 1.0)
         of_errors = {(0.0, 0.0): 0.0}
-        if feature is not None:
-            of_errors = _likelihoods(kernel, feature - target, noise, _ERROR_SPREADS, _ERROR_OWN, _USUAL_ERROR)
+        if valued.any():
+            among, error = kernel[np.ix_(valued, valued)], (feature - target)[valued]
+            of_errors = _likelihoods(among, error, noise[valued], _ERROR_SPREADS, _ERROR_OWN, _USUAL_ERROR)
         for (one, first), (other, second) in itertools.product(of_returns.items(), of_errors.items()):
             points.append((length, one, other))
             logs.append(first + second)

@@ -200,11 +200,9 @@ def _likelier(standing: Standing, chosen: int) -> str:
 
 def _doubt(standing: Standing, i: int, beats: float) -> str:
     count = int(standing.known.sum())
-    if not standing.rankable[i]:
-        return "but this log cannot rank it"
-    if beats >= SURE and count < FEWEST_KNOWN:
+    if count < FEWEST_KNOWN and (beats >= SURE or not standing.rankable[i]):
         return f"but only {count} return{'s are' if count > 1 else ' is'} known"
-    return "which does not decide"
+    return "which does not decide" if standing.rankable[i] else "but this log cannot rank it"
 
 
 def _settle(standing: Standing, kind: str, i: int, reason: str) -> Verdict:
