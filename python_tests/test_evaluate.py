@@ -7,8 +7,7 @@ from selection_problems import Failing, Scripted, gains, log, true_values
 
 from sopr_fast.estimators import FQE, NearestPolicy, Simulator
 from sopr_fast.selection import evaluate
-from sopr_fast.selection.folds import group_folds, random_folds
-from sopr_fast.selection.groups import read_groups
+from sopr_fast.selection.folds import group_folds, random_folds, read_groups
 
 POLICIES = gains(12)
 RETURNS = true_values(POLICIES)
@@ -137,19 +136,17 @@ def test_group_folds(groups, expected):
 
 
 @pytest.mark.parametrize(
-    ("names", "places", "groups"),
+    ("names", "groups"),
     [
-        (["sac/1", "sac/2", "sac/30", "ppo/1", "ppo/2", "ppo/3"], range(6), ["sac"] * 3 + ["ppo"] * 3),
-        (["a1", "a2", "a3", "x", "y"], range(5), ["a"] * 3 + ["others"] * 2),
-        (list("pqrstu"), [0, 1, 2, 30, 31, 32], ["block 1"] * 3 + ["block 2"] * 3),
-        (list("pqrstu"), range(6), ["all"] * 6),
-        (["p", "q"], range(2), ["all"] * 2),
-        ([], [], []),
+        (["sac/1", "sac/2", "sac/30", "ppo/1", "ppo/2", "ppo/3"], ["sac"] * 3 + ["ppo"] * 3),
+        (["a1", "a2", "a3", "x", "y"], ["a"] * 3 + ["others"] * 2),
+        (["run1/s1", "run1/s2", "run1/s3"], ["run1/s"] * 3),
+        (list("pqrstu"), ["all"] * 6),
+        ([], []),
     ],
 )
-def test_groups_are_found_by_name_or_distance(names, places, groups):
-    places = np.array(places, float)
-    assert read_groups(None, names, (places[:, None] - places) ** 2) == groups
+def test_groups_are_found_by_name(names, groups):
+    assert read_groups(None, names) == groups
 
 
 @pytest.mark.parametrize(

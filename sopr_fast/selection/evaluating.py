@@ -18,8 +18,7 @@ from ..runtime.progress import Timings, part
 from .compared import Compared
 from .cross_fit import checkpoint_file, cross_fit
 from .evaluation import Evaluation
-from .folds import Fold, group_folds, random_folds
-from .groups import read_groups
+from .folds import Fold, group_folds, random_folds, read_groups
 from .known_returns import read_known_returns
 
 
@@ -46,7 +45,7 @@ def evaluate(
         returns: Their returns, see `select`.
         methods: Names (see `sopr_fast.selection.METHODS`), estimators, or a mapping from label to either; None for
             the default ones. "select" is the model of `select`.
-        groups: Group of each policy, by name or in order. None finds them: by name, else by action distance.
+        groups: Group of each policy, by name or in order. None finds them by name.
         cv: Number of random folds.
         seed: Seed of everything random.
         checkpoints: Folder to keep the training of methods in, and to resume from.
@@ -83,7 +82,7 @@ def evaluate(
     if np.ptp(values) == 0:
         raise ValueError("the returns of all policies are equal: there is no order to evaluate")
     compared = Compared.build(known, log, needs_actions=any(method.needs_rewards for method in chosen.values()))
-    labels = read_groups(groups, names, compared.distances)
+    labels = read_groups(groups, names)
     splits += group_folds(labels)
     found, dropped, timings = _values(chosen, compared, values, errors, splits, seed, checkpoints)
     notes = compared.copies()

@@ -1,16 +1,23 @@
-"""Folds: which policies a method learns from, and which it is asked about."""
+"""Folds of policies, and the groups that they leave out: training runs, algorithms or authors."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from ..inputs.returns import check_groups
 from ..runtime.checks import integer
 
 FEWEST_KNOWN = 4
-_LEAST_SHARE = 0.25  # of the policies, to learn from where a group is left out
+_LEAST_SHARE = 0.25  # of the policies, to learn from if a group is left out
+_LEAST_GROUP = 3  # policies of a group that is found, not given
+_STEP = re.compile(
+    r"[\W_]*(step|steps|iter|iteration|epoch|seed|ckpt|checkpoint|model)?[\W_]*\d[\d\W_]*$", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,15 +38,10 @@ class Fold:
 
 
 def random_folds(count: int, folds: int, seed: int) -> list[Fold]:
-    """Split policies into folds of nearly equal size.
-
-    Args:
-        count: Number of policies, at least `FEWEST_KNOWN`.
-        folds: Number of folds, at least 2; at most one for each policy is made.
-        seed: Seed of the permutation.
+    """Split policies into folds of nearly equal size, at most one for each policy.
 
     Raises:
-        ValueError: There are too few policies.
+        ValueError: There are too few policies or folds.
     """
     folds = integer(2)("cv", folds)
     if count < FEWEST_KNOWN:
@@ -52,12 +54,7 @@ def random_folds(count: int, folds: int, seed: int) -> list[Fold]:
 def group_folds(groups: Sequence[str]) -> list[Fold]:
     """Return one fold for each group: learn from the other groups, value the policies of this one.
 
-    Args:
-        groups: Group of every policy. Groups of a single policy have no fold, nor have groups that leave fewer than two
-            policies, or fewer than a quarter, to learn from: what a few policies teach says little of what all teach.
-
-    Returns:
-        The folds in order of first appearance; none if there is only one group.
+    A group has no fold if it holds one policy, or leaves fewer than two or a quarter of all to learn from.
     """
     labels = np.array(groups, dtype=object)
     everyone = np.arange(len(labels))
@@ -68,3 +65,20 @@ def group_folds(groups: Sequence[str]) -> list[Fold]:
         if np.count_nonzero(inside) >= 2 and np.count_nonzero(~inside) >= least:
             folds.append(Fold("group", label, everyone[~inside], everyone[inside]))
     return folds
+
+
+def read_groups(groups: Mapping[str, str] | Sequence[str] | None, names: list[str]) -> list[str]:
+    """Return the group of every policy, by name or in order as returns.
+
+    None finds groups by the text before a trailing number: "sac/run1/step_100" and "sac/run1/step_200" form one group.
+    Policies of groups of fewer than three form the group "others"; if most are such, all form the group "all".
+
+    Raises:
+        ValueError: A group is missing, or there is not one for each policy.
+    """
+    if groups is not None:
+        return [str(group) for group in check_groups(groups, names)]
+    stems = [_STEP.sub("", name) for name in names]
+    sizes = Counter(stems)
+    stems = [stem if stem and sizes[stem] >= _LEAST_GROUP else "others" for stem in stems]
+    return ["all"] * len(names) if stems.count("others") > len(names) / 2 else stems
