@@ -124,7 +124,7 @@ def test_without_known_returns_only_the_simulator_ranks():
     assert selection.verdict.kind == "measure"
     assert list(selection.verdict.policies) == selection.measure_next(2)
     assert "nothing checks it" in str(selection)
-    assert (selection.upper > selection.lower).all()
+    assert (np.diff(selection.intervals()) > 0).all()
     assert np.isnan(selection.evidence["simulator"])
 
 
@@ -162,7 +162,7 @@ def test_few_known_returns_work_and_are_said_to_be_few(count):
 def test_lower_bounds_are_quantiles_of_the_posterior_and_known_returns_have_none():
     selection = choose()
     bound, low = selection.lower_bound(0.05), selection.lower_bound(0.1)
-    np.testing.assert_allclose(low, selection.lower)
+    np.testing.assert_allclose(low, selection.intervals()[:, 0])
     assert (bound <= low).all() and (bound < low)[~selection.known].any()
     np.testing.assert_array_equal(bound[selection.known], selection.returns[selection.known])
     with pytest.raises(ValueError, match="risk must be"):
@@ -176,7 +176,8 @@ def test_what_a_few_close_returns_say_does_not_bound_what_the_simulator_says():
     selection = choose(returns={name: RETURNS[name] for name in alike}, simulator=Scripted(says))
     best = max(says, key=says.get)
     place = selection.names.index(best)
-    assert selection.lower[place] <= TRUTH[best] <= selection.upper[place]
+    low, high = selection.intervals()[place]
+    assert low <= TRUTH[best] <= high
     assert selection.predicted[place] > max(RETURNS[name] for name in alike)
 
 
@@ -185,7 +186,7 @@ def test_more_known_returns_narrow_the_intervals():
     for count in (0, 2, 12):
         selection = choose(returns=dict(list(RETURNS.items())[:count]) or None)
         at = [selection.names.index(name) for name in CANDIDATES]
-        widths.append(np.mean((selection.upper - selection.lower)[at]))
+        widths.append(np.mean(np.diff(selection.intervals()[at])))
     assert widths[0] > widths[1] > widths[2]
 
 
@@ -378,7 +379,7 @@ def test_returns_may_be_in_the_order_of_policies_and_errors_widen():
     np.testing.assert_array_equal(named.predicted, ordered.predicted)
     noisy = choose(returns={name: [value - 1, value + 1] for name, value in RETURNS.items()})
     assert noisy.return_errors[:12] == pytest.approx(np.ones(12))
-    assert (noisy.upper - noisy.lower)[:12] == pytest.approx(np.full(12, 2 * 1.2816), rel=1e-3)
+    assert np.diff(noisy.intervals()[:12])[:, 0] == pytest.approx(np.full(12, 2 * 1.2816), rel=1e-3)
 
 
 def test_the_order_of_policies_does_not_matter():

@@ -11,18 +11,12 @@ _HIDDEN = 1 / 30  # root of the share of steps that are outside, though no singl
 
 
 def extrapolation(distances: np.ndarray, known: np.ndarray, outside: np.ndarray, unit: float) -> np.ndarray:
-    """Return the covariance (P, P) of errors that known policies do not show.
+    """Return the covariance (P, P) of errors that the M known policies do not show and do not have.
 
-    Errors of simulated steps outside the log's range add up, so their variance is proportional to the number of such
-    steps; some are outside without leaving the range of any column, the more the higher the distance ratio. The
-    deviation is also proportional to that ratio. Errors of policies that act alike are alike. Known policies have none.
-    Without known policies the ratio is 1.
-
-    Args:
-        distances: (P, P) action distances.
-        known: (M,) indices of the known policies.
-        outside: (P,) share of the simulated steps that leave the log's range.
-        unit: Unit of returns, see `Posterior`.
+    Errors of simulated steps outside the log's range add up, so their variance is proportional to the share (P,) of
+    such steps; some are outside without leaving the range of any column, the more the higher the distance ratio. The
+    deviation, in units of returns, is also proportional to that ratio, which is 1 without known policies. Errors of
+    policies that act alike are alike.
     """
     ratios, _ = distance_ratios(distances, known)
     ratios = np.nan_to_num(ratios, nan=1.0)

@@ -64,17 +64,9 @@ class Compared:
 
     @classmethod
     def build(cls, policies: list[Policy], log: Any, *, needs_actions: bool = False) -> Compared:
-        """Read the log and ask every policy for its actions.
+        """Read the log and ask P policies for their actions.
 
-        Args:
-            policies: P policies.
-            log: Transitions, see `sopr_fast.load_log`; or logged states, see `sopr_fast.fit`.
-            needs_actions: Whether a method learns from logged actions, which must then be as those of the policies.
-
-        Raises:
-            TypeError: The log or a policy is of the wrong type.
-            ValueError: The log or a policy is invalid; the message names the row or the policy.
-            RuntimeError: A policy raised an error.
+        If a method learns from logged actions (`needs_actions`), those must be as the actions of the policies.
         """
         log = read_log(log)
         if isinstance(log, Transitions):
@@ -99,12 +91,7 @@ class Compared:
 
 
 def typical_distance(distances: np.ndarray, known: np.ndarray) -> float:
-    """Return the median action distance between two known policies; of fewer than six, not more than between any two.
-
-    Args:
-        distances: (P, P) action distances.
-        known: (M,) indices of the known policies.
-    """
+    """Return the median action distance between two known policies; of fewer than six, not more than between any."""
     everyone = np.arange(len(distances))
     groups = [known] if len(known) >= FEWEST_KNOWN else [known, everyone]
     between = [distances[np.ix_(g, g)][np.triu_indices(len(g), 1)] for g in groups if len(g) > 1]
@@ -112,15 +99,9 @@ def typical_distance(distances: np.ndarray, known: np.ndarray) -> float:
 
 
 def distance_ratios(distances: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return how far policies are from the nearest other known policy.
+    """Return the distance (P,) to the nearest other known policy over `typical_distance`, and that policy's index (P,).
 
-    Args:
-        distances: (P, P) action distances.
-        known: (M,) indices of the known policies.
-
-    Returns:
-        (P,) distance over `typical_distance`; NaN without another known policy.
-        (P,) int64 index of the nearest other known policy, -1 without one.
+    Without another known policy they are NaN and -1.
     """
     ratios, nearest = np.full(len(distances), np.nan), np.full(len(distances), -1)
     if not len(known):
@@ -134,12 +115,7 @@ def distance_ratios(distances: np.ndarray, known: np.ndarray) -> tuple[np.ndarra
 
 
 def read_log(log: Any) -> Any:
-    """Return transitions where the log holds rewards, else its states, or the subsets that it is.
-
-    Raises:
-        TypeError: The log is neither.
-        ValueError: An array of it is invalid, or a file is damaged.
-    """
+    """Return transitions where the log holds rewards, else its states, or the subsets that it is."""
     subsets = None if isinstance(log, Transitions) else as_subsets(log)
     return load_log(log) if subsets is None else subsets.to("cpu")
 

@@ -30,16 +30,8 @@ def cross_fit(
 ) -> list[np.ndarray]:
     """Return for each fold the (T,) float64 values of its test policies.
 
-    A method that learns from known returns is trained for every fold on its training policies. Others value every
-    policy once, without returns.
-
-    Args:
-        method: The method.
-        compared: P policies and the log.
-        returns: (P,) returns; NaN where unknown, not needed by methods that do not learn from them.
-        folds: The folds.
-        seed: Seed of everything random.
-        checkpoint: File to resume training from, of methods that value policies without returns.
+    A method that learns from known returns (P,) is trained for every fold on its training policies. Others value every
+    policy once, without returns, and can resume from a checkpoint.
     """
     with warnings.catch_warnings():
         for category in (UncertainEstimateWarning, ForeignPolicyWarning, TrainingPolicyWarning):

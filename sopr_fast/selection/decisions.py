@@ -10,16 +10,7 @@ _DRAWS = 4096
 
 
 def draw_returns(posterior: Posterior, policies: np.ndarray, seed: int) -> np.ndarray:
-    """Draw joint returns of some policies.
-
-    Args:
-        posterior: Distribution of the returns.
-        policies: (Q,) indices.
-        seed: Seed of the draws.
-
-    Returns:
-        (draws, Q) returns, equal for equal seeds, whatever the order of the policies and the unit of the returns.
-    """
+    """Draw joint returns (draws, Q) of some policies, equal whatever their order and the unit of the returns."""
     mean, covariance = posterior.mean[policies], posterior.covariance[np.ix_(policies, policies)]
     values, vectors = np.linalg.eigh(covariance)
     root = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T  # the only symmetric root, unlike the eigenvectors
@@ -48,17 +39,10 @@ def probability_beats(posterior: Posterior, other: int) -> np.ndarray:
 
 
 def best_to_measure(posterior: Posterior, policies: np.ndarray, floor: float, k: int, seed: int) -> list[int]:
-    """Choose the policies whose measurement is expected to gain most.
+    """Choose the k of Q policies whose measurement is expected to gain most over a return that is there, the floor.
 
     Policies join one by one: each raises the expected maximum of `floor` and the chosen ones most (parallel expected
     improvement), so that several whose returns are strongly correlated are not chosen together.
-
-    Args:
-        posterior: Distribution of the returns.
-        policies: (Q,) indices to choose from.
-        floor: Return that is already available; -inf for none.
-        k: How many to choose; fewer if there are fewer.
-        seed: Seed of the draws.
     """
     draws = draw_returns(posterior, policies, seed)
     best = np.full(len(draws), floor)

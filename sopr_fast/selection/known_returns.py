@@ -13,19 +13,11 @@ from ..inputs.returns import is_ordered, load_returns
 def read_known_returns(
     returns: Any, names: list[str], ordered: list[str]
 ) -> tuple[np.ndarray, np.ndarray, dict[str, str]]:
-    """Return the returns of policies, their standard errors, and which policies are copies of which others.
+    """Return returns (P,), NaN where unknown, their standard errors (P,), 0 where unknown, and copies by name.
 
-    Args:
-        returns: See `sopr_fast.load_returns`; in order, those of the `ordered` policies; or None for none.
-        names: Names of all P policies.
-        ordered: Names of the policies whose returns may be given in order.
-
-    Returns:
-        (P,) float64 returns, NaN where unknown; (P,) float64 standard errors, 0 where unknown; and copies by name, see
-        `sopr_fast.load_returns`.
+    Returns in order are those of the `ordered` policies.
 
     Raises:
-        FileNotFoundError, TypeError: See `sopr_fast.load_returns`.
         ValueError: See `sopr_fast.load_returns`; or no policy has a return although some are given.
     """
     if returns is None:

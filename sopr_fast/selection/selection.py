@@ -124,16 +124,6 @@ class Selection:
         """
         return self.intervals(1 - 2 * number(above=0, below=0.5)("risk", risk))[:, 0]
 
-    @property
-    def lower(self) -> np.ndarray:
-        """(P,) float64 lower ends of 80 % intervals."""
-        return self.intervals()[:, 0]
-
-    @property
-    def upper(self) -> np.ndarray:
-        """(P,) float64 upper ends of 80 % intervals."""
-        return self.intervals()[:, 1]
-
     @cached_property
     def probability_best(self) -> np.ndarray:
         """(P,) float64 probability of having the highest return of all policies."""

@@ -47,20 +47,7 @@ class Verdict:
 
 @dataclass(frozen=True, eq=False)
 class Standing:
-    """What a verdict is drawn from.
-
-    Attributes:
-        names: P names.
-        posterior: Distribution of their returns.
-        returns: (P,) measured returns; NaN for candidates.
-        errors: (P,) standard errors of these.
-        predicted: (P,) measured or predicted returns.
-        intervals: (P, 2) 80 % intervals.
-        rankable: (P,) whether the log shows how well the policy does; True for known policies.
-        incumbent: Index of the policy in use, or None.
-        seed: Seed of the draws.
-        episodes: Episodes of a measurement.
-    """
+    """What a verdict about P policies is drawn from, see `Selection`."""
 
     names: list[str]
     posterior: Posterior
