@@ -149,17 +149,6 @@ def test_a_log_cut_inside_an_episode_beside_marked_timeouts_is_cut_there():
     assert np.flatnonzero(log.timeouts).tolist() == [11, 14, 26, 32]
 
 
-def test_the_time_limit_of_a_log_that_shows_it_changes_nothing():
-    arrays = d4rl_arrays()
-    expected = sopr_fast.load_log(arrays)
-    for log in (arrays, {key: values for key, values in arrays.items() if key != "timeouts"}):
-        with warnings.catch_warnings(action="error"):
-            limited = sopr_fast.load_log(log, max_episode_steps=4)
-        np.testing.assert_array_equal(limited.episodes, expected.episodes)
-        np.testing.assert_array_equal(limited.source, np.arange(14))
-        np.testing.assert_array_equal(limited.next_states, arrays["next_observations"])
-
-
 def test_tensors_half_precision_and_one_dimensional_actions_are_split_where_states_do_not_follow():
     arrays = d4rl_arrays()
     del arrays["timeouts"]
