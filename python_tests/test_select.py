@@ -364,6 +364,7 @@ def test_tables_of_actions_without_known_returns_need_a_critic():
         select(tables, log())
     selection = select(tables, log(), simulator=BehaviourQ(updates=500, hidden=(16,), discount=0.9))
     assert selection.names[selection.predicted.argmin()] == "far"
+    assert "values of BehaviourQ are not returns of episodes" in str(selection)
 
 
 def test_sopr_takes_the_place_of_the_simulator_where_rewards_are_missing():

@@ -52,30 +52,17 @@ def small_model() -> Config:
 
 
 def find_method(name: str) -> str:
-    """Return the name of a method as in `METHODS`, whatever its case, spaces and hyphens.
-
-    Raises:
-        ValueError: There is no such method.
-    """
-    names = {_plain(method): method for method in METHODS}
-    if _plain(name) not in names:
-        raise ValueError(
-            f"no method {name!r}{suggest(name, METHODS)}; choose from {', '.join(METHODS)}, or pass an estimator"
-        )
-    return names[_plain(name)]
+    """Return the name of a method as in `METHODS`, whatever its case, spaces and hyphens, or raise ValueError."""
+    for method in METHODS:
+        if re.sub(r"[\W_]+", "", method).lower() == re.sub(r"[\W_]+", "", name).lower():
+            return method
+    raise ValueError(
+        f"no method {name!r}{suggest(name, METHODS)}; choose from {', '.join(METHODS)}, or pass an estimator"
+    )
 
 
 def read_methods(methods: MethodsLike) -> dict[str, Estimator]:
-    """Return estimators by label.
-
-    Args:
-        methods: None for the default ones, names of methods (see `METHODS`), estimators, or a mapping from label to
-            either.
-
-    Raises:
-        TypeError: Something is neither a name nor an estimator.
-        ValueError: A name is unknown, two methods share a label, or there is none.
-    """
+    """Return estimators by label, or raise ValueError (an unknown name, a label used twice, no method) or TypeError."""
     if methods is None:
         methods = DEFAULT_METHODS
     if not isinstance(methods, Mapping | Sequence) or isinstance(methods, str):
@@ -103,7 +90,3 @@ def method_class(name: str) -> type[Estimator]:
     from . import estimators  # here, because `--help` shows the names without torch
 
     return getattr(estimators, _CLASSES[name])
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[\W_]+", "", name).lower()

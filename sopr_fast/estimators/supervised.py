@@ -71,9 +71,6 @@ def read(log: Any, *groups: Any, **others: Any) -> tuple[States, list[list[Polic
     Returns:
         States (rows, dim_s), or the subsets; the policies of each group, which expect indices of these states as their
         `source`.
-
-    Raises:
-        ValueError: States or a policy are invalid, or differ between processes. The message names it.
     """
     states, source = read_states(log), None
     count = states.states_count if isinstance(states, Subsets) else len(states)

@@ -171,4 +171,7 @@ def _mean(
             f"the simulator gives policy {name!r} no finite value; train it longer, or leave the policy out"
         )
     inside = estimates.diagnostics.get("inside")
-    return values, "simulator", None if inside is None else 1 - np.asarray(inside, np.float64), []
+    notes = []
+    if isinstance(chosen, BehaviourQ) and compared.log.longest > 1:
+        notes = ["values of BehaviourQ are not returns of episodes: rely on the order of the candidates only"]
+    return values, "simulator", None if inside is None else 1 - np.asarray(inside, np.float64), notes
