@@ -110,6 +110,8 @@ ATOMS = torch.linspace(-3, 7, 11)
 C51 = mlp(DS, 8, 4 * 11)
 SCALED = {"action_scale": BOUND[None], "action_bias": -BOUND[None]}
 FC = {"fc#1": BODY, "fc_mu.": MU} | SCALED
+RLLIB = {f"_hidden_layers.{i}._model.0.": BODY[2 * i] for i in range(2)} | {"_value_branch._model.0.": nn.Linear(6, 1)}
+HALVES, RLLIB_HEAD = nn.Linear(6, 2 * DA), {**RELU, "squash": "none", "head": "mean_log_std"}
 CONTINUOUS = {  # file → its content, its actions, the options that it needs
     "CORL TD3+BC": ({"critic_1": {"net.": CRITIC}, "actor": {"net.": NET}, "actor_optimizer": OPTIMISER}, squashed,
         SQUASHED),
@@ -134,6 +136,8 @@ CONTINUOUS = {  # file → its content, its actions, the options that it needs
         "state_preprocessor": {"running_mean": RUNNING_MEAN, "running_variance": RUNNING_VAR},
         "value_preprocessor": {"running_mean": torch.zeros(1), "running_variance": torch.ones(1)}},
         lambda x: MU(clipped(x, 0, net=BODY)), {**RELU, "squash": "none"}),
+    "scale without bias": ({"actor": {"l#1": NET}, "action_scale": BOUND}, lambda x: squashed(x) * BOUND, SQUASHED),
+    "RLlib": (RLLIB | {"_logits._model.0.": HALVES}, lambda x: HALVES(BODY(x))[:, :DA], RLLIB_HEAD),
     "by key": ({"a": {"": NET}, "b": {"": CRITIC}}, squashed, {**SQUASHED, "actor": "a"}),
     "by layers": ({"x#1": NET}, squashed, {**SQUASHED, "layers": "x1,x2,x3"}),
     "dropout": ({"0.": NET[0], "3.": NET[2], "6.": NET[4]}, squashed, {**SQUASHED, "layers": ["0", "3", "6"]}),
@@ -262,8 +266,19 @@ WARNED = {
         "statistics that they do not save"),
     "statistics": ("model.pt", CONTINUOUS["statistics"][0], CONTINUOUS["statistics"][2],
         r"standardised by 'obs' .* clipped to inf"),
-    "scaling": ("model.pt", {"model": NET.state_dict(), "action_high": torch.ones(3), "obs_norm": True, "epoch": 3},
-        SQUASHED, "'model': action_high next to its layers are not read"),
+}  # fmt: skip
+SCALING = {  # what lies next to the weights and is not read
+    "action_high": {"action_high": torch.ones(3)},
+    "min_action": {"min_action": 0.0, "max_action": 1.0},
+    "action_multiplier": {"action_multiplier": 2.0},
+    r"args\.action_scale": {"args": {"action_scale": 0.5}},
+    "s_mean, s_std": {"s_mean": torch.ones(DS), "s_std": torch.ones(1, DS)},
+    r"scaler\.mean_, scaler\.scale_": {"scaler": {"mean_": np.ones(DS), "scale_": np.ones(DS)}},
+}
+WARNED |= {
+    name: ("model.pt", {"model": NET.state_dict(), **numbers, "obs_norm": True, "epoch": 3}, SQUASHED,
+        rf"'model': {name} next to its layers are not read")
+    for name, numbers in SCALING.items()
 }  # fmt: skip
 
 
@@ -298,6 +313,8 @@ REFUSED = {  # … the message, and the options that it advises, which `test_pol
     "an actor and its average of one width": ({"actor": {"": mlp(DS, 8, DS)}, "actor_ema": {"": mlp(DS, 8, DS)}},
         PLAIN, "not clear among actor., actor_ema.: name the actor's key with actor=…",
         {**PLAIN, "actor": "actor_ema"}),
+    "RLlib": (RLLIB | {"_logits._model.0.": HALVES}, RELU, "a file of RLlib does not say its head and squash",
+        RLLIB_HEAD),
     "several agents": ({"actors.0.net.": mlp(DS, 8, DS), "actors.1.net.": mlp(DS, 8, DS)}, PLAIN,
         "not clear among actors.0.net., actors.1.net.: name the actor's key with actor=…",
         {**PLAIN, "actor": "actors.1"}),

@@ -117,7 +117,7 @@ class Actor(Policy):
             return Output("discrete", one_hot(mean.argmax(1), self.action_dim))
         action = mean.tanh() if self.squash else mean
         action = action if self.scale is None else self.scale.from_unit(action)
-        action = action if self.clip is None else self.clip.clip(action)
+        action = action if self.clip is None else action.clamp(self.clip.low, self.clip.high)
         if log_std is None:
             return Output("action", action)
         if self.log_std_tanh:

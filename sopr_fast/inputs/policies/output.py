@@ -55,10 +55,6 @@ class Bounds:
     low: Tensor
     high: Tensor
 
-    def clip(self, actions: Tensor) -> Tensor:
-        """Clip actions to the bounds."""
-        return actions.clamp(self.low, self.high)
-
     def from_unit(self, actions: Tensor) -> Tensor:
         """Scale actions from [-1, 1] to [low, high]."""
         return self.low + 0.5 * (actions + 1) * (self.high - self.low)
@@ -90,13 +86,11 @@ class Output:
 
     def density(self) -> dist.Distribution | None:
         """Return the distribution of actions, or None for a deterministic policy."""
-        if self.distribution is not None:
-            return self.distribution
-        if self.std is not None:
-            return dist.Normal(self.mean, self.std, validate_args=False)
         if self.kind == "discrete":
             return dist.OneHotCategorical(self.mean, validate_args=False)
-        return None
+        if self.distribution is None and self.std is not None:
+            return dist.Normal(self.mean, self.std, validate_args=False)
+        return self.distribution
 
     def log_prob(self, actions: Tensor) -> Tensor:
         """Return the log density (N,) of actions (N, dim_a), or of one-hot ones; the policy must have a density."""
@@ -111,8 +105,10 @@ class Output:
         return log_prob.sum(1) if log_prob.dim() == 2 else log_prob
 
     def sample(self, seed: int) -> Tensor:
-        """Return actions (N, dim_a) float32 sampled from the density and clipped; the policy must have a density."""
+        """Return actions (N, dim_a) float32 sampled from the density, if there is one, and clipped."""
         generator = torch.Generator().manual_seed(seed)
+        if self.kind == "action":
+            return self.mean
         if self.distribution is not None:
             # Torch's distributions sample from the global generator only.
             with _global_generator, torch.random.fork_rng(devices=[]):
@@ -122,7 +118,7 @@ class Output:
             actions = torch.normal(self.mean, self.std, generator=generator)
         else:
             actions = one_hot(torch.multinomial(self.mean, 1, generator=generator)[:, 0], self.mean.shape[1])
-        return actions if self.clip is None else self.clip.clip(actions)
+        return actions if self.clip is None else actions.clamp(self.clip.low, self.clip.high)
 
 
 def one_hot(indices: Tensor, width: int) -> Tensor:

@@ -70,8 +70,7 @@ class Policy(ABC):
         states = self._tensor(observation, "observation", dims=(1, 2))
         is_single = states.dim() == 1
         output = self.output(states[None] if is_single else states)
-        is_sampled = not deterministic and output.density() is not None
-        actions = output.sample(_seed(None)) if is_sampled else output.action()
+        actions = output.action() if deterministic else output.sample(_seed(None))
         if output.kind == "discrete":
             actions = actions.argmax(1)
         values = actions.numpy()
@@ -89,8 +88,7 @@ class Policy(ABC):
         The seed is drawn from `generator`, or torch's global one if None. Torch distributions sample from the global
         generator, which is restored afterwards; no other thread may use it meanwhile except through this method.
         """
-        output = self.output(states, source)
-        return output.mean if output.density() is None else output.sample(_seed(generator))
+        return self.output(states, source).sample(_seed(generator))
 
     def log_prob(self, states: ArrayLike, actions: ArrayLike, source: Tensor | None = None) -> Tensor:
         """Return the log density (N,) of actions, or the log probability of one-hot ones; -inf outside the support.

@@ -141,7 +141,7 @@ def _ordered(names: list[str], prefix: str, is_ordered: bool) -> Network:
 
 def _place(name: str) -> tuple[str, int, bool]:
     """Return a layer's stem, its number, and whether it is in an `nn.Sequential`: ("net.", 2, True) of "net.2"."""
-    if block := re.fullmatch(r"(.*\.|)(\d+)\.(?:0|fc|lin|linear|layer|dense)", name):
+    if block := re.fullmatch(r"(.*\.|)(\d+)\.(?:0|fc|lin|linear|layer|dense|_model\.0)", name):
         return block[1], int(block[2]), False  # a block has its activation in itself
     stem = name.rstrip("0123456789")
     return stem, int(name[len(stem) :] or 0), name != stem and stem[-1:] in ("", ".")

@@ -47,7 +47,7 @@ STATISTICS = re.compile(
 )
 SCALING = re.compile(  # names of what is not read, but may scale states or actions
     r"(obs?|observations?|states?|inputs?|actions?)_?(rms|means?|stds?|vars?|norm\w*|stat(s|istics)|scal\w+|bias|low|high)"
-    r"|\w+_(low|high)|running_mean\w*|(vec_?)?normali[sz]\w+"
+    r"|actions?_(min|max|limit|range|multiplier)|min_actions?|\w+_(low|high)|running_mean\w*|(vec_?)?normali[sz]\w+"
 )
 
 TEXTS = {  # what a file may say in words: its key → the option, and what its words mean
@@ -70,6 +70,7 @@ class Form:
     activation: str = ""
     squash: str = ""
     head: str = ""
+    is_named: bool = True  # the name of the last layer says what it returns
     log_std_bounds: tuple[float, float] = (-20.0, 2.0)  # of a layer of log standard deviations
     log_std_tanh: bool = False  # mapped to these bounds by tanh instead of clamped
     epsilon: float = 1e-8  # added to variances of observations, or to deviations if the file has these
@@ -91,6 +92,7 @@ FORMS = (
     Form("rsl_rl", ("iter", "(model_state_dict.actor|actor_state_dict.mlp).0.weight"), squash="none", epsilon=1e-2),
     Form("rl_games", ("a2c_network..*",), epsilon=1e-5, clip=5.0),
     Form("skrl", ("policy..*.weight", "state_preprocessor.running_variance"), clip=5.0),
+    Form("RLlib", ("_hidden_layers.0._model.0.weight", "_logits._model.0.weight"), is_named=False),
     Form("CORL", ("base_network.network.0.weight", AFFINE[0]), head="mean_log_std"),
     Form("Stable-Baselines3", ("mlp_extractor.policy_net.0.weight", "action_net.weight"), squash="none"),
     Form("Stable-Baselines3", ("actor.(latent_pi|mu).0.weight", "critic.qf0.0.weight"), squash="tanh", head="action"),

@@ -112,7 +112,7 @@ def _from_weights(path: Path, content: Any, options: Options, *, is_ordered: boo
     is_continuous = spread is not None or scale is not None
     head, squash, activation = _meaning(arrays, network, form, options, is_continuous)
     standardisation, statistics = _standardisation(options.name, side, form)
-    _check_unread(options.name, side, network, statistics)
+    _check_unread(options.name, side, network, statistics, (layers[0][0].shape[1], len(layers[-1][0])))
     if network.gap and not form.library and activation != "identity":
         raise ValueError(
             f"{network.gap}: if nothing else acts there, pass layers={','.join(network.layers)} (--layers …)"
@@ -157,7 +157,7 @@ def _meaning(
 ) -> tuple[str, str, str]:
     """Return head, squashing and activation, as the file says or else the options; refuse if neither does."""
     said = {"activation": form.activation, "squash": form.squash} | _texts(arrays)
-    last, role = network.layers[-1], network.role if network.role in HEADS else ""
+    last, role = network.layers[-1], network.role if network.role in HEADS and form.is_named else ""
     head, squash = options.take("head") or form.head, said["squash"]
     if head and role and (head in DISCRETE) != (role in DISCRETE):
         raise ValueError(f"its last layer {last!r} gives {role} by its name, but head={head!r}: load such files apart")
@@ -222,8 +222,9 @@ def _log_std(side: Side, network: Network) -> Any:
 def _bounds(side: Side, options: Options, width: int) -> Bounds | None:
     """Return the bounds to which squashed actions are scaled."""
     last = {key.rpartition(".")[2]: key for key in side}
-    if {"action_scale", "action_bias"} <= last.keys():
-        half, middle = (floats(side, last[key]).reshape(-1) for key in ("action_scale", "action_bias"))
+    affine = {end: floats(side, last[end]).reshape(-1) for end in table.SIDES[:2] if _ndim(side.get(last.get(end, "")))}
+    if affine:
+        half, middle = affine.get("action_scale", torch.ones(width)), affine.get("action_bias", torch.zeros(width))
         return Bounds(middle - half, middle + half)
     most = side[last["max_action"]] if "max_action" in last else options.take("max_action")
     if most is None:
@@ -270,20 +271,28 @@ def _standardisation(name: str, side: Side, form: table.Form) -> tuple[Standardi
     return Standardisation(parts["mean"], std, clip), prefix
 
 
-def _check_unread(name: str, side: Side, network: Network, statistics: str) -> None:
-    """Refuse arrays of the actor that are no layers of it, and warn of others that may scale states or actions."""
+def _check_unread(name: str, side: Side, network: Network, statistics: str, widths: tuple[int, int]) -> None:
+    """Refuse arrays of the actor that are no layers of it, and warn of others that may scale states or actions.
+
+    These have such a name, or the width of states or actions.
+    """
     arrays, scaling = [], []
     for key, value in side.items():
         owner, _, last = key.rpartition(".")
         is_statistic = table.STATISTICS.fullmatch(key.lower()) and key.lower().startswith(statistics)
         is_spread = table.SPREAD.fullmatch(key) or table.role_of(owner) == "log_std" or key.endswith(table.AFFINE)
-        is_read = owner in (*network.layers, network.log_std) or last in (*table.SIDES, *table.COUNTERS)
+        is_side = last in table.SIDES and (_ndim(value) or last == "max_action")
+        is_read = owner in (*network.layers, network.log_std) or is_side or last in table.COUNTERS
         if is_read or is_statistic or is_spread:
             continue
         is_inside = key.startswith(network.prefix) or (not network.is_chosen and key.endswith((".weight", ".bias")))
+        is_named = any(map(table.SCALING.fullmatch, key.lower().split("."))) and not isinstance(
+            value, bool | str | None
+        )
+        is_wide = _ndim(value) and value.shape[-1] in widths and last not in ("weight", "bias")
         if _ndim(value) and is_inside and not table.SCALING.fullmatch(key.lower()):
             arrays.append(key)
-        elif any(map(table.SCALING.fullmatch, key.lower().split("."))) and not isinstance(value, bool | str | None):
+        elif is_named or is_wide:
             scaling.append(key)
     if arrays:
         raise ValueError(
