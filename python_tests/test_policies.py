@@ -68,6 +68,16 @@ class Wrapper:
         return Predictor().predict(states, **options)
 
 
+class Pipeline:
+    """Hands options on, as scikit-learn does."""
+
+    def predict(self, states, **options):
+        return self.transform(states, **options)
+
+    def transform(self, states):
+        return linear(states)
+
+
 class Net(nn.Module):
     def __init__(self, dtype=torch.float32):
         super().__init__()
@@ -127,6 +137,7 @@ CALLED = {  # policy, expected columns, options
     "tensor": (lambda s: linear(torch.from_numpy(s)).requires_grad_(), linear, {}),
     "predict": (Predictor(), linear, {}),
     "wrapped predict": (Wrapper(), linear, {}),
+    "pipeline": (Pipeline(), linear, {}),
     "module": (Net(), linear, {}),
     "float64 module": (Net(torch.float64), linear, {}),
     "frozen program": (torch.jit.freeze(torch.jit.script(Doubled().eval())), linear, {}),

@@ -124,6 +124,7 @@ NO_POLICIES = {
     "words": ({"x": np.array(["left"])}, ValueError,
         "'x' holds values of dtype <U4, expected numbers; give words as"),
     "paths and others": ([good, "a.npz"], TypeError, "some policies are paths, others are not: name all of them"),
+    "numbers of rows": ({"x": pandas.DataFrame({"id": [3, 4, 5], "a": 0.0})}, ValueError, "'x': 'id' numbers the rows"),
     "records": ({"x": np.zeros(9, [("a", "f4")])}, ValueError, "'x' holds values of dtype [('a', '<f4')]"),
     "a method": ({"x": Agent()}, TypeError, "pass a callable of states that calls its method act"),
     "an array's layout": ({"x": ZEROS(60, 3).to_sparse()}, ValueError,

@@ -62,7 +62,7 @@ def second(module):
     return Then(module, lambda states, actions: (states.sum(1), actions))
 
 
-SEVERAL = r"the first of its 2 outputs is taken for the actions; .* output_names"
+SEVERAL = r"'policy' of its 2 outputs is taken for the actions; .* output_names"
 GRAPHS = {  # what is exported, names of outputs, rows and whether they are free, warning
     "free rows": (lambda module: module, None, 7, True, None),
     "one row": (lambda module: module, None, 1, False, None),
@@ -71,7 +71,7 @@ GRAPHS = {  # what is exported, names of outputs, rows and whether they are free
     "action": (second, ["value", "action"], 7, True, None),
     "mu": (second, ["value", "mu"], 7, True, None),
     "actions": (first, ["actions", "value"], 7, True, None),
-    "without names": (first, ["first", "second"], 7, True, SEVERAL),
+    "other names": (second, ["state_value", "policy"], 7, True, SEVERAL),
 }
 
 

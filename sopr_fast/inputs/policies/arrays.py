@@ -96,7 +96,10 @@ def of_frame(frame: Any, where: str) -> np.ndarray:
     """Return the columns of actions of a data frame; all columns, in their order, if none has a known name."""
     arrays = tables.read_frame(frame, where)
     if not any(map(part_of, arrays)):
-        return frame.to_numpy()
+        values = frame.to_numpy()
+        if len(values) > 2 and values.dtype.kind in "fiu" and (rows := (np.diff(values, axis=0) == 1).all(0)).any():
+            raise ValueError(f"{where}: {frame.columns[rows][0]!r} numbers the rows: leave only the columns of actions")
+        return values
     try:
         return np.asarray(arrays[_name_of_actions(arrays)])
     except ValueError as error:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -112,14 +112,13 @@ def adapt(name: str, item: Any, action_count: int | None = None, *, statistics: 
 
 
 def _predict_of(item: Any) -> Callable[[np.ndarray], Any]:
-    arguments = {}
-    with contextlib.suppress(TypeError, ValueError):  # functions without a signature
-        parameters = inspect.signature(item.predict).parameters
-        if "deterministic" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-            arguments["deterministic"] = True
-
     def act(states: np.ndarray) -> Any:
-        value = item.predict(states, **arguments)
+        try:
+            value = item.predict(states, deterministic=True)
+        except TypeError as error:
+            if not re.search("deterministic|keyword", str(error)):
+                raise
+            value = item.predict(states)  # it has no such option
         return value[0] if type(value) is tuple and value else value  # the action, and the state of a memory
 
     return act

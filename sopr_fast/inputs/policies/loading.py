@@ -65,8 +65,7 @@ def load(
     - A `torch.nn.Module`. It receives a torch tensor on its device and in its dtype, and is in eval mode, without
       gradients, while it acts.
     - An object with `predict`, such as a model of Stable-Baselines3 or d3rlpy, called with `deterministic=True` if it
-      takes that argument or any keyword. Of a tuple, the first item is the action. An attached `VecNormalize`
-      standardises the states.
+      takes that argument. Of a tuple, the first item is the action. An attached `VecNormalize` standardises the states.
     - An array, tensor or data frame of actions, `Gaussian` or `Probabilities`, with one row for each state of the log.
     - The path of a file or folder of policies, see `docs/files.md`. Policies are named by their paths, relative to the
       folder that contains all of them; several policies of one key are "key-000", "key-001", …

@@ -23,6 +23,7 @@ from .names import role_of
 _ONNXRUNTIME = (1, 24, 4)  # earlier versions follow external data out of the graph's folder
 _OTHER_INPUTS = "pass a callable of states that runs it, or an array of its actions in every logged state"
 _ACTING = ("action", "mean", "logits", "probabilities")  # roles of outputs, the first one first
+_MAY_ACT = (*_ACTING, "output", "body", "", "log_std", "values")
 
 
 def read_onnx(path: Path, options: Options) -> list[Called]:
@@ -46,11 +47,10 @@ def read_onnx(path: Path, options: Options) -> list[Called]:
         raise ValueError(f"expected one float input (states, width), found {shown}: {_OTHER_INPUTS}")
     names = [output.name for output in session.get_outputs()]
     roles = {name: "action" if name in ("action", "actions") else role_of(name) for name in names}
-    output = next((name for role in _ACTING for name in names if roles[name] == role), names[0])
+    output = min(names, key=lambda name: _MAY_ACT.index(roles[name]))
     if roles[output] not in _ACTING:
-        _warn_of_outputs(
-            path, len(names), "name it when you export it: output_names=['action', …] of torch.onnx.export"
-        )
+        remedy = "name it when you export it: output_names=['action', …] of torch.onnx.export"
+        _warn_of_outputs(path, repr(output), len(names), remedy)
     dtype = np.float64 if inputs[0].type == "tensor(double)" else np.float32
 
     def act(states: np.ndarray) -> np.ndarray:
@@ -79,7 +79,9 @@ def read_exported(path: Path, options: Options) -> list[Called]:
     if len(inputs) != 1 or inputs[0].dim() != 2:
         shown = ", ".join(str(tuple(i.shape)) for i in inputs)
         raise ValueError(f"expected one input (states, width), found {shown}: {_OTHER_INPUTS}")
-    _warn_of_outputs(path, len(program.graph_signature.user_outputs), "export a module that returns only the actions")
+    _warn_of_outputs(
+        path, "the first", len(program.graph_signature.user_outputs), "export a module that returns only the actions"
+    )
     module, least, most = program.module(), 1, sys.maxsize
     if isinstance(rows := inputs[0].shape[0], int):
         least = most = rows
@@ -93,9 +95,9 @@ def read_exported(path: Path, options: Options) -> list[Called]:
     return [with_head(_by_rows(act, least, most), options)]
 
 
-def _warn_of_outputs(path: Path, count: int, remedy: str) -> None:
+def _warn_of_outputs(path: Path, output: str, count: int, remedy: str) -> None:
     if count > 1:
-        warn(f"{printable(path)}: the first of its {count} outputs is taken for the actions; if it is not, {remedy}")
+        warn(f"{printable(path)}: {output} of its {count} outputs is taken for the actions; if it is not, {remedy}")
 
 
 def _opened(load: Callable, path: Path, what: str, options: Options) -> Any:
