@@ -1,8 +1,7 @@
 """Torch operators over the compiled kernels."""
 
 from .encoder_parameters import encoder_shapes
-from .kmeans import KMeans, kmeans
-from .kmeans_init import kmeans_init
+from .kmeans import KMeans, kmeans, kmeans_init
 from .segment_attention import segment_attention
 from .segment_dropout import segment_dropout
 from .segment_encoder import long_tiles, segment_encoder

@@ -1,4 +1,4 @@
-"""k-means for a batch of independent problems."""
+"""k-means for a batch of independent problems, and its initial centroids."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from torch import Tensor
 
 from ..runtime import native
 from .checks import check_finite, check_problems, check_seeds, check_tensor
-from .kmeans_init import kmeans_init
 from .library import call, define
 
 
@@ -104,6 +103,45 @@ def kmeans(
     return _result(best)
 
 
+def kmeans_init(
+    points: Tensor,
+    k: int,
+    seeds: Tensor | int = 0,
+    *,
+    method: Literal["k-means++", "random"] = "k-means++",
+    restart: int = 0,
+) -> Tensor:
+    """Choose k rows of every problem as initial centroids.
+
+    Greedy k-means++ tries 2 + ⌊ln k⌋ candidates per round (Arthur & Vassilvitskii 2007). When distinct points run
+    out, it repeats the first row.
+
+    Args:
+        points: (B, N, D) float32, finite.
+        k: Rows per problem, 1 to N.
+        seeds: (B,) int64, or an integer s for s, s + 1, …
+        method: ``"k-means++"``, or ``"random"`` for distinct random rows.
+        restart: Number of the restart, below 2^32; each draws other rows.
+
+    Returns:
+        (B, k) int32.
+
+    Raises:
+        TypeError: An argument has another dtype.
+        ValueError: An argument has another shape or is out of range, `method` is unknown, or a point is not finite.
+
+    Equivalent to::
+
+        [sklearn.cluster.kmeans_plusplus(x.numpy(), k)[1] for x in points]  # with other random draws
+    """
+    points = check_tensor("points", points, "B, N, D").detach()
+    if not 0 <= restart < 2**32:
+        raise ValueError(f"restart must be between 0 and 2^32 - 1, got {restart}")
+    if method not in ("k-means++", "random"):
+        raise ValueError(f"method must be 'k-means++' or 'random', got {method!r}")
+    return _init(points, k, check_seeds(seeds, points), restart, method == "k-means++")
+
+
 def _better(new: tuple[Tensor, ...], old: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Return the result with less inertia for every problem."""
     is_better = new[2] < old[2]
@@ -120,6 +158,17 @@ def _check(points: Tensor, start: Tensor, *_: float) -> None:
     check_finite("init", start, "centroid")
 
 
+def _search_scratch(points: Tensor, k: int) -> dict[str, Tensor]:
+    """Return the buffers of both CUDA kernels, in which they look for the nearest centroids."""
+    problems, count = points.shape[:2]
+    return {
+        "squared": points.new_empty(problems, count),
+        "order": points.new_empty(problems, count, dtype=torch.int32),
+        "anchors": points.new_empty(problems, count, dtype=torch.int32),
+        "ends": points.new_empty(problems, k, native._cuda.kmeans_distances, dtype=torch.int32),
+    }
+
+
 def _kernel(points: Tensor, start: Tensor, iterations: int, tolerance: float) -> tuple[Tensor, ...]:
     points = points.contiguous()
     outputs = _fake(points, start, iterations, tolerance)
@@ -130,14 +179,11 @@ def _kernel(points: Tensor, start: Tensor, iterations: int, tolerance: float) ->
 
     def scratch() -> dict[str, Tensor]:
         return {
-            "squared": points.new_empty(problems, count),
+            **_search_scratch(points, clusters),
             "sums": points.new_empty(start.shape, dtype=torch.int64),
             "sizes": points.new_empty(problems, clusters, dtype=torch.int64),
             "scaled": points.new_empty(problems, clusters, native._cuda.kmeans_stride(width)),
             "moved": points.new_empty(problems, clusters, dtype=torch.float64),
-            "order": points.new_empty(problems, count, dtype=torch.int32),
-            "anchors": points.new_empty(problems, count, dtype=torch.int32),
-            "ends": points.new_empty(problems, clusters, native._cuda.kmeans_distances, dtype=torch.int32),
         }
 
     call(
@@ -182,4 +228,45 @@ _lloyd = define(
     check_sizes=lambda points, start, *_: check_problems(points, start.shape[1]),
     check=_check,
     fake=_fake,
+)
+
+
+def _init_kernel(points: Tensor, k: int, seeds: Tensor, restart: int, plus_plus: bool) -> Tensor:
+    points, seeds = points.contiguous(), seeds.contiguous()
+    problems, count, width = points.shape
+    rows = points.new_empty(problems, k, dtype=torch.int32)
+
+    def scratch() -> dict[str, Tensor]:
+        return {
+            **_search_scratch(points, k),
+            "weights": points.new_empty(problems, -(-count // native._cuda.kmeans_bin), dtype=torch.int64),
+            "labels": points.new_empty(problems, count, dtype=torch.int32),
+            "radii": points.new_empty(problems, count),
+        }
+
+    call(
+        "kmeans_init",
+        points.device,
+        scratch=scratch,
+        points=points,
+        seeds=seeds,
+        rows=rows,
+        problems=problems,
+        count=count,
+        clusters=k,
+        width=width,
+        restart=restart,
+        plus_plus=plus_plus,
+    )
+    return rows
+
+
+_init = define(
+    "kmeans_init(Tensor points, SymInt k, Tensor seeds, int restart, bool plus_plus) -> Tensor",
+    cpu=_init_kernel,
+    cuda=_init_kernel,
+    shapes={"points": "B, N, D", "seeds": "B"},
+    check_sizes=lambda points, k, *_: check_problems(points, k),
+    check=lambda points, *_: check_finite("points", points, "row"),
+    fake=lambda points, k, *_: points.new_empty(points.shape[0], k, dtype=torch.int32),
 )
