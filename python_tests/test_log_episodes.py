@@ -521,13 +521,15 @@ def test_probabilities_may_have_other_names_and_exceed_1_for_continuous_actions(
     np.testing.assert_allclose(load(walk() | densities).log_probs, np.log(1.5), rtol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["episodes", "tuple", "batches", "steps", "tuples", "frame", "parquet"])
+@pytest.mark.parametrize("kind", ["episodes", "tuple", "named", "batches", "steps", "tuples", "frame", "parquet"])
 def test_lists_of_dictionaries_and_indexed_frames(kind, tmp_path):
     arrays = STATES | {"terminals": LAST}
     stops = np.cumsum(LENGTHS)
     given = [{key: x[stop - n : stop] for key, x in arrays.items()} for stop, n in zip(stops, LENGTHS, strict=True)]
     if kind == "tuple":
         given = tuple(given)
+    elif kind == "named":
+        given = {f"ep_{i}": episode for i, episode in enumerate(given)}
     elif kind == "batches":  # with numbers of episodes
         given = [only(rows, arrays | {"eps_id": IDS}) for rows in (ROWS < 7, ROWS >= 7)]
     elif kind == "steps":

@@ -283,6 +283,7 @@ WRONG = [
     ),
     ("log.csv", "obs_0,action,reward\n1,2,x\n3,4,x\n", "'reward' must be numbers, .*: number words, .*'x': 0"),
     ("log.json", "[1, 2", "damaged, cut short, or not JSON"),
+    ("log.json", "[1, 2]", "expected an object of arrays, or a list of objects"),
     (
         "log.npz",
         {"observations": np.ones((3, 1)), "actions": np.ones(3), "rewards": np.array([None] * 3)},
@@ -295,6 +296,12 @@ WRONG = [
         "log.pkl",
         pickle.dumps([{"observations": [1], "rewards": [1]}, {"observations": [1]}]),
         "episode 1 has no 'rewards'",
+    ),
+    ("log.pkl", pickle.dumps([{"obs": [[1], [1, 2]], "rewards": [1, 2]}]), "episode 0 has 0 'obs' for 2 'rewards'"),
+    (
+        "log.json",
+        '{"obs": [[1], [1, 2]], "action": [0, 1], "reward": [1, 2]}',
+        "'obs' is no array: .*; pass a list of dict",
     ),
     ("log.txt", "", r"expected a log in a file of \.npy, \.npz, "),
 ]

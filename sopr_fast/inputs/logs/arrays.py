@@ -54,6 +54,11 @@ def shape_of(values: Any) -> tuple[int, ...]:
     return ()
 
 
+def as_arrays(tree: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the leaves of nested mappings as arrays, see `flatten`; sequences of unequal length stay as they are."""
+    return {name: np.asarray(values) if shape_of(values) else values for name, values in flatten(tree).items()}
+
+
 def flatten(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
     """Return the leaves of nested mappings by their paths, such as `observations/position`."""
     leaves: dict[str, Any] = {}

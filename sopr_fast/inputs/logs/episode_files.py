@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import Lazy, flatten, shape_of
+from .arrays import Lazy, as_arrays, flatten, shape_of
 from .keys import ENDS, missing, part_of
 from .tables import join_numbered
 
@@ -25,8 +25,7 @@ def join_dicts(items: Sequence[Mapping[Any, Any]], where: str) -> dict[str, Any]
         if differs := [i for i, part in enumerate(parts) if part.keys() != parts[0].keys()]:
             raise ValueError(f"{where}: step {differs[0]} has other names than step 0")
         return join_numbered({key: np.asarray([part[key] for part in parts]) for key in parts[0]}, where)
-    arrays = [{key: np.asarray(values) for key, values in part.items()} for part in parts]
-    return join_episodes([(f"episode {i}", each) for i, each in enumerate(arrays)], where)
+    return join_episodes([(f"episode {i}", as_arrays(part)) for i, part in enumerate(parts)], where)
 
 
 def join_episodes(episodes: Sequence[tuple[str, Mapping[str, Any]]], where: str) -> dict[str, Any]:
@@ -54,7 +53,7 @@ def join_episodes(episodes: Sequence[tuple[str, Mapping[str, Any]]], where: str)
         if part_of(key) in ENDS and set(shapes) == {()}:
             joined[key] = _flag_last(values, counts)
             continue
-        lengths = [shape[0] if shape else -1 for shape in shapes]
+        lengths = [shape[0] if shape else 0 for shape in shapes]
         longer = part_of(key.split("/")[0]) == "states" and lengths == [count + 1 for count in counts]
         if not longer and lengths != counts:
             if part_of(key) in ("", "episodes"):

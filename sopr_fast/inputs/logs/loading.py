@@ -134,6 +134,8 @@ def load_states(states: StatesLike, *, columns: str | Sequence[str] | None = Non
             f"states must be numbers: {error}; pass transitions as a list of dictionaries of observation, action and "
             "reward"
         ) from error
+    if not np.ndim(values):
+        raise TypeError(f"states must be an array, tensor, data frame or path, got {type(states).__name__}")
     return StoredStates(values)
 
 

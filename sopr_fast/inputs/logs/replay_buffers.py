@@ -11,7 +11,7 @@ import numpy as np
 from ...runtime.pickles import SB3_RECORDS, SPACE_RECORDS, Record, RefusedError, read_pickle
 from ...runtime.warn import warn
 from ..files import check_memory
-from .arrays import flatten, shape_of
+from .arrays import as_arrays, flatten, shape_of
 from .episode_files import is_list_of_dicts, join_dicts
 
 _RECORDS = (*SB3_RECORDS, *SPACE_RECORDS, "torch.device")
@@ -52,7 +52,7 @@ def read_pickled(path: Path) -> dict[str, Any]:
         if isinstance(content, Record):
             return _of_buffer(content, path)
         if isinstance(content, Mapping):
-            return {name: np.asarray(values) for name, values in flatten(content).items()}
+            return as_arrays(content)
         if is_list_of_dicts(content):
             return join_dicts(content, str(path))
     except RefusedError as error:

@@ -17,9 +17,10 @@ from ...runtime.extras import library
 from ...runtime.rows import FileRows
 from ...runtime.text import escaped_errors
 from ..files import check_regular, reading
-from .arrays import Lazy, flatten, opened_later
+from .arrays import Lazy, as_arrays, flatten, opened_later
 from .episode_files import is_list_of_dicts, join_dicts, join_episodes
 from .hdf5 import read_hdf5
+from .keys import part_of
 from .replay_buffers import read_pickled
 from .tables import is_frame, load_csv, load_json, read_frame, read_parquet
 
@@ -32,9 +33,11 @@ def read_json(path: Path) -> dict[str, Any]:
     with reading(path, "a log in JSON"):
         if is_list_of_dicts(content):
             return join_dicts(content, str(path))
+        if not isinstance(content, Mapping):
+            raise ValueError(f"{path}: expected an object of arrays, or a list of objects, found neither")
         if all(isinstance(value, Mapping) and "0" in value for value in content.values()):
             return read_frame(pandas.DataFrame(content), str(path))
-        return {key: np.asarray(values) for key, values in flatten(content).items()}
+        return as_arrays(content)
 
 
 def read_csv(path: Path) -> dict[str, Any]:
@@ -145,7 +148,9 @@ def read_arrays(source: Any) -> tuple[Mapping[str, Any], str]:
     Arrays of files may be read when they are needed. Nested names are joined, such as `observations/position`.
     """
     if isinstance(source, Mapping):
-        return flatten(source), "dataset"
+        if not all(isinstance(x, Mapping) and "rewards" in map(part_of, x) for x in source.values()) or not source:
+            return flatten(source), "dataset"
+        source = [*source.values()]  # an episode by each name
     if _is_list_of_steps(source):
         source = [dict(zip(("state", "action", "reward", "next_state", "done"), step, strict=True)) for step in source]
     if is_list_of_dicts(source):
