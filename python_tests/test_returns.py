@@ -33,7 +33,7 @@ def of(table):
         ("r.csv", "Policy;RETURN\na;1\n007;2\n", {"a": 1, "007": 2}),
         ("r.csv", "policy\tsteps\treturn_mean\n0\t6000\t3\n1\t12000\t4\n", {"0": 3, "1": 4}),
         ("r.csv", ",return,steps\na,1,7\n", {"a": 1}),
-        ("r.csv", 'name,return\r\n"x, y",1\r\n', {"x, y": 1}),
+        ("r.csv", 'name,return\r\n"x, y",1\r\nNA,2\r\n', {"x, y": 1, "NA": 2}),
         ("r.json", '{"a": 1, "b": [1, 3], "c": null}', {"a": 1, "b": 2}),
         ("r.csv", "name,return,\na,1,\nb,,\n", {"a": 1}),
         ("r.csv", "name;return;note\na,b;-1,5;v1.2\nc;2;\n", {"a,b": -1.5, "c": 2}),

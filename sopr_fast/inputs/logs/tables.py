@@ -47,7 +47,7 @@ def load_csv(path: Path, text: Sequence[str] = ()) -> pandas.DataFrame:
         form: dict[str, Any] = {"index_col": False, "skipinitialspace": True, "sep": separator, "encoding": "utf-8-sig"}
         has_commas = separator != "," and any(re.fullmatch(r"[-+]?\d+,\d+(e[-+]?\d+)?", cell) for cell in values)
         form["decimal"] = "," if has_commas else "."
-        form["dtype"] = {name: str for name in names if name.lower() in text}
+        form["converters"] = {name: str.strip for name in names if name.lower() in text}
         if int(pandas.__version__.partition(".")[0]) < 3:  # later versions are exact by default
             form["float_precision"] = "round_trip"
         try:
