@@ -55,9 +55,8 @@ def test_measures_of_groups_are_means_over_groups_of_three_or_more():
     parts = [[i for i, name in enumerate(NAMES) if groups[name] == group] for group in "ab"]
     expected = np.mean([stats.spearmanr(VALUES[p], [says[NAMES[i]] for i in p]).statistic for p in parts])
     assert evaluation.measures("group")["m"]["spearman"][0] == pytest.approx(expected)
-    assert np.isnan(evaluation.measures("group", "pair")["m"]["spearman"][0])
-    with pytest.raises(ValueError, match="no fold 'group' 'c'"):
-        evaluation.measures("group", "c")
+    with pytest.raises(ValueError, match="no folds of kind 'pair'; choose from random, group"):
+        evaluation.measures("pair")
 
 
 def test_the_model_of_select_is_a_method():

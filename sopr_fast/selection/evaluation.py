@@ -63,9 +63,7 @@ class Evaluation:
         """Kinds of folds: "random", and "group" if there are several groups."""
         return list(dict.fromkeys(fold.kind for fold in self.folds))
 
-    def measures(
-        self, kind: str | None = None, fold: str | None = None
-    ) -> dict[str, dict[str, tuple[float, float, float]]]:
+    def measures(self, kind: str | None = None) -> dict[str, dict[str, tuple[float, float, float]]]:
         """Compute every measure of every method.
 
         Values of random folds are measured together, since folds of two policies would show no order. A group is
@@ -74,20 +72,19 @@ class Evaluation:
 
         Args:
             kind: One of `kinds`; None for the first.
-            fold: Name of the group to measure; None for all.
 
         Returns:
             Method -> measure -> mean, lower and upper end of the 90 % interval; NaN where undefined.
 
         Raises:
-            ValueError: There is no such fold.
+            ValueError: There are no such folds.
         """
         return {
             method: {
                 name: (float(mean), float(low), float(high))
                 for name, mean, low, high in zip(MEASURES, replicates[0], *_interval(replicates[1:]), strict=True)
             }
-            for method, replicates in self._replicates(kind, fold).items()
+            for method, replicates in self._replicates(kind).items()
         }
 
     def tied(self, kind: str | None = None) -> list[str]:
@@ -99,18 +96,17 @@ class Evaluation:
             kind: One of `kinds`; None for the first.
         """
         place = MEASURES.index("spearman")
-        found = {method: each[:, place] for method, each in self._replicates(kind, None).items()}
+        found = {method: each[:, place] for method, each in self._replicates(kind).items()}
         order = sorted(found, key=lambda method: -np.nan_to_num(found[method][0], nan=-2))
         best = found[order[0]][1:]
         return [method for method in order if method == order[0] or np.mean(found[method][1:] < best) < 0.95]
 
-    def _replicates(self, kind: str | None, fold: str | None) -> dict[str, np.ndarray]:
+    def _replicates(self, kind: str | None) -> dict[str, np.ndarray]:
         """Return the measures (1 + 200, measures) of every method: of all policies, then of bootstrap samples."""
         kind = self.kinds[0] if kind is None else kind
-        places = [k for k, one in enumerate(self.folds) if one.kind == kind and fold in (None, one.name)]
+        places = [k for k, fold in enumerate(self.folds) if fold.kind == kind]
         if not places:
-            names = ", ".join(f"{one.kind} {one.name!r}" for one in self.folds)
-            raise ValueError(f"no fold {kind!r}{'' if fold is None else f' {fold!r}'}; choose from {names}")
+            raise ValueError(f"no folds of kind {kind!r}; choose from {', '.join(self.kinds)}")
         parts = [places] if kind == "random" else [[k] for k in places]
         random = np.random.default_rng([self.seed, 8])
         tables: dict[str, list[Any]] = {method: [] for method in self.values}
