@@ -30,12 +30,6 @@ EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "100"))
 SECONDS = 5
 MEMORY = 200 << 20
 DOCUMENTED = (ValueError, TypeError, OSError, ImportError, MemoryError)
-ACTOR = {
-    "hidden_0.weight": np.ones((8, 4), np.float32),
-    "hidden_0.bias": np.zeros(8, np.float32),
-    "mean.weight": np.ones((2, 8), np.float32),
-    "mean.bias": np.zeros(2, np.float32),
-}
 STATES = log(64)
 TRANSITIONS = {
     "observations": STATES,
@@ -55,19 +49,11 @@ def evaluate(path):
     FQE(updates=4, hidden=(8,), batch_size=16).estimate(ladder([0.4, 0.8]), TRANSITIONS, checkpoint=path)
 
 
-def write_hdf5(path):
-    h5py = pytest.importorskip("h5py")
-    with h5py.File(path, "w") as file:
-        for name, values in TRANSITIONS.items():
-            file[name] = values
-
-
-def write_episodes(path):
-    """As Minari: a group for each episode."""
+def write_hdf5(path, groups=("",)):
     with pytest.importorskip("h5py").File(path, "w") as file:
-        for i in range(3):
+        for group in groups:
             for name, values in TRANSITIONS.items():
-                file[f"episode_{i}/{name}"] = values
+                file[f"{group}{name}"] = values
 
 
 def write_parquet(path):
@@ -122,10 +108,6 @@ def write_log_csv(path):
     np.savetxt(path, rows, delimiter=",", header=",".join(names), comments="", fmt="%.4g")
 
 
-def write_log_json(path):
-    path.write_text(json.dumps({key: values.tolist() for key, values in TRANSITIONS.items()}))
-
-
 def read_names(path):
     load_returns(path, [f"p{i}" for i in range(20)])
 
@@ -145,8 +127,10 @@ def load_states(path):
 
 SEQUENTIAL = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
 WEIGHTS = SEQUENTIAL.state_dict()
+LAYERS = {f"l{key}": value.numpy() for key, value in WEIGHTS.items()}
 CHECKPOINT = {"model_state_dict": {f"actor.{key}": value for key, value in WEIGHTS.items()}, "iter": 1, "infos": None}
 GUARDED = {"model": "model", "subsets": "set of clustered subsets"}  # what files that people share call their kind
+LISTS = {key: values.tolist() for key, values in TRANSITIONS.items()}
 HASHED = {*GUARDED, "fit checkpoint", "estimator checkpoint"}
 RETURNS = "name,return,return_std,rollouts\n" + "".join(f"p{i},1,2,{i}\n" for i in range(9))
 KINDS = {
@@ -155,7 +139,7 @@ KINDS = {
         sopr_fast.Subsets.load),
     "fit checkpoint": (".safetensors", fit, fit),
     "estimator checkpoint": (".safetensors", evaluate, evaluate),
-    "layers": (".npz", lambda path: np.savez(path, **ACTOR), load_policy),
+    "layers": (".npz", lambda path: np.savez(path, **LAYERS), load_policy),
     "actions": (".npy", lambda path: np.save(path, TRANSITIONS["actions"]), load_policy),
     "state dict": (".pt", lambda path: torch.save(SEQUENTIAL.state_dict(), path), load_policy),
     "old state dict": (".pt", lambda path: torch.save(WEIGHTS, path, _use_new_zipfile_serialization=False),
@@ -173,11 +157,11 @@ KINDS = {
     "log npz": (".npz", lambda path: np.savez(path, **TRANSITIONS), sopr_fast.load_log),
     "log HDF5": (".hdf5", write_hdf5, sopr_fast.load_log),
     "log csv": (".csv", write_log_csv, sopr_fast.load_log),
-    "log JSON": (".json", write_log_json, sopr_fast.load_log),
+    "log JSON": (".json", lambda path: path.write_text(json.dumps(LISTS)), sopr_fast.load_log),
     "log pickle": (".pkl", lambda path: path.write_bytes(pickle.dumps(TRANSITIONS)), sopr_fast.load_log),
     "log of episodes": (".pkl", lambda path: path.write_bytes(pickle.dumps([TRANSITIONS] * 3)), sopr_fast.load_log),
     "replay buffer": (".pkl", write_replay_buffer, sopr_fast.load_log),
-    "log by episodes": (".hdf5", write_episodes, sopr_fast.load_log),
+    "log by episodes": (".hdf5", lambda path: write_hdf5(path, ["episode_0/", "episode_1/"]), sopr_fast.load_log),
     "evaluations": (".npz", lambda path: np.savez(path, timesteps=np.arange(9), results=np.ones((9, 3))),
         read_names),
     "returns json": (".json", lambda path: path.write_text(json.dumps({f"p{i}": [i, i + 1.5] for i in range(20)})),

@@ -229,20 +229,6 @@ def test_recurrent_models_are_refused(tmp_path, trust):
             load(source, trust=trust)
 
 
-def test_a_checkpoint_has_the_statistics_of_its_step(tmp_path, states):
-    env = VecNormalize(DummyVecEnv([Still]), clip_obs=1.5)
-    model = make(sb3.PPO, env)
-    env.reset()
-    for _ in range(50):
-        env.step(env.action_space.sample()[None])
-    model.save(tmp_path / "rl_model_2000_steps.zip")
-    env.save(str(tmp_path / "rl_model_vecnormalize_2000_steps.pkl"))
-    (policy,) = load(tmp_path).values()
-    seen = torch.from_numpy(env.normalize_obs(states.numpy()).astype(np.float32))
-    assert (seen.abs() == 1.5).any()
-    torch.testing.assert_close(policy.act(states), predicted(model, seen), atol=1e-5, rtol=1e-5)
-
-
 @pytest.mark.filterwarnings("ignore")
 def test_a_folder_written_by_callbacks(tmp_path):
     train, evaluation = (VecNormalize(DummyVecEnv([lambda: Still(length=3)]), training=t) for t in (True, False))

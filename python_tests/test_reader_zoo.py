@@ -2,7 +2,6 @@
 
 import pickletools
 import re
-import shutil
 import warnings
 
 import numpy as np
@@ -87,29 +86,6 @@ def test_a_discrete_space_of_another_size_is_refused(tmp_path):
         load(path)
 
 
-@pytest.fixture
-def zoo(tmp_path, normalised):
-    """A run's folder: `Env.zip`, `best_model.zip`, a checkpoint, and statistics in `Env/`."""
-    model = make(sb3.PPO)
-    model.save(tmp_path / "Env.zip")
-    make_old(tmp_path / "Env.zip", "0.17")
-    for name in ("best_model", "rl_model_5000_steps"):
-        shutil.copy(tmp_path / "Env.zip", tmp_path / f"{name}.zip")
-    (tmp_path / "Env").mkdir()
-    save_old_statistics(tmp_path / "Env/vecnormalize.pkl", normalised, "0.17")
-    return tmp_path, model
-
-
-def test_every_model_of_a_run_finds_its_statistics(zoo, states, normalised):
-    folder, model = zoo
-    policies = load(folder)
-    assert list(policies) == ["Env", "best_model", "rl_model_5000_steps"]
-    statistics = str(folder / "Env/vecnormalize.pkl")
-    for name, policy in policies.items():
-        assert_acts_like(policy, model, states, normalised)
-        assert policy.normalisation == statistics and repr(policy) == f"Actor({name!r}, standardised by {statistics!r})"
-
-
 OTHERS = r"states are not standardised, though its folder has {}; copy .* to model_vecnormalize\.pkl next to it"
 RAW = r"trained without VecNormalize, .* not standardised by {} of its folder; copy .* to model_vecnormalize\.pkl next"
 FOLDERS = {  # statistics in the folder of model.zip, how that was trained → whether they standardise, or what is said
@@ -119,7 +95,9 @@ FOLDERS = {  # statistics in the folder of model.zip, how that was trained → w
     "of the folder, older": (["vec_normalize.pkl"], "", True),
     "several": (["A/vecnormalize.pkl", "B/vecnormalize.pkl"], "",
         r"several .*: A/vecn\S*, B/vecn\S*; copy .* to model_v"),
-    "one chosen": (["A/vecnormalize.pkl", "B/vecnormalize.pkl", "model_vecnormalize.pkl"], "", True),
+    "of a folder next to it": (["Env/vecnormalize.pkl"], "", True),
+    "of its step": (["model_vecnormalize_2000_steps.pkl", "vecnormalize.pkl"], "", True),
+    "one chosen": (["model_vecnormalize.pkl", "A/vecnormalize.pkl", "B/vecnormalize.pkl"], "", True),
     "raw": (["A/vecnormalize.pkl"], "raw", False),
     "raw, of the folder": (["vecnormalize.pkl"], "raw", RAW.format("vecnormalize.pkl")),
     "raw, older": (["vec_normalize.pkl"], "raw", RAW.format("vec_normalize.pkl")),
@@ -136,20 +114,22 @@ FOLDERS = {  # statistics in the folder of model.zip, how that was trained → w
 def test_which_statistics_standardise_a_model(tmp_path, states, normalised, files, trained, outcome):
     env = VecNormalize(DummyVecEnv([Still])) if trained == "normalised" else None
     model = make(sb3.A2C, env, **({"n_steps": 8} if trained else {}))
-    (model.learn(16) if trained else model).save(tmp_path / "model.zip")
+    path = tmp_path / ("model_2000_steps.zip" if "steps" in "".join(files) else "model.zip")
+    (model.learn(16) if trained else model).save(path)
     for file in files:
         (tmp_path / file).parent.mkdir(exist_ok=True)
         save_old_statistics(tmp_path / file, normalised, "0.17")
     if isinstance(outcome, str) and outcome.startswith("several"):
         with pytest.raises(ValueError, match=rf"model\.zip: {outcome}"):
-            load(tmp_path / "model.zip")
+            load(path)
         return
     with warnings.catch_warnings(record=True, action="always") as caught:
-        (policy,) = load(tmp_path / "model.zip").values()
+        (policy,) = load(path).values()
     said = [str(warning.message) for warning in caught]
     assert len(said) == isinstance(outcome, str) and all(re.search(rf"model\.zip: .*{outcome}", text) for text in said)
     assert_acts_like(policy, model, states, normalised if outcome is True else None)
-    assert (policy.normalisation is not None) == (outcome is True)
+    assert policy.normalisation == (str(tmp_path / files[0]) if outcome is True else None)
+    assert outcome is not True or repr(policy) == f"Actor({path.stem!r}, standardised by {str(tmp_path / files[0])!r})"
 
 
 def test_statistics_that_leave_observations_alone(tmp_path, states):
