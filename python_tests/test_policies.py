@@ -3,6 +3,7 @@
 import math
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pandas
@@ -64,18 +65,13 @@ class Predictor:
 
 
 class Wrapper:
-    def predict(self, states, **options):
-        return Predictor().predict(states, **options)
+    """Hands options on, as pipelines of scikit-learn do."""
 
-
-class Pipeline:
-    """Hands options on, as scikit-learn does."""
+    def __init__(self, call):
+        self.call = call
 
     def predict(self, states, **options):
-        return self.transform(states, **options)
-
-    def transform(self, states):
-        return linear(states)
+        return self.call(states, **options)
 
 
 class Net(nn.Module):
@@ -97,19 +93,6 @@ class Doubled(nn.Module):
 ROWS = {"dynamic_shapes": ({0: torch.export.Dim("rows", min=2)},)}
 
 
-class Frozen:
-    """A distribution like those of scipy, whose moments are methods."""
-
-    def __init__(self, mean):
-        self._mean = mean
-
-    def mean(self):
-        return self._mean
-
-    def stddev(self):
-        return np.full_like(self._mean, 0.5)
-
-
 def gaussian(s):
     return torch.cat([linear(s), torch.full((len(s), DA), 0.5)], 1)
 
@@ -127,7 +110,7 @@ GAUSSIAN = {
     "ours": lambda s: Gaussian(linear(s), np.full((len(s), DA), 0.5)),
     "one deviation": lambda s: Gaussian(linear(s), np.float32(0.5)),
     "torch": lambda s: dist.Independent(dist.Normal(linear(torch.from_numpy(s)), 0.5), 1),
-    "methods": lambda s: Frozen(linear(s)),
+    "methods, as of TensorFlow": lambda s: SimpleNamespace(mean=lambda: linear(s), stddev=lambda: 0 * linear(s) + 0.5),
 }
 CALLED = {  # policy, expected columns, options
     "numpy": (linear, linear, {}),
@@ -136,8 +119,8 @@ CALLED = {  # policy, expected columns, options
     "list": (lambda s: linear(s).tolist(), linear, {}),
     "tensor": (lambda s: linear(torch.from_numpy(s)).requires_grad_(), linear, {}),
     "predict": (Predictor(), linear, {}),
-    "wrapped predict": (Wrapper(), linear, {}),
-    "pipeline": (Pipeline(), linear, {}),
+    "wrapped predict": (Wrapper(Predictor().predict), linear, {}),
+    "wrapped function": (Wrapper(linear), linear, {}),
     "module": (Net(), linear, {}),
     "float64 module": (Net(torch.float64), linear, {}),
     "frozen program": (torch.jit.freeze(torch.jit.script(Doubled().eval())), linear, {}),

@@ -49,6 +49,7 @@ OLD = {  # algorithm, its options, version of gym, changed names of layers
     # Before version 2, the only layer of a linear policy was not in an `nn.Sequential`.
     "ars linear": (contrib.ARS, LINEAR, "0.21", ONE_LAYER),
     "ars linear, discrete": (contrib.ARS, {**LINEAR, "actions": DISCRETE}, "0.21", ONE_LAYER),
+    "ppo of shared layers": (sb3.PPO, {}, "0.17", (r"mlp_extractor\.policy_net\.0", "mlp_extractor.shared_net.0")),
     # Version 1.0 could give state-dependent exploration a network of its own, unused by the mean action.
     "ppo sde": (sb3.PPO, {"use_sde": True}, "0.17", ("^value_net", "sde_features_extractor.0")),
     "sac sde": (sb3.SAC, {"use_sde": True}, "0.17", ("^critic.qf0.0", "actor.sde_features_extractor.0")),
@@ -77,12 +78,16 @@ def test_names_of_numpy_1(tmp_path, states, normalised):
     assert_acts_like(policy, model, states, normalised)
 
 
-def test_a_discrete_space_of_another_size_is_refused(tmp_path):
+def test_models_that_do_not_fit_themselves(tmp_path):
     model, path = make(sb3.DQN, actions=type(DISCRETE)(4)), tmp_path / "model.zip"
     model.action_space.n = np.int64(7)
     model.save(path)
     make_old(path, "0.17")
     with pytest.raises(ValueError, match="its network has 4 outputs, its action space n=7"):
+        load(path)
+    make(sb3.SAC).save(path)
+    make_old(path, "0.17", rename=lambda key: key.replace("actor.log_std", "actor.gate"))
+    with pytest.raises(ValueError, match=r"no actor that this package reads among .*actor"):
         load(path)
 
 
