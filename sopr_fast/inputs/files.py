@@ -31,8 +31,9 @@ def check_regular(path: Path) -> None:
     """Raise unless `path` is a regular file, or a link to one."""
     try:
         open_regular(path).close()
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+    except (FileNotFoundError, ValueError) as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else error
+        raise type(error)(f"{path}: {reason}") from error
 
 
 def check_memory(where: str | Path, size: int) -> None:
