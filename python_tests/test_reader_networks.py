@@ -268,6 +268,7 @@ WARNED = {
         r"standardised by 'obs' .* clipped to inf"),
 }  # fmt: skip
 SCALING = {  # what lies next to the weights and is not read
+    r"ema\.shadow": {"ema": {"shadow": [torch.ones(3)]}},
     "action_high": {"action_high": torch.ones(3)},
     "min_action": {"min_action": 0.0, "max_action": 1.0},
     "action_multiplier": {"action_multiplier": 2.0},
@@ -327,6 +328,9 @@ REFUSED = {  # … the message, and the options that it advises, which `test_pol
         {**PLAIN, "layers": "0,2,4"}),
     "nothing between": (moved(0, 2, 3), PLAIN,
         "layers 2 and 3 have 0 modules between them, expected one activation", {**PLAIN, "layers": "0,2,3"}),
+    "two networks": ({"encoder.": mlp(DS, 8, 6), "actor.": mlp(6, 8, DA)}, SQUASHED,
+        "encoder.2 and actor.0 are of two networks, and a state dict does not say what is between them",
+        {**SQUASHED, "layers": "encoder.0,encoder.2,actor.0,actor.2"}),
     "something before": (moved(1, 3, 5), PLAIN,
         "its first layer is 1, and a state dict does not say what is before", {**PLAIN, "layers": "1,3,5"}),
     "a name that says otherwise": ({"net.": BODY, "mu.": MU}, {**RELU, "head": "values"},

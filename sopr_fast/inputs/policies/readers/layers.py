@@ -148,10 +148,13 @@ def _place(name: str) -> tuple[str, int, bool]:
 
 
 def _gap(names: list[str]) -> str:
-    """Return what the numbers in an `nn.Sequential` say of modules that are not one activation between two layers."""
+    """Return where there may be other modules than one activation between two layers."""
     before, previous = "", ("\n", 0, False)
+    stems = [_place(name)[0] for name in names]
     for name, place in zip(names, map(_place, names), strict=True):
         stem, number, is_in_sequence = place
+        if previous[0] not in ("\n", stem) and stems.count(stem) > 1:
+            return f"{before} and {name} are of two networks, and a state dict does not say what is between them"
         if is_in_sequence and previous[0] != stem and number > 0:
             return f"its first layer is {name}, and a state dict does not say what is before it"
         if is_in_sequence and previous[0] == stem and (between := number - previous[1] - 1) != 1:

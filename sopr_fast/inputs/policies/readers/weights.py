@@ -272,10 +272,7 @@ def _standardisation(name: str, side: Side, form: table.Form) -> tuple[Standardi
 
 
 def _check_unread(name: str, side: Side, network: Network, statistics: str, widths: tuple[int, int]) -> None:
-    """Refuse arrays of the actor that are no layers of it, and warn of others that may scale states or actions.
-
-    These have such a name, or the width of states or actions.
-    """
+    """Refuse arrays of the actor that are no layers of it; warn of averages, and of what is named or wide as scales."""
     arrays, scaling = [], []
     for key, value in side.items():
         owner, _, last = key.rpartition(".")
@@ -286,9 +283,9 @@ def _check_unread(name: str, side: Side, network: Network, statistics: str, widt
         if is_read or is_statistic or is_spread:
             continue
         is_inside = key.startswith(network.prefix) or (not network.is_chosen and key.endswith((".weight", ".bias")))
-        is_named = any(map(table.SCALING.fullmatch, key.lower().split("."))) and not isinstance(
-            value, bool | str | None
-        )
+        parts = key.lower().split(".")
+        is_average = not network.is_chosen and not {*parts}.isdisjoint(table.AVERAGES)
+        is_named = is_average or (any(map(table.SCALING.fullmatch, parts)) and not isinstance(value, bool | str | None))
         is_wide = _ndim(value) and value.shape[-1] in widths and last not in ("weight", "bias")
         if _ndim(value) and is_inside and not table.SCALING.fullmatch(key.lower()):
             arrays.append(key)
@@ -301,6 +298,6 @@ def _check_unread(name: str, side: Side, network: Network, statistics: str, widt
         )
     if scaling:
         warn(
-            f"policy {name!r}: {list_names(scaling)} next to its layers are not read; if they scale states or actions, "
-            "save the whole policy as ONNX instead"
+            f"policy {name!r}: {list_names(scaling)} next to its layers are not read; if they act, or scale states or "
+            "actions, save the whole policy as ONNX instead"
         )
