@@ -156,6 +156,10 @@ BROKEN = {  # files of a folder → message
         {"x": make_layers() | {"mean.weight": np.zeros((2, DA, HIDDEN))}},
         r"x\.npz: .*layers of one number of stacked",
     ),
+    "other layers": (
+        {"x": {"l1.weight": np.ones((2, 3)), "mu.weight": np.ones((3, 2))}},
+        "say its activation and squash",
+    ),
     "objects": ({"x": make_layers() | {"mean.bias": np.array([None] * DA)}}, r"x\.npz: Object arrays cannot be loaded"),
     "one name": (
         {"a": make_layers((1,)), "a-000": make_layers()},

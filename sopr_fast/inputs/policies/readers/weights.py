@@ -71,7 +71,7 @@ def read_pickled(path: Path, options: Options) -> Sequence[Policy]:
 
 
 def read_npz(path: Path, options: Options) -> Sequence[Policy]:
-    """Read an actor, or a stack of them; by default, layers act by ReLU and the action goes through tanh."""
+    """Read an actor, or a stack of them; layers hidden_0, …, mean act by ReLU and the action goes through tanh."""
     with open_archive(path) as archive:
         names = [name.removesuffix(".npy") for name in archive.namelist()]
         if not any(name.endswith(".weight") for name in names):
@@ -80,8 +80,9 @@ def read_npz(path: Path, options: Options) -> Sequence[Policy]:
     arrays: dict[str, Any] = dict.fromkeys(names)
     for name, content in members.items():
         arrays[name.removesuffix(".npy")] = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
-    options = replace(options, activation=options.activation or "relu", squash=options.squash or "tanh")
     layers = {key: value for key, value in arrays.items() if key.endswith((".weight", ".bias"))}
+    if all(re.match(r"(hidden_\d+|mean|log_std)\.", key) for key in layers):
+        options = replace(options, activation=options.activation or "relu", squash=options.squash or "tanh")
     stacked = [key for key, value in layers.items() if value.ndim > 1 + key.endswith(".weight")]
     if not stacked:
         return _from_weights(path, arrays, options)
@@ -204,19 +205,15 @@ def _log_std(side: Side, network: Network) -> Any:
     """Return the layer or the array of log standard deviations, or None."""
     if network.log_std is not None:
         return layer(side, network.log_std) if "log" in network.log_std.lower() else None
-    found = [key for key in side if table.SPREAD.fullmatch(key) and _ndim(side[key]) in (1, 2)]
-    found = [
-        key for key in found if not key.endswith("std") or f"{key.removesuffix('std')}mean" not in side
-    ]  # of states
-    kind = table.SPREAD.fullmatch(found[0])[1] if len(found) == 1 else "sigma"  # type: ignore[index]
-    if kind == "sigma":
+    found = [match for key in side if (match := table.SPREAD.fullmatch(key)) and _ndim(side[key]) in (1, 2)]
+    found = [match for match in found if f"{match[0].removesuffix('std')}mean" not in side]  # those of states
+    if len(found) != 1 or found[0][1] == "sigma":
         return None
-    if _ndim(side[found[0]]) == 2 and min(np.shape(side[found[0]])) > 1:
-        raise ValueError(
-            f"{found[0]} of state-dependent exploration needs the settings of the model: save the model as .zip"
-        )
-    values = floats(side, found[0]).reshape(-1)
-    return values.clamp_min(1e-6).log() if kind == "std" else values
+    values = floats(side, found[0][0])
+    if values.dim() == 2 and min(values.shape) > 1:
+        raise ValueError(f"{found[0][0]} of state-dependent exploration needs the model's settings: save it as .zip")
+    values = values.reshape(-1)
+    return values.clamp_min(1e-6).log() if found[0][1] == "std" else values
 
 
 def _bounds(side: Side, options: Options, width: int) -> Bounds | None:
