@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
@@ -90,32 +89,7 @@ def _why_no_kernel(device: torch.device) -> str:
         return ""
     if device.type != "cuda":
         return "compute on a CPU or with CUDA"
-    if native._cuda is None:
-        return f"the CUDA module is {native.why_no_cuda}. Or compute on the CPU"
-    return "" if torch.compiler.is_compiling() else _why_no_code(device.index)  # torch.compile cannot trace a cache
-
-
-@functools.cache
-def _why_no_code(index: int | None) -> str:
-    """Return why the CUDA module has no code for a GPU; "" if it has."""
-    if not torch.cuda.is_available():  # fake tensors
-        return ""
-    major, minor = torch.cuda.get_device_capability(index)
-    architectures = native._cuda.architectures.split()
-    if any(_has_code(architecture, 10 * major + minor) for architecture in architectures):
-        return ""
-    return (
-        f"{torch.cuda.get_device_name(index)} has compute capability {major}.{minor}, but the CUDA module was built "
-        f"for {', '.join(architectures)}. Build sopr_fast on this machine, or compute on the CPU"
-    )
-
-
-def _has_code(architecture: str, capability: int) -> bool:
-    """Return whether a GPU runs an architecture's code: machine code of its generation, or PTX of an earlier one."""
-    number, _, kind = architecture.partition("-")
-    if not number.isdigit():  # such as "native": built for the GPUs of this machine
-        return True
-    return int(number) <= capability and (kind != "real" or int(number) // 10 == capability // 10)
+    return "" if native._cuda else f"the CUDA module is {native.why_no_cuda}. Or compute on the CPU"
 
 
 def call_cpu(kernel: str, *, threads: int | None = None, **arguments: Any) -> None:
@@ -132,13 +106,21 @@ def call_cpu(kernel: str, *, threads: int | None = None, **arguments: Any) -> No
 
 @contextlib.contextmanager
 def current_device(device: torch.device) -> Iterator[None]:
-    """Make a GPU the current device, also for the CUDA module; does nothing for a CPU."""
+    """Make a GPU the current device, also for the CUDA module, and refuse one without code; does nothing for a CPU."""
     if device.type != "cuda":
         yield
         return
     with torch.cuda.device(device):
         native._cuda.set_device(torch.cuda.current_device())
-        yield
+        try:
+            yield
+        except RuntimeError as error:
+            if not any(reason in str(error) for reason in ("no kernel image", "invalid device function")):
+                raise
+            raise NotImplementedError(
+                f"{error}: the CUDA module was built for {', '.join(native._cuda.architectures.split())}. Build "
+                "sopr_fast on this machine, or compute on the CPU"
+            ) from error
 
 
 def call(kernel: str, device: torch.device, *, scratch: Callable[[], dict] = dict, **arguments: Any) -> None:

@@ -227,9 +227,10 @@ def _forward_cuda(*arguments: Any) -> Tensor:
     out = fake(*arguments)
     fields = _fields(tensors, options, out=out)
     values = by_position(native._cuda, "segment_encoder", fields)
-    if options.precision == "bf16" and not native._cuda.segment_encoder_uses_tensor_cores(*values):
-        _log.info("segment_encoder: bf16 is computed in fp32, since tensor cores do not take this shape")
-    fields["workspace"] = out.new_empty(native._cuda.segment_encoder_workspace(*values))
+    with current_device(out.device):
+        if options.precision == "bf16" and not native._cuda.segment_encoder_uses_tensor_cores(*values):
+            _log.info("segment_encoder: bf16 is computed in fp32, since tensor cores do not take this shape")
+        fields["workspace"] = out.new_empty(native._cuda.segment_encoder_workspace(*values))
     call("segment_encoder", out.device, **fields)
     return out
 
