@@ -243,19 +243,14 @@ class Ranker:
             raise ValueError("the model gives scores that are not finite: its training failed")
         return scores * self.return_scale + self.return_mean
 
-    def save(self, path: str | os.PathLike, *, subsets: bool = True) -> None:
+    def save(self, path: str | os.PathLike) -> None:
         """Write the model to one safetensors file, whole or not at all; of several processes, only process 0 writes.
-
-        Args:
-            path: File to write.
-            subsets: Write the clustered subsets as well, so that `rank` needs no states.
 
         Raises:
             OSError: The file cannot be written.
         """
         if distributed.current().rank == 0:
-            fields = {name: value for name, value in vars(self).items() if name != "timings"}
-            write_model(path, **fields | {"subsets": self.subsets if subsets else None})
+            write_model(path, **{name: value for name, value in vars(self).items() if name != "timings"})
 
 
 def load(path: str | os.PathLike) -> Ranker:
