@@ -40,18 +40,10 @@ def load_log(
     in logs that have `is_first` too, as RLDS, hold only the last state of an episode.
 
     Args:
-        source: One of
-
-            - path of an HDF5 file (.hdf5, .h5): of D4RL, Minari, robomimic, Tianshou, or d3rlpy's `ReplayBuffer.dump`;
-            - path of an .npz, parquet, CSV or JSON file, or of a folder of .npy files;
-            - path of a pickle (.pkl) of a replay buffer of Stable-Baselines3 or sb3-contrib, of a dict of arrays, or of
-              a list of such dicts, one for each episode; nothing in it is executed;
-            - id, folder or object of a local Minari dataset; dataset of d3rlpy;
-            - dictionary of arrays or tensors, such as d4rl's `qlearning_dataset(env)` returns; or a list or tuple of
-              such dictionaries, one for each episode or step, or of (state, action, reward, next state, done);
-            - data frame;
-            - only states, as `sopr_fast.fit` takes them;
-            - `Transitions`, returned unchanged.
+        source: Path of a file, of a folder of .npy files, or of a Minari dataset, or its id; see the page on files.
+            Dataset of Minari or d3rlpy; data frame; dictionary of arrays or tensors; or a list of such dictionaries,
+            one for each episode or step, or of (state, action, reward, next state, done). Only states, as
+            `sopr_fast.fit` takes them; or `Transitions`, returned unchanged. Nothing in a pickle is executed.
         columns: Part of the log, such as "states", "terminals" or "episodes" → name of its array, or names of the
             arrays that it consists of. Needed if the names are not those of the page on files.
         rows: Most transitions to keep; whole episodes are drawn from a larger log.
@@ -103,12 +95,9 @@ def load_states(states: StatesLike, *, columns: str | Sequence[str] | None = Non
     """Return logged states in the form that drawing reads; of `.npy` and HDF5 files, only drawn rows are read.
 
     Args:
-        states: One of
-
-            - (rows, dim_s) array, tensor, nested sequence or data frame without column names; (rows, 1, dim_s), as
-              replay buffers of one environment have it, counts as (rows, dim_s);
-            - path of an `.npy` file, or anything that `sopr_fast.load_log` reads, of which the states are taken;
-            - `Transitions`.
+        states: (rows, dim_s) array, tensor, nested sequence or data frame without column names; path of an `.npy` file;
+            or anything that `sopr_fast.load_log` returns or reads. (rows, 1, dim_s), as replay buffers of one
+            environment have it, counts as (rows, dim_s).
         columns: Name of the array of states, or names of the columns that they consist of, if they have others.
 
     Raises:
