@@ -18,7 +18,7 @@ import torch
 
 from sopr_fast.inputs.policies import load
 from sopr_fast.runtime import pickles
-from sopr_fast.runtime.pickles import read_pickle
+from sopr_fast.runtime.pickles import SPACE_RECORDS, read_pickle, read_weights
 
 STATED = {"activation": "relu", "squash": "tanh"}
 DEPTH = 60
@@ -62,7 +62,7 @@ BOMBS = {
     "copies by inst": (b"\x80\x02" + TEXT + b"](" + b"(h\x00i_codecs\nencode\n" * 3000 + b"e.", REPEATED),
     "shared arrays": (pickle.dumps([array := np.zeros(10**5)] + [array] * 500), REPEATED),
     "length": (b"\x80\x05\x96" + struct.pack("<Q", 2**40) + b".", "damaged"),
-    "memo": (b"\x80\x04]r\xff\xff\xff\x7f.", "found none"),  # the parser in C would take 32 GiB
+    "memo": (b"\x80\x04]r\xff\xff\xff\x7f.", "leaves out places of its memo"),  # the parser in C would take 32 GiB
     "bytearray": (b"\x80\x02cbuiltins\nbytearray\n\x8a\x08" + struct.pack("<Q", 10**9) + b"\x85R.", "names builtins"),
     "bytes": (b"\x80\x02cbuiltins\nbytes\n\x8a\x08" + struct.pack("<Q", 10**9) + b"\x85R.", "damaged"),
     "tensor without a storage": (
@@ -77,6 +77,78 @@ BOMBS = {
     "a key that takes 2^60 steps to hash": (doubled() + b"}h%cK\x01s." % DEPTH, KEY),
     "keys of one hash": (COLLIDING, KEY),
 }  # fmt: skip
+
+
+def text(value):
+    return b"X" + struct.pack("<I", len(value)) + value
+
+
+def number(value):
+    content = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
+    return b"\x8b" + struct.pack("<i", len(content)) + content
+
+
+NAME = b"X\x01\x00\x00\x000"
+
+
+def tensor(name=NAME, shape=b"(K\x01t"):
+    """The pickle of a tensor, with opcodes for the name of its storage and for its shape."""
+    storage = b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\n" + name + b"X\x03\x00\x00\x00cpuJ\x00\x00\x90\x01tQ"
+    return doubled() + b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + b"K\x00" + shape + b"(K\x01ttR."
+
+
+def equal_hashes(count):
+    """Pairs of numbers of which all hashes are equal: that of a tuple keeps 64 bits of what it multiplies."""
+    result, first = [], 0
+    while len(result) < count:
+        first += 1
+        mixed = (2870177450012600261 + first * 14029467366897019727) % 2**64
+        mixed = (mixed << 31 | mixed >> 33) * 11400714785074694791 % 2**64
+        second = (12345 - mixed) * pow(14029467366897019727, -1, 2**64) % 2**64
+        if second < 2**60:
+            result.append((first, second))
+    return result
+
+
+RECORD = b"ctorch\ndevice\n)\x81"
+POINTER = {"__array_interface__": {"data": (4096, False), "shape": (9,), "typestr": "<f8", "version": 3}}
+NAMED = RECORD + b"}" + text(b"__name__") + b"h%csb" % DEPTH + b"q\xff0(h\xffK\x01o."
+LONG = b"(" + b"N" * 10**6 + b"tq\x000"
+EQUAL = b"".join(number(a) + number(b) + b"\x86N" for a, b in equal_hashes(30_000))
+KIND = "a tensor of another kind"
+HEAD = b"".join(pickle.dumps(value, 2) for value in (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}, {}))
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (doubled() + NAMED, "damaged"),
+        (number(1 << 4_000_000) + b"q\xff0" + tensor(shape=b"(" + b"h\xff" * 10**5 + b"t"), KIND),
+        (LONG + b"ctorch\ndevice\nq\x010" + b"h\x01h\x00R0" * 10**5 + b"N.", "a call of type with tuple"),
+        (LONG + b"ctorch\ndevice\nq\x010" + b"h\x01h\x00}\x920" * 10**5 + b"N.", "names copyreg"),
+        (LONG + b"h\x00Q0" * 10**5 + b"N.", KIND),
+        (text(b"a" * 10**6) + b"q\x000" + text(b"b") + b"q\x010" + b"h\x00h\x01\x930" * 10**5 + b"N.", "repeats|names"),
+        (b"N" + b"".join(b"p%d\n" % (i * (2**61 - 1)) for i in range(1, 60_000)) + b".", "leaves out places"),
+        (b"}(" + EQUAL + b"u.", "too many keys that are not text"),
+        (RECORD + pickle.dumps(POINTER, 2)[2:-1] + b"b.", "attributes of Python's own"),
+        (b"\x82\xef.", "names copyreg"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_pickles_that_take_all_time_or_memory_or_state_of_the_process(content, message):
+    with pytest.raises(ValueError, match=message):
+        read_weights(torch_file(b"\x80\x02" + content))
+
+
+def test_keys_of_storages_are_not_hashed_before_they_are_counted():
+    with pytest.raises(ValueError, match=REPEATED):
+        read_weights(HEAD + doubled() + b"]h%ca." % DEPTH + bytes(64))
+
+
+def test_records_of_many_classes():
+    content = b"".join(b"cgym.spaces\n%x\n0" % i for i in range(10_000)) + b"N."
+    with pytest.raises(ValueError, match=REPEATED):
+        read_pickle(content, records=SPACE_RECORDS)
 
 
 @pytest.mark.parametrize("content, message", BOMBS.values(), ids=BOMBS.keys())
@@ -139,15 +211,6 @@ def npy_of_zeros(count):
     return file.getvalue() + bytes(count)
 
 
-NAME = b"X\x01\x00\x00\x000"
-
-
-def tensor(name=NAME, shape=b"(K\x01t"):
-    """The pickle of a tensor, with opcodes for the name of its storage and for its shape."""
-    storage = b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\n" + name + b"X\x03\x00\x00\x00cpuJ\x00\x00\x90\x01tQ"
-    return doubled() + b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + b"K\x00" + shape + b"(K\x01ttR."
-
-
 @pytest.mark.parametrize("parts", [{"name": b"h%c" % DEPTH}, {"shape": b"J\xff\xff\xff\x7f(K\x01t\x86"}], ids=str)
 def test_tensors_of_odd_parts(tmp_path, parts):
     """Text of a name of 2^60 parts would never end, a size times a tuple would fill the memory."""
@@ -196,6 +259,16 @@ def test_a_size_in_the_directory_does_not_count_if_the_file_is_smaller(tmp_path)
     path.write_bytes(lie)
     with pytest.raises(ValueError, match="its members inflate to 100 MiB"):
         load(path)
+
+
+def test_members_larger_than_the_directory_says(tmp_path, peak):
+    write_members(tmp_path / "p.pt", **COMPRESSED_WEIGHTS)
+    content = (tmp_path / "p.pt").read_bytes()
+    at = content.rindex(b"PK\x01\x02") + 24
+    (tmp_path / "p.pt").write_bytes(content[:at] + struct.pack("<I", 4) + content[at + 4 :])
+    with pytest.raises(ValueError, match=r"p\.pt: "):
+        load(tmp_path / "p.pt", **STATED)
+    assert peak() < ZEROS // 2
 
 
 def test_arrays_larger_than_their_file(tmp_path):

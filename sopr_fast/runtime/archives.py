@@ -42,4 +42,10 @@ def read_members(archive: zipfile.ZipFile, names: list[str]) -> dict[str, bytes]
     compressed = min(sum(member.compress_size for member in members), archive.start_dir)  # the directory lies behind
     if inflated > _RATIO * compressed + _ALLOWANCE:
         raise ValueError(f"its members inflate to {inflated / 2**20:.0f} MiB, far more than they take in the archive")
-    return {name: archive.read(member) for name, member in zip(names, members, strict=True)}
+    return {name: read_member(archive, name) for name in names}
+
+
+def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
+    """Return as many bytes of a member as the directory says: `archive.read` would first inflate all."""
+    with archive.open(name) as stream:
+        return stream.read(archive.getinfo(name).file_size)

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, ClassVar, NamedTuple
 
 import numpy as np
 
-from .archives import open_archive, read_members
+from .archives import open_archive, read_member, read_members
 from .files import opened
 
 SB3_RECORDS = ("stable_baselines3.", "sb3_contrib.")
@@ -44,6 +44,8 @@ _DTYPE = re.compile(r"([<>=|]?)([biufc]\d{1,2}|[SU]\d{1,9}|\?)")
 _REFUSAL = "only arrays, numbers, text and containers of them are read"
 _MOST_STEPS = 10_000_000  # instructions of a pickle, most of which make one small value
 _MOST_DEPTH = 64
+_MOST_ARGUMENTS = 100  # of a call, which copies them
+_MOST_NUMBERS, _MOST_TUPLES = 30_000, 1_000  # keys of a dictionary, whose hashes a file may choose to be equal
 _GROWTH, _ALLOWANCE = 16, 1_000_000  # bytes of values for each byte of the file, and more of them
 
 
@@ -55,13 +57,14 @@ class Record:
     """Stand-in for an object of a library: its attributes, none of its code."""
 
     source = ""
+    _state: ClassVar[Any] = {}  # not yet attributes, which the unpickler or numpy might call
 
     def __init__(self, *arguments: Any):
         pass
 
     def __setstate__(self, state: Any) -> None:
         if isinstance(state, dict):
-            self.__dict__ = state
+            vars(self)["_state"] = state
 
 
 def _is_simple(key: Any) -> bool:
@@ -74,10 +77,21 @@ class _Dict(dict):
     def __setitem__(self, key: Any, value: Any) -> None:
         if not (_is_simple(key) or (type(key) is tuple and len(key) < 10 and all(map(_is_simple, key)))):
             raise RefusedError("its pickle has a key that is neither text nor a number, or too large")
+        if type(key) is not str and len(self) >= (_MOST_NUMBERS if type(key) is int else _MOST_TUPLES):
+            raise RefusedError("its pickle has a dictionary with too many keys that are not text")
         super().__setitem__(key, value)
 
     def __setstate__(self, state: Any) -> None:
         pass
+
+
+class _Memo(dict):
+    """Values by numbers that follow each other, as picklers write them: others could have equal hashes."""
+
+    def __setitem__(self, place: int, value: Any) -> None:
+        if place > len(self) + 1000:
+            raise ValueError("its pickle leaves out places of its memo")
+        super().__setitem__(place, value)
 
 
 class _DType:
@@ -184,29 +198,31 @@ class _Unpickler(pickle._Unpickler):
 
     def load(self) -> Any:
         """Return the value of the next pickle in the stream, as stand-ins."""
-        self.memo: dict[int, Any] = {}
+        self.memo: dict[int, Any] = _Memo()
         return super().load()
 
     def find_class(self, module: str, name: str) -> Any:
         full = f"{module}.{name}"
+        self.count(len(full))
         if full.startswith("numpy.core."):  # numpy 1's name
             full = full.replace("numpy.core.", "numpy._core.", 1)
         if full not in self._names:
             if full not in self._records and not full.startswith(self._prefixes):
                 raise RefusedError(f"its pickle names {module}.{name}; {_REFUSAL}")
+            self.count(2000)  # bytes of a class
             self._names[full] = type("Record", (Record,), {"source": full})
         return self._names[full]
 
     def persistent_load(self, pid: Any) -> _Storage:
         if self._member is None:
             raise RefusedError(f"its pickle refers to something outside it; {_REFUSAL}")
-        _, storage, key, *_ = pid
-        if storage not in _STORAGES.values() or type(key) not in (str, int):
+        is_storage = type(pid) is tuple and len(pid) in (5, 6) and pid[1] in _STORAGES.values()
+        if not is_storage or type(key := pid[2]) is not str:
             raise RefusedError(f"its pickle has a tensor of another kind; {_REFUSAL}")
         if len(pid) == 6 and pid[5] is not None:
             raise RefusedError("its pickle has a view of a storage, as torch wrote before 0.4")
-        dtype, itemsize = storage
-        return self.storages.setdefault(str(key), _Storage(dtype, itemsize, str(key)))
+        dtype, itemsize = pid[1]
+        return self.storages.setdefault(key, _Storage(dtype, itemsize, key))
 
     def _dict(self, items: Any = ()) -> _Dict:
         result = _Dict()
@@ -231,9 +247,13 @@ class _Unpickler(pickle._Unpickler):
         """Call a stand-in; Python's error of other calls would show the whole of their values."""
         arguments = self.stack.pop()  # type: ignore[attr-defined]
         function = self.stack[-1]  # type: ignore[attr-defined]
-        if type(arguments) is not tuple or not callable(function):
+        if type(arguments) is not tuple or len(arguments) > _MOST_ARGUMENTS or not callable(function):
             raise ValueError(f"a call of {type(function).__name__} with {type(arguments).__name__}")
         self.stack[-1] = function(*arguments)  # type: ignore[attr-defined]
+
+    def _newobj(self) -> None:
+        self.stack[-1] = ()  # type: ignore[attr-defined]  # of stand-ins, none uses arguments of __new__
+        self.load_newobj()  # type: ignore[attr-defined]
 
     def _load_dict(self) -> None:
         items = self.pop_mark()  # type: ignore[attr-defined]
@@ -247,8 +267,14 @@ class _Unpickler(pickle._Unpickler):
             pickle.DICT[0]: _load_dict,
             pickle.REDUCE[0]: _reduce,
             pickle.BUILD[0]: _build,
-            pickle.EMPTY_SET[0]: lambda self: self.find_class("builtins", "set"),  # which is refused
+            pickle.NEWOBJ[0]: _newobj,
+            pickle.NEWOBJ_EX[0]: lambda self: self.find_class("copyreg", "__newobj_ex__"),  # which is refused
+            pickle.EMPTY_SET[0]: lambda self: self.find_class("builtins", "set"),
             pickle.FROZENSET[0]: lambda self: self.find_class("builtins", "frozenset"),
+            # Extensions are classes of the process.
+            **dict.fromkeys(
+                (pickle.EXT1[0], pickle.EXT2[0], pickle.EXT4[0]), lambda self: self.find_class("copyreg", "extension")
+            ),
             # The original takes the memory before it reads.
             pickle.BYTEARRAY8[0]: pickle._Unpickler.dispatch[pickle.BINBYTES8[0]],
         }.items()
@@ -273,8 +299,10 @@ class _Unpickler(pickle._Unpickler):
         if kind is _Tensor:
             return self._tensor(*value)
         if isinstance(value, Record):
-            record = kind()
-            vars(record).update(self.plain(vars(value), below))
+            record, attributes = kind(), self.plain(value._state, below)
+            if any(type(name) is not str or name.startswith("__") for name in attributes):  # __array_interface__
+                raise RefusedError(f"its pickle has attributes of Python's own; {_REFUSAL}")
+            vars(record).update(attributes)
             return record
         if isinstance(value, type) and issubclass(value, Record):
             return value
@@ -291,10 +319,12 @@ class _Unpickler(pickle._Unpickler):
         return values.reshape(array.shape, order=array.order).copy("K")  # type: ignore[call-overload]
 
     def _tensor(self, storage: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
-        if not isinstance(storage, _Storage) or self._member is None or any(type(size) is not int for size in shape):
+        is_whole = isinstance(storage, _Storage) and len(shape) == len(strides) <= _MOST_DEPTH
+        if not is_whole or not all(type(n) is int and 0 <= n < 2**62 for n in (offset, *shape, *strides)):
             raise RefusedError(f"its pickle has a tensor of another kind; {_REFUSAL}")
         import torch
 
+        assert self._member is not None
         self.count(math.prod(shape) * storage.itemsize)
         dtype = getattr(torch, storage.dtype)
         if 0 in shape:
@@ -361,7 +391,7 @@ def _from_archive(archive: zipfile.ZipFile, size: int) -> Any:
     def member(storage: _Storage) -> bytes:
         name = f"{root}data/{storage.key}"
         unpickler.count(archive.getinfo(name).file_size)
-        return archive.read(name)
+        return read_member(archive, name)
 
     content = read_members(archive, pickles)[pickles[0]]
     with opened(content) as stream:
@@ -375,9 +405,7 @@ def _from_stream(stream: BinaryIO, size: int) -> Any:
     unpickler = _Unpickler(stream, size, _TORCH_RECORDS, lambda storage: members[storage.key])
     _magic, _version, system, value, keys = (unpickler.load() for _ in range(5))
     _check_order(system["little_endian"] == (sys.byteorder == "little"))
-    for key in keys:
-        if type(key) is not str:
-            raise ValueError("names of storages that are no text")
+    for key in unpickler.plain(keys):
         (count,) = struct.unpack("=q", stream.read(8))
         length = max(count, 0) * unpickler.storages[key].itemsize
         unpickler.count(length)
