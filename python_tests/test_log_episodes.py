@@ -499,7 +499,7 @@ WORDS = np.array(["left", "right"] * 200)
         ({"step": np.array(["NaT"] + ["2020-01-01"] * 399, "M8[D]")}, "'step' is no number or ISO date at row 0"),
         ({"time": np.array(["noon"] * 400)}, "'time' is no number or ISO date at row 0"),
         ({"context/age": np.ones(400)}, "'context' may be the states, and so may named .*'states': 'context'} or"),
-        ({"action": WORDS}, "'action' must be numbers.*number words, actions as the policies do, .*'left': 0"),
+        ({"action": WORDS}, "'action' must be numbers.*number the words, actions as the policies do, .*'left': 0"),
         ({"episode": np.where(np.arange(400) == 3, np.nan, 0)}, "'episode' has no value at row 3"),
         (
             {"episode": np.arange(400) // 2 % 100, "step": np.arange(400) % 2},

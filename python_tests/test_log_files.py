@@ -281,7 +281,7 @@ WRONG = [
         'obs,action,reward\n"[1, 2]",0,1\n"[1]",0,1\n',
         "'obs': lists of equal length expected, got 2 at row 0",
     ),
-    ("log.csv", "obs_0,action,reward\n1,2,x\n3,4,x\n", "'reward' must be numbers, .*: number words, .*'x': 0"),
+    ("log.csv", "obs_0,action,reward\n1,2,x\n3,4,x\n", "'reward' must be numbers, .*: number the words, .*'x': 0"),
     ("log.json", "[1, 2", "damaged, cut short, or not JSON"),
     ("log.json", "[1, 2]", "expected an object of arrays, or a list of objects"),
     (

@@ -151,7 +151,7 @@ class Parts:
         if values.dtype.kind not in "fiub":
             word = next((repr(printable(x, NAME_WIDTH)) for x in values.flat if isinstance(x, str)), "")
             table = f"table[{self.names[part]!r}]"
-            hint = f": number words, actions as the policies do, such as by {table} = {table}.map({{{word}: 0, …}})"
+            hint = f": number the words, actions as the policies do, such as by {table} = {table}.map({{{word}: 0, …}})"
             raise TypeError(f"{self._name(part)} must be numbers, got dtype {values.dtype}{hint if word else ''}")
         return self._counted(part, values)
 
