@@ -18,12 +18,7 @@ class UncertainEstimateWarning(UserWarning):
 
 
 def warn_about(reasons: dict[str, str], text: str) -> None:
-    """Warn about policies or columns, if there are any.
-
-    Args:
-        reasons: Reason for the warning by name of the policy or column.
-        text: Message, with {} in place of the names and reasons.
-    """
+    """Warn about policies or columns, if there are any, with {} of the text replaced by their names and reasons."""
     if reasons:
         listed = join_some([f"{name!r} ({reason})" for name, reason in reasons.items()])
         warn(text.format(listed), UncertainEstimateWarning)

@@ -26,31 +26,22 @@ class TrainingPolicyWarning(UserWarning):
     """A candidate or validation policy was a training policy, so its score is no test of the model."""
 
 
-def warn_of_candidates(
-    names: Sequence[str],
-    distances: np.ndarray | None,
-    distance_limit: float | None,
-    in_training: Sequence[bool] | None,
-) -> None:
-    """Warn of foreign candidates, of those whose distance is unknown, and of those that were in training.
-
-    The arguments are those of a `Ranking`.
-    """
-    if distances is not None and distance_limit is not None:
-        rows = list(zip(names, distances.tolist(), strict=True))
-        if foreign := [f"{name!r} ({distance:.3g})" for name, distance in rows if distance > distance_limit]:
-            warn(
-                f"unlike every known policy: {join_some(foreign)}; scores of candidates farther than "
-                f"{distance_limit:.3g} from the nearest one are extrapolations",
-                ForeignPolicyWarning,
-            )
-        if unknown := [repr(name) for name, distance in rows if math.isnan(distance)]:
-            warn(
-                f"unknown distance to the training policies: {join_some(unknown)}; their scores may be extrapolations. "
-                "Rank arrays of actions on the training log or on the subsets of the model to know their distance",
-                ForeignPolicyWarning,
-            )
-    if known := [repr(name) for name, is_known in zip(names, in_training or (), strict=False) if is_known]:
+def warn_of_candidates(names: Sequence[str], distances: np.ndarray, limit: float, in_training: Sequence[bool]) -> None:
+    """Warn of foreign candidates, of those whose distance is unknown, and of those that were in training."""
+    rows = list(zip(names, distances.tolist(), strict=True))
+    if foreign := [f"{name!r} ({distance:.3g})" for name, distance in rows if distance > limit]:
+        warn(
+            f"unlike every known policy: {join_some(foreign)}; scores of candidates farther than {limit:.3g} from the "
+            "nearest one are extrapolations",
+            ForeignPolicyWarning,
+        )
+    if unknown := [repr(name) for name, distance in rows if math.isnan(distance)]:
+        warn(
+            f"unknown distance to the training policies: {join_some(unknown)}; their scores may be extrapolations. "
+            "Rank arrays of actions on the training log or on the subsets of the model to know their distance",
+            ForeignPolicyWarning,
+        )
+    if known := [repr(name) for name, is_known in zip(names, in_training, strict=True) if is_known]:
         warn(
             "the model was trained on candidates, or on policies that act exactly like them: "
             f"{join_some(known)}. Their scores are no test of the model",
@@ -86,11 +77,8 @@ def _width(states: Tensor) -> Tensor:
 def warn_of_scores(names: Sequence[str], scores: np.ndarray, distances: np.ndarray, usual: float) -> None:
     """Warn of candidates that act differently, but whose scores (P, S) are equal, or nearly the same for all.
 
-    Args:
-        names: (P,) names of the candidates.
-        scores: (P, S) scores.
-        distances: (P, M) action distances to the training policies; rows with NaN are passed over.
-        usual: Difference of the largest and the smallest score of a training policy.
+    They act differently if their distances (P, M) to the training policies differ; NaN are passed over. Scores of
+    training policies differ by at most `usual`.
     """
     acting: dict[bytes, dict[bytes, str]] = {}
     for name, own, distance in zip(names, scores, distances, strict=True):

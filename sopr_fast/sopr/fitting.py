@@ -232,12 +232,9 @@ def _with_preferences(policies: Any, returns: Any, preferences: Any, config: Con
 def with_known_returns(
     kind: str, policies: Any, returns: Any, config: Config, standard: Objective | None = None
 ) -> KnownPolicies:
-    """Return the "training" or "validation" policies that have a return, see `sopr_fast.fit`.
+    """Return the policies of a kind, "training" or "validation", that have a return, see `sopr_fast.fit`.
 
-    Args:
-        kind: Which of the two, for messages.
-        policies: See there, as `returns` and `config`.
-        standard: Objective whose mean and scale standardise the returns; by default they are those of the returns.
+    The mean and the scale of another objective standardise the returns, by default their own.
     """
     known, table = with_returns(load_policies(policies), returns)
     _check_count(kind, known)

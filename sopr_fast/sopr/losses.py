@@ -143,15 +143,8 @@ def mean_squared_error(scores: Tensor, returns: Tensor) -> Tensor:
 def check_preferences(preferences: Any, names: list[str]) -> Tensor:
     """Return labels of all pairs, (M, M), with the unknown half of a pair filled in from the known one.
 
-    Args:
-        preferences: (M, M) of 0, 0.5, 1, or NaN or masked (unknown). A pandas frame is read by policy names, if it has
-            any.
-        names: (M,) names of the policies.
-
-    Raises:
-        TypeError: Preferences are not numbers.
-        ValueError: The shape or a value is wrong, a frame lacks a policy or has another index, the two directions of a
-            pair contradict each other, or no pair has a better policy.
+    See `sopr_fast.fit` for the preferences; masked ones are unknown, too. They must not contradict each other, and one
+    policy must be better than another.
     """
     if hasattr(preferences, "index") and hasattr(preferences, "columns"):
         for kind, labels in {"row": preferences.index, "column": preferences.columns}.items():

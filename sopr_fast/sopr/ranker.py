@@ -154,20 +154,21 @@ class Ranker:
             and isinstance(log, StoredStates)
             and log.has_rows(training.source.numpy(), training.states.numpy())
         )
-        has_distance = ~is_array | on_training_log
+        has_distance, limit = ~is_array | on_training_log, training.distance_limit
         with timings.stage("policies"):
             columns, sampled = self._act(
                 policies[group.part(len(policies))], drawn, log_is_known=bool(has_distance.all())
             )
             to_training, is_copy = map(group.gather, compare(sampled, training.columns))
             distances = np.where(has_distance[:, None], to_training.numpy(), np.nan)
+            nearest, in_training = distances.min(1), (is_copy.numpy() & has_distance).tolist()
         scores = self._score(columns, drawn, timings)
         ranking = Ranking.from_subsets(
             names,
             scores,
-            distances=distances.min(1),
-            distance_limit=training.distance_limit,
-            in_training=(is_copy.numpy() & has_distance).tolist(),
+            distances=nearest,
+            distance_limit=limit,
+            in_training=in_training,
             timings=dict(timings),
             training=Training(
                 names=training.names,
@@ -186,7 +187,7 @@ class Ranker:
         if states is not None:
             warn_of_states(drawn.states, training.states)
         warn_of_scores(names, scores, distances, float(np.ptp(training.scores.numpy())))
-        warn_of_candidates(ranking.names, ranking.distances, ranking.distance_limit, ranking.in_training)
+        warn_of_candidates(names, nearest, limit, in_training)
         return ranking
 
     def _draw(self, states: Any, subsets: int | None, seed: int) -> tuple[Drawing | Subsets, StoredStates | Subsets]:

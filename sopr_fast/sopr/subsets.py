@@ -209,13 +209,10 @@ def read_states(states: StatesLike) -> StoredStates | Subsets:
 
 @dataclass(frozen=True)
 class Drawing:
-    """Subsets drawn but not yet clustered.
+    """Subsets drawn but not yet clustered; see `Subsets`.
 
     Attributes:
-        states: (U, dim_s) float32 distinct states.
-        source: (U,) int64 their rows in the user's data, ascending.
         rows: (S, N) int32 indices into `states`, in the order drawn.
-        states_count: Rows of the user's data.
         cluster_seeds: (S,) int64 seeds of the clustering.
     """
 

@@ -72,12 +72,6 @@ def train(
     of one group share the policies and end with the same bits, whatever their number; process 0 writes. A collapsed run
     starts afresh with a lower learning rate, at most twice. On a GPU, where a copy of the state would wait for it, an
     interrupted run resumes from the last state written, at most ten seconds earlier.
-
-    Raises:
-        KeyboardInterrupt: Training was interrupted; the checkpoint has been written.
-
-    Warns:
-        CollapsedTrainingWarning: All policies have equal scores.
     """
     checkpoint = checkpoint or Checkpoint()
     trainer = _Trainer(subsets, examples, validation, config, seed)
