@@ -12,29 +12,16 @@ from sopr_fast.runtime.limits import cpu_limit, free_memory
 GROUP = "sys/fs/cgroup/"
 MEMORY = 4_096_000
 TWO_CORES = {"cpu.max": "150000 100000\n"}
+USED = {"memory.max": "3000\n", "memory.current": "1000\n"}
+NESTED = {"a/b/cpu.max": "800000 100000\n", "a/cpu.max": "30 10\n", "a/b/memory.max": "9\n", "memory.max": "8\n"}
 CASES = {  # files of the groups, by name in the mount → CPUs and bytes
     "no files": ("0::/", {}, None, MEMORY),
     "no limits": ("0::/", {"cpu.max": "max 100000\n", "memory.max": "max\n"}, None, MEMORY),
     "garbage": ("garbage\n0::/", {"cpu.max": "garbage", "memory.max": "garbage"}, None, MEMORY),
-    "limits": ("0::/", {**TWO_CORES, "memory.max": "3000\n", "memory.current": "1000\n"}, 2, 2000),
+    "limits": ("0::/", TWO_CORES | USED, 2, 2000),
     "more is used": ("0::/", {"memory.max": "3000\n", "memory.current": "5000\n"}, None, 0),
-    "cached": (
-        "0::/",
-        {"memory.max": "3000\n", "memory.current": "1000\n", "memory.stat": "anon 100\ninactive_file 400\n"},
-        None,
-        2400,
-    ),
-    "ancestors": (
-        "0::/a/b",
-        {
-            "a/b/cpu.max": "800000 100000\n",
-            "a/cpu.max": "300000 100000\n",
-            "a/b/memory.max": "9\n",
-            "memory.max": "8\n",
-        },
-        3,
-        8,
-    ),
+    "cached": ("0::/", USED | {"memory.stat": "anon 100\ninactive_file 400\n"}, None, 2400),
+    "ancestors": ("0::/a/b", NESTED, 3, 8),
     "outside": ("0::/../other", {"../other/cpu.max": "1 1\n", "memory.max": "3000\n"}, None, 3000),
     "version 1": ("3:cpu:/box\n1:memory:/box", TWO_CORES, None, MEMORY),
 }

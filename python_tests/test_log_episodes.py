@@ -186,38 +186,18 @@ QUESTIONED = [
     (only(np.random.default_rng(1).permutation(1580), long_log()), {}, "states are as far from those of the next rows"),
     (long_log(terminals=LONG_ENDS), {}, "'terminals' mark all 40 rows of 'timeouts' too, as 'dones' do"),
     (padded(), {}, "rows, such as row 6., are 0 in everything, as where episodes are"),
-    (
-        only(np.arange(1580) % 9 != 4, long_log(**NUMBERED)),
-        {},
-        "steps are missing, such as after 'step' 3, which 5",
-    ),
+    (only(np.arange(1580) % 9 != 4, long_log(**NUMBERED)), {}, "steps are missing, such as after 'step' 3, which 5"),
     (long_log(ep_len=LONG), {}, "ep_len: lengths or bounds of episodes are not read: add"),
     (long_log() | {"timeouts": NEVER_LONG, "terminals": HALF}, {}, "states jump after 13 rows, such as row 85, as far"),
     (ended_at_79(), {}, "ends by 'terminals' are taken as terminals; if a time limit cut"),
-    (
-        STATES | {"episode": ROWS // 9, "done": LAST},
-        {},
-        "'done' marks 3 rows, such as row 4, inside of episodes",
-    ),
+    (STATES | {"episode": ROWS // 9, "done": LAST}, {}, "'done' marks 3 rows, such as row 4, inside of episodes"),
     (STATES | {"done": FIRST}, {}, "'done' marks the first row and not the last: if .*'first': 'done'}"),
     (STATES | {"done": NEVER}, {}, "neither next states nor timeouts show where a time limit cut"),
     (STATES | {"terminals": NEVER, "truncated": NEVER}, {}, "neither next states nor timeouts show"),
-    (
-        walk() | {"terminals": FELL, "rewards": 1.5 * (STEPS > 0)},
-        {},
-        "'rewards' are 0 in the first row of each",
-    ),
+    (walk() | {"terminals": FELL, "rewards": 1.5 * (STEPS > 0)}, {}, "'rewards' are 0 in the first row of each"),
     (STATES | {"timeouts": LAST}, {"max_episode_steps": 2}, "max_episode_steps=2 cuts episodes, .* has 6 steps"),
-    (
-        STATES | {"episode": IDS, "step": STEPS},
-        {"max_episode_steps": 2},
-        "max_episode_steps=2 cuts episodes, .* 6 s",
-    ),
-    (
-        only(SHUFFLED, STATES | {"t": STEPS}),
-        {},
-        "'t' does not count steps up from its smallest, so that rows",
-    ),
+    (STATES | {"episode": IDS, "step": STEPS}, {"max_episode_steps": 2}, "max_episode_steps=2 cuts episodes, .* 6 s"),
+    (only(SHUFFLED, STATES | {"t": STEPS}), {}, "'t' does not count steps up from its smallest, so that rows"),
     (unfilled(12), {}, "12 rows, such as row 388, are the same row, to the end, as where episodes"),
     (unfilled(120), {}, "120 rows, such as row 280, are the same row, to the end, as where"),
     (walk() | {"terminals": FELL, "episode": IDS % 3}, {}, r"rows of an episode \('episode'\) do not lie together"),
@@ -281,10 +261,7 @@ COLUMNS |= {f"next_obs_{i}": walk()["next_observations"][:, i] for i in range(2)
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (
-            {"obs_1": "obs_2"},
-            r"the columns obs_0, obs_2 leave some out: add these, or .* columns={'states': \['obs_0'",
-        ),
+        ({"obs_1": "obs_2"}, r"the columns obs_0, obs_2 leave some out: add these, or .* columns={'states': \['obs_0'"),
         ({"obs_0": "obs[3]", "obs_1": "obs[4]"}, r"the columns obs\[3\], obs\[4\] leave some out"),
         ({"next_obs_1": "next_obs_2"}, "the columns next_obs_0, next_obs_2 leave some out: .*={'next_states': "),
         ({"obs_0": "obs"}, r"there are 'obs' and 'obs_1'; name those of the states by columns={'states': \['obs_1'\]}"),
@@ -486,10 +463,7 @@ WORDS = np.array(["left", "right"] * 200)
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        (
-            {"log_probs": np.full(400, 0.3)},
-            "'log_probs' of discrete actions must be at most 0, got 0.3 at row 0",
-        ),
+        ({"log_probs": np.full(400, 0.3)}, "'log_probs' of discrete actions must be at most 0, got 0.3 at row 0"),
         ({"pscore": np.full(400, 1.5)}, "'pscore' must be from above 0 to 1, got 1.5 at row 0"),
         ({"pscore": np.zeros(400)}, "'pscore' must be from above 0 to 1, got 0 at row 0"),
         ({"pscore": np.full(400, 0.5), "log_probs": np.full(400, -3.0)}, "'pscore' and 'log_probs' disagree"),

@@ -66,11 +66,7 @@ def test_records_and_parquet_hold_standard_errors(tmp_path):
         ("r.csv", "", "its first line must name the columns"),
         ("r.csv", "policy,score\na,1\n", "expected columns name and return in the first row, found policy, score"),
         ("r.csv", "a,1\nb,2\n", "expected columns name and return in the first row, found a, 1"),
-        (
-            "environment.csv",
-            "1,1000,12.5\n2,2000,14\n",
-            "its first line must name the columns, each once; it is '1,",
-        ),
+        ("environment.csv", "1,1000,12.5\n2,2000,14\n", "its first line must name the columns, each once; it is '1,"),
         ("r.csv", "name,return\na,1\nb,high\n", "the return of policy 'b' is 'high', expected a finite number"),
         ("r.csv", "name;return\na;1,5\nb;1.5\n", "the return of policy 'a' is '1,5', expected a finite number"),
         ("r.csv", "name;return\na;1.234,5\n", "the return of policy 'a' is '1.234,5', expected a finite"),
@@ -288,12 +284,7 @@ def test_a_policy_gets_the_evaluation_of_its_own_step_or_none(tmp_path, stems, e
 @pytest.mark.parametrize(
     ("place", "source", "names", "message"),
     [
-        (
-            "a",
-            "a/evaluations.npz",
-            ["a/model_1000", "b/model_1000"],
-            "of 'a/model_1000' and of 'b/model_1000': pass",
-        ),
+        ("a", "a/evaluations.npz", ["a/model_1000", "b/model_1000"], "of 'a/model_1000' and of 'b/model_1000': pass"),
         ("a", "a", ["a/model_1000", "b/model_1000"], "that of 'a/model_1000' and of 'b/model_1000': pass the folder"),
         ("runs/ppo_1", ".", NAMES, "its returns lie in runs/ppo_1, and no policy does; pass the folder to which their"),
         ("a", "none", NAMES, r"none: no returns: expected evaluations\.npz of runs"),

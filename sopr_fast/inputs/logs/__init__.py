@@ -4,11 +4,4 @@ from .loading import describe, load_log, load_states, load_transitions
 from .stored import StoredStates
 from .transitions import Transitions
 
-__all__ = [
-    "StoredStates",
-    "Transitions",
-    "describe",
-    "load_log",
-    "load_states",
-    "load_transitions",
-]
+__all__ = ["StoredStates", "Transitions", "describe", "load_log", "load_states", "load_transitions"]
