@@ -1,13 +1,11 @@
 """Forks, signals and the end of the process while kernels run."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX processes")
 TIMEOUT = 120  # seconds, far more than any of these scripts needs
 
 

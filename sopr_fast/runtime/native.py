@@ -106,8 +106,7 @@ def _before_exit() -> None:
 
 
 atexit.register(_before_exit)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def build_info() -> dict[str, Any]:

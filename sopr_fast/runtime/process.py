@@ -27,6 +27,5 @@ def fork_safe_lock() -> threading.RLock:
     Hold it briefly, and take no other lock meanwhile.
     """
     lock = threading.RLock()
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=lock.acquire, after_in_child=lock.release, after_in_parent=lock.release)
+    os.register_at_fork(before=lock.acquire, after_in_child=lock.release, after_in_parent=lock.release)
     return lock

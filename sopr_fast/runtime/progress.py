@@ -70,8 +70,7 @@ def _renew_lock() -> None:
 
 
 _renew_lock()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 class _ProgressLog:
