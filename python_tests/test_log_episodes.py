@@ -524,7 +524,9 @@ def test_lists_of_dictionaries_and_indexed_frames(kind, tmp_path):
     assert np.diff(log.episodes).tolist() == list(LENGTHS)
 
 
-@pytest.mark.parametrize("fields", [{"size": COUNT}, {"_size": COUNT, "ptr": COUNT}, {"pos": COUNT, "full": False}])
+@pytest.mark.parametrize(
+    "fields", [{"size": COUNT, "pos": np.inf}, {"_size": COUNT, "ptr": COUNT}, {"pos": COUNT, "full": False}]
+)
 def test_unfilled_rows_of_a_buffer_are_left_out(fields, tmp_path):
     arrays = {key: np.concatenate([x, np.zeros((42, *x.shape[1:]))]) for key, x in (walk() | {"done": FELL}).items()}
     np.savez(tmp_path / "buffer.npz", **arrays, **fields)

@@ -270,6 +270,8 @@ def test_episodes_of_minari_that_do_not_fit(change, message):
 UNEQUAL = [{"observations": np.zeros((n, 1)), "actions": np.zeros((n, 1)), "rewards": np.zeros(4)} for n in (3, 5)]
 OBJECTS = {"observations": np.ones((3, 1)), "actions": np.ones(3), "rewards": np.array([None] * 3)}
 RAGGED = {"obs": [[1], [1, 2]], "action": [0, 1], "reward": [1, 2]}
+NOTHING = dict.fromkeys(("observations", "actions", "rewards", "dones", "pos"))
+BUFFER = b"cstable_baselines3.common.buffers\nReplayBuffer\n)\x81" + pickle.dumps(NOTHING, 2)[2:-1] + b"b."
 WRONG = [
     ("log.csv", "1,2\n3,4\n", "its first line must name the columns"),
     ("log.csv", "obs,obs\n1,2\n", "its first line must name the columns, each once"),
@@ -286,6 +288,8 @@ WRONG = [
     ("log.npz", OBJECTS, "'rewards' holds Python objects, stored as a pickle: if you trust the file, pass dict"),
     ("log.pkl", pickle.dumps({"observations": print}), "its pickle names builtins.print; .* load it yourself"),
     ("log.pkl", pickle.dumps(3), "expected a replay buffer or a dict of arrays, found a int"),
+    ("log.pkl", pickle.dumps({"k" * 10**5: {str(i): 0 for i in range(10**5)}}), "name is longer than 400 characters"),
+    ("log.pkl", BUFFER, "ReplayBuffer without observations, actions, rewards, dones, pos"),
     ("log.pkl", pickle.dumps(UNEQUAL), "episode 0 has 3 'observations' for 4 'rewards', expected as many or 5"),
     ("log.pkl", pickle.dumps([RAGGED]), "episode 0 has 0 'obs' for 2 'reward'"),
     ("log.pkl", pickle.dumps([{"obs": [1], "rewards": [1]}, {"obs": [1]}]), "episode 1 has no 'rewards'"),

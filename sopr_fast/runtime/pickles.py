@@ -314,6 +314,8 @@ class _Unpickler(pickle._Unpickler):
         self.count(len(array.data))
         data = array.data.encode("latin1") if isinstance(array.data, str) else array.data
         values = np.frombuffer(data, array.dtype.numpy())
+        if values.dtype.kind == "U" and (np.frombuffer(data, f"{array.dtype.order}u4") > sys.maxunicode).any():
+            raise ValueError("text that is not of characters")
         if array.shape is None:
             return values.reshape(())[()]
         return values.reshape(array.shape, order=array.order).copy("K")  # type: ignore[call-overload]

@@ -14,6 +14,7 @@ from ...runtime.warn import warn
 _FEWEST_ROWS = 32
 _FEWEST_LAST = 10  # equal rows at the end
 _SAMPLED_ROWS = 4096
+_LONGEST_NAME = 400
 _COARSE = 100  # distances between float32 numbers
 
 
@@ -64,6 +65,8 @@ def flatten(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
     leaves: dict[str, Any] = {}
     for key, value in tree.items():
         name = f"{prefix}{key}"
+        if len(name) > _LONGEST_NAME:  # names that repeat it could fill the memory
+            raise ValueError(f"an array whose name is longer than {_LONGEST_NAME} characters")
         leaves |= flatten(value, f"{name}/") if isinstance(value, Mapping) else {name: value}
     return leaves
 

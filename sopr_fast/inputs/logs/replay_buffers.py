@@ -28,7 +28,9 @@ def filled_rows(arrays: Mapping[str, Any], count: int) -> np.ndarray | None:
     for name, values in arrays.items():
         last = str(name).rpartition("/")[2]
         if last in (*_SIZES, *_PLACES, "full") and shape_of(values) in ((), (1,)):
-            fields[last] = int(np.asarray(values).reshape(()))
+            number = np.asarray(values)
+            if number.dtype.kind in "biuf" and np.isfinite(number).all():
+                fields[last] = int(number.reshape(()))
     place = next((fields[name] for name in _PLACES if name in fields), None)
     size = next((fields[name] for name in _SIZES if name in fields), None)
     if size is None and place is not None and "full" in fields:
@@ -58,7 +60,7 @@ def read_pickled(path: Path) -> dict[str, Any]:
     except RefusedError as error:
         reason = str(error).removeprefix(f"{path}: ")
         raise ValueError(f"{path}: {reason}; load it yourself if you trust it, and pass the object") from error
-    except (AttributeError, TypeError, ValueError, IndexError) as error:
+    except (AttributeError, TypeError, ValueError, IndexError, OverflowError) as error:
         raise ValueError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from error
     raise ValueError(f"{path}: expected a replay buffer or a dict of arrays, found a {type(content).__name__}")
 
@@ -66,7 +68,7 @@ def read_pickled(path: Path) -> dict[str, Any]:
 def _of_buffer(buffer: Record, path: Path) -> dict[str, Any]:
     """Return the filled rows of a `ReplayBuffer`, oldest first."""
     content = vars(buffer)
-    if missing := [key for key in ("observations", "actions", "rewards", "dones", "pos") if key not in content]:
+    if missing := [key for key in ("observations", "actions", "rewards", "dones", "pos") if content.get(key) is None]:
         raise ValueError(f"a {buffer.source} without {', '.join(missing)}, not a replay buffer of Stable-Baselines3")
     stored = flatten({key: content[key] for key in _ARRAYS if content.get(key) is not None})
     arrays = {key: np.asarray(values) for key, values in stored.items()}

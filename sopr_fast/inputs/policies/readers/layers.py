@@ -17,6 +17,7 @@ from ..actor import Layer
 from . import names as table
 
 Arrays = Mapping[str, Any]  # tensors, or values that numpy.asarray accepts
+_MOST_ARRAYS, _LONGEST_NAME = 10_000, 400  # a file that repeats long names in long ones would fill the memory
 _ASK = "name the actor's key with actor=… (--actor …), or its layers in order with layers=… (--layers …)"
 
 
@@ -53,6 +54,8 @@ def flatten(content: Any) -> dict[str, Any]:
                     add(f"{prefix}{key}.".replace("/", "."), item)
         elif prefix:
             result[prefix[:-1]] = value
+        if len(prefix) > _LONGEST_NAME or len(result) > _MOST_ARRAYS:
+            raise ValueError(f"more than {_MOST_ARRAYS:,} values, or one whose name is longer than {_LONGEST_NAME}")
 
     if isinstance(content, tuple | list) and content and isinstance(first := fields(content[0]), Mapping):
         for item in map(fields, content[1:]):
