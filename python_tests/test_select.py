@@ -9,8 +9,10 @@ from selection_problems import Scripted, gains, log, true_values
 
 import sopr_fast
 from sopr_fast.estimators import BehaviourQ
+from sopr_fast.estimators.gaussian_process_posterior import Posterior
 from sopr_fast.selection import select
 from sopr_fast.selection.compared import possible_returns
+from sopr_fast.selection.decisions import best_to_measure, draw_returns
 from sopr_fast.selection.verdict import _likelier, numbers
 
 KNOWN, CANDIDATES = gains(12), gains(4, first=20)
@@ -65,10 +67,19 @@ def test_a_likelier_best_policy_that_is_not_deployed_is_explained(mean, rankable
     means, deviations = np.full(count, -100.0), np.full(count, 1e-3)
     means[-1], means[:2], deviations[:2] = 0, mean, 5.0  # two uncertain policies: one of them is likely to be better
     deviations[1] = 4.0
-    posterior = replace(selection.posterior, mean=means, covariance=np.diag(deviations**2))
+    limits = (-np.inf, np.inf)
+    posterior = replace(selection.posterior, mean=means, covariance=np.diag(deviations**2), limits=limits)
     marks = np.append(rankable, np.ones(count - 1, bool))
     said = _likelier(replace(selection._standing, posterior=posterior, rankable=marks), count - 1)
     assert said.startswith(f". {selection.names[0]} is likelier to be the best (0.") and said.endswith(f", but {why}")
+
+
+@pytest.mark.parametrize(("most", "first"), [(np.inf, 0), (40, 1)])
+def test_what_is_measured_first_gains_most_among_possible_returns(most, first):
+    mean, deviation = np.array([22.0, 37.4]), np.array([15.0, 1.5])
+    posterior = Posterior(mean, np.diag(deviation**2), 1.0, np.full((2, 2), np.nan), (-np.inf, most))
+    assert best_to_measure(posterior, np.arange(2), 38.0, 1, 0) == [first]
+    assert draw_returns(posterior, np.arange(2), 0).max() <= most
 
 
 def test_numbers_have_no_digits_below_a_thousandth_of_their_range():

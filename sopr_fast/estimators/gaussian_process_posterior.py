@@ -17,7 +17,7 @@ known, the values are believed, and c is 0 ± 1/2.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -40,21 +40,19 @@ class Posterior:
         covariance: (P, P) covariance of the returns.
         unit: Spread of the returns and values, from which the priors take their unit.
         left_out: (2, P) expectation and standard deviation of each known return without itself; NaN for candidates.
+        limits: Least and largest possible return, to which draws are clipped.
     """
 
     mean: np.ndarray
     covariance: np.ndarray
     unit: float
     left_out: np.ndarray
+    limits: tuple[float, float] = (-np.inf, np.inf)
 
     @property
     def deviation(self) -> np.ndarray:
         """(P,) standard deviations of the returns."""
         return np.sqrt(np.diagonal(self.covariance))
-
-    def widened(self, covariance: np.ndarray) -> Posterior:
-        """Return the posterior with independent errors (P, P) added."""
-        return replace(self, covariance=self.covariance + covariance)
 
 
 def fit(distances: np.ndarray, returns: np.ndarray, errors: np.ndarray, values: np.ndarray | None = None) -> Posterior:

@@ -10,13 +10,13 @@ _DRAWS = 4096
 
 
 def draw_returns(posterior: Posterior, policies: np.ndarray, seed: int) -> np.ndarray:
-    """Draw joint returns (draws, Q) of some policies, equal whatever their order and the unit of the returns."""
+    """Draw possible joint returns (draws, Q) of some policies, equal whatever their order and the unit of returns."""
     mean, covariance = posterior.mean[policies], posterior.covariance[np.ix_(policies, policies)]
     values, vectors = np.linalg.eigh(covariance)
     root = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T  # the only symmetric root, unlike the eigenvectors
     noise = np.random.default_rng([seed, 9]).standard_normal((_DRAWS, len(policies)))
     places = np.argsort(np.argsort(-mean, kind="stable"))
-    return mean + noise[:, places] @ root
+    return (mean + noise[:, places] @ root).clip(*posterior.limits)
 
 
 def probability_best(posterior: Posterior, seed: int) -> np.ndarray:

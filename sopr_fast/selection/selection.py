@@ -80,13 +80,14 @@ class Selection:
 
     @cached_property
     def posterior(self) -> Posterior:
-        """Joint distribution of the returns, before they are limited to what is possible."""
+        """Joint distribution of the returns; mean and covariance are those without limits."""
         known = np.flatnonzero(self.known)
         values = None if self.values is None else self.values.clip(*self.bounds)
-        posterior = fit(self.distances, self.returns, self.return_errors, values)
+        posterior = replace(fit(self.distances, self.returns, self.return_errors, values), limits=self._limits)
         if self.outside is None:
             return posterior
-        return posterior.widened(extrapolation(self.distances, known, self.outside, posterior.unit))
+        errors = extrapolation(self.distances, known, self.outside, posterior.unit)
+        return replace(posterior, covariance=posterior.covariance + errors)
 
     @cached_property
     def _limits(self) -> tuple[float, float]:

@@ -92,7 +92,7 @@ class Standing:
     def loss(self) -> np.ndarray:
         """(P,) how much of the highest return each policy is expected to miss."""
         draws = draw_returns(self.posterior, np.arange(len(self.names)), self.seed)
-        return draws.max(1).mean() - self.posterior.mean
+        return draws.max(1).mean() - draws.mean(0)
 
     @property
     def settled(self) -> int | None:
