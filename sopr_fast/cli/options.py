@@ -181,10 +181,12 @@ def check_outputs(options: argparse.Namespace) -> None:
         check_report(options.report)
 
 
-def show(result: Any, text: str, options: argparse.Namespace) -> None:
-    """Print a result, and write its report if the options ask for one."""
+def show(result: Any, options: argparse.Namespace, text: str = "", **more: Any) -> None:
+    """Print a result, as JSON with `more` fields or as text, and write its report if the options ask for one."""
+    if options.json:
+        text = json.dumps(_without_nan({**result.to_dict(), **more}), indent=1)
     try:
-        print(text)
+        print(text or result)
     finally:  # also if the reader of stdout, such as `head`, has closed it
         if options.report is not None and is_first():
             from ..reports import report
@@ -194,12 +196,8 @@ def show(result: Any, text: str, options: argparse.Namespace) -> None:
             report(result, options.report, title=os.path.basename(log), command=command)
 
 
-def to_json(result: Any, **more: Any) -> str:
-    """Return a result as JSON, with null in place of NaN and infinities."""
-    return json.dumps(_without_nan({**result.to_dict(), **more}), indent=1)
-
-
 def _without_nan(value: Any) -> Any:
+    """Return a value for JSON, with None in place of NaN and infinities."""
     if isinstance(value, dict):
         return {key: _without_nan(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -24,7 +24,6 @@ from .options import (
     read_returns,
     read_states,
     show,
-    to_json,
 )
 from .parser import add_command
 
@@ -133,8 +132,6 @@ def _rank(options: argparse.Namespace) -> None:
     if options.csv:
         frame = ranking.to_pandas().reset_index()
         text = frame.assign(policy=frame["policy"].map(to_cell)).to_csv(index=False, lineterminator="\n").rstrip("\n")
-    elif options.json:
-        text = to_json(ranking)
     else:
         text = ranking.table()
-    show(ranking, text, options)
+    show(ranking, options, text)

@@ -22,7 +22,6 @@ from .options import (
     read_policies,
     read_returns,
     show,
-    to_json,
 )
 from .parser import Parser, add_command
 
@@ -125,7 +124,7 @@ def _evaluate(options: argparse.Namespace) -> None:
         checkpoints=options.checkpoints,
         seed=options.seed,
     )
-    _show(evaluation, options)
+    show(evaluation, options)
 
 
 def _select(options: argparse.Namespace) -> None:
@@ -143,15 +142,11 @@ def _select(options: argparse.Namespace) -> None:
         checkpoints=options.checkpoints,
         seed=options.seed,
     )
-    if options.json:
-        more = {"measure_next": selection.measure_next(options.measure)} if options.measure else {}
-        show(selection, to_json(selection, **more), options)
-        return
-    text = selection.table()
+    text, more = selection.table(), {}
     if options.measure:
-        names = map(printable, selection.measure_next(options.measure))
-        text += f"\nmeasure next: {', '.join(names) or 'nothing'}"
-    show(selection, text, options)
+        more["measure_next"] = selection.measure_next(options.measure)
+        text += f"\nmeasure next: {', '.join(map(printable, more['measure_next'])) or 'nothing'}"
+    show(selection, options, text, **more)
 
 
 def _estimate(options: argparse.Namespace) -> None:
@@ -172,7 +167,7 @@ def _estimate(options: argparse.Namespace) -> None:
     given = {"known": known, "returns": returns} if known else {}
     log = read_log(options.log, options)
     estimates = estimator.estimate(policies, log, seed=options.seed, checkpoint=options.checkpoint, **given)
-    _show(estimates, options)
+    show(estimates, options)
 
 
 def _read(options: argparse.Namespace) -> tuple[Policies, pandas.DataFrame | None]:
@@ -213,7 +208,3 @@ def _read_estimator(options: argparse.Namespace) -> Estimator:
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"--set {item}: {text!r} is no value of {name}: {error}") from error
     return kind(**chosen)
-
-
-def _show(result: Any, options: argparse.Namespace) -> None:
-    show(result, to_json(result) if options.json else str(result), options)
