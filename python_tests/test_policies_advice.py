@@ -16,10 +16,6 @@ SQUASHED, TRUST = {"activation": "relu", "squash": "tanh"}, {"trust": True}
 RAN = r"names \S+; only arrays, .*; trust=True \(--trust\) opens it as code"
 
 
-class Settings:
-    """An object next to weights."""
-
-
 class RunningMeanStd:
     """Statistics as baselines keeps them."""
 
@@ -57,8 +53,6 @@ FILES = {  # file → what writes it, given options, message, advised options, t
     "modules.pt": (pickled({"actor": NET, "critic": nn.Linear(1, 1)}), SQUASHED, RAN, {**TRUST, **SQUASHED},
         lambda s: NET(s).tanh()),
     "values.pt": (pickled(NET), {"head": "values"}, RAN, {**TRUST, "head": "values"}, lambda s: NET(s).argmax(1)),
-    "settings.pt": (pickled({"actor": NET.state_dict(), "settings": Settings()}), SQUASHED, RAN,
-        {**TRUST, **SQUASHED}, lambda s: NET(s).tanh()),
     **{
         f"statistics.{suffix}": (
             pickled(content),

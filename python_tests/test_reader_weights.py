@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import distributions as dist
 from torch import nn
 
 from sopr_fast.inputs.policies import load
@@ -46,11 +45,10 @@ def d4rl_weights(seed=0, nonlinearity="relu", output="tanh_gaussian"):
 
 @pytest.mark.parametrize("nonlinearity, output", [("relu", "tanh_gaussian"), ("tanh", "gaussian")])
 @pytest.mark.parametrize("protocol", range(6))
-def test_d4rl_acts_like_the_reader_of_the_benchmark(tmp_path, states, generator, protocol, nonlinearity, output):
+def test_d4rl_acts_like_the_reader_of_the_benchmark(tmp_path, states, protocol, nonlinearity, output):
     weights = d4rl_weights(0, nonlinearity, output)
     (tmp_path / "p.pkl").write_bytes(pickle.dumps(weights, protocol))
-    (policy,) = load(tmp_path / "p.pkl", stochastic=True).values()
-
+    acted = load(tmp_path / "p.pkl", stochastic=True)["p"].output(states)
     x = states.double().numpy()  # as the benchmark's own reader does
     for name in ("fc0", "fc1"):
         x = x @ weights[f"{name}/weight"].T + weights[f"{name}/bias"]
@@ -58,14 +56,9 @@ def test_d4rl_acts_like_the_reader_of_the_benchmark(tmp_path, states, generator,
     mean = x @ weights["last_fc/weight"].T + weights["last_fc/bias"]
     std = np.exp(x @ weights["last_fc_log_std/weight"].T + weights["last_fc_log_std/bias"])
     action = np.tanh(mean) if output == "tanh_gaussian" else mean
-    acted = policy.output(states)
     np.testing.assert_allclose(acted.mean, action, atol=1e-5, rtol=1e-4)
     np.testing.assert_allclose(acted.std, std, atol=1e-5, rtol=1e-4)
     np.testing.assert_allclose(load(tmp_path / "p.pkl")["p"].act(states), action, atol=1e-5, rtol=1e-5)
-    if output == "gaussian":
-        drawn = policy.sample(states, generator)
-        expected = dist.Normal(torch.tensor(mean), torch.tensor(std)).log_prob(drawn).sum(1)
-        torch.testing.assert_close(policy.log_prob(states, drawn).double(), expected, atol=1e-3, rtol=1e-3)
 
 
 def test_d4rl_as_older_numpy_and_python_wrote_it(tmp_path, states):

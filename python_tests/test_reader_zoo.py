@@ -1,6 +1,5 @@
 """Files of the RL Zoo, saved by earlier versions of gym and Stable-Baselines3, act as the library's `predict` does."""
 
-import pickletools
 import re
 import warnings
 
@@ -65,17 +64,6 @@ def test_models_saved_with_gym(tmp_path, states, algorithm, options, version, la
     (policy,) = load(path).values()
     assert type(policy) is Actor
     assert_acts_like(policy, model, states)
-
-
-def test_names_of_numpy_1(tmp_path, states, normalised):
-    model, path = make(sb3.PPO), tmp_path / "model.zip"
-    model.save(path)
-    make_old(path, "0.17")
-    save_old_statistics(tmp_path / "vecnormalize.pkl", normalised, "0.17")
-    names = {str(argument) for _, argument, _ in pickletools.genops((tmp_path / "vecnormalize.pkl").read_bytes())}
-    assert any("numpy.core." in name for name in names) and not any("numpy._core" in name for name in names)
-    (policy,) = load(path).values()
-    assert_acts_like(policy, model, states, normalised)
 
 
 def test_models_that_do_not_fit_themselves(tmp_path):

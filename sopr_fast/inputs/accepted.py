@@ -22,14 +22,6 @@ class Predicts(Protocol):
         """Function from states to actions."""
 
 
-class HasEpisodes(Protocol):
-    """A dataset of Minari."""
-
-    @property
-    def iterate_episodes(self) -> Callable[..., Any]:
-        """Function that yields episodes."""
-
-
 NumbersLike: TypeAlias = "ArrayLike | Sequence[float]"
 """Numbers, one for each policy."""
 
@@ -42,8 +34,8 @@ PolicyLike: TypeAlias = "Callable[..., Any] | Predicts | ArrayLike | PathLike"
 PoliciesLike: TypeAlias = "Mapping[str, PolicyLike] | Sequence[PolicyLike] | PolicyLike"
 """Policies by name, or a file or folder of them."""
 
-StatesLike: TypeAlias = "ArrayLike | Sequence[Any] | Mapping[str, Any] | HasEpisodes | Sized | PathLike"
-"""(rows, dim_s) states, a log of which the states are taken, `Transitions`, `StoredStates` or `Subsets`."""
+StatesLike: TypeAlias = "ArrayLike | Sequence[Any] | Mapping[str, Any] | Sized | PathLike"
+"""(rows, dim_s) states, or a log of which the states are taken: a path, `Transitions`, `Subsets`, a Minari dataset."""
 
 LogLike: TypeAlias = "StatesLike"
 """Transitions: a path, data frame, dictionary of arrays, list of episodes or dataset; or only states."""

@@ -16,7 +16,7 @@ from ...runtime.text import one_line, printable
 from ...runtime.warn import warn
 from . import arrays
 from .actor import Actor
-from .options import Options
+from .options import READING, Options
 from .policy import Policy
 from .readers import d3rlpy, programs, sb3, weights
 
@@ -53,7 +53,7 @@ def load_files(places: Sequence[Path], options: Options, *, skip: bool = False) 
             if not skip:
                 raise
             warn(f"skipped {error}")
-            options.skip()
+            options.used.update(READING)  # it may have needed any
             reason = str(error)
     if not policies:
         where = ", ".join(map(printable, places))

@@ -12,7 +12,7 @@ from .actor import ACTIVATIONS
 HEADS = ("action", "mean", "mean_log_std", "values", "logits", "probabilities")
 DISCRETE = HEADS[3:]
 _CHOICES = {"activation": ACTIVATIONS, "squash": ("tanh", "none"), "head": HEADS}
-_READING = (*_CHOICES, "actor", "layers", "max_action")
+READING = (*_CHOICES, "actor", "layers", "max_action")
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,8 @@ class Options:
         self.used.add(key)
         return getattr(self, key)
 
-    def skip(self) -> None:
-        """Note that a file which was not read may have needed any option."""
-        self.used.update(_READING)
-
     def check_used(self) -> None:
         """Raise ValueError if an option was given that no file needed."""
-        for key in _READING:
+        for key in READING:
             if (value := getattr(self, key)) is not None and key not in self.used:
                 raise ValueError(f"no file needs {key}={value!r}: leave it out")
