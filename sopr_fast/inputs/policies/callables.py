@@ -153,8 +153,8 @@ def check_spaces(observations: Any, actions: Any) -> None:
     """Raise ValueError if spaces, of Gymnasium or by name of class, are not of one row of numbers and one action."""
     if (kind := _kind(observations)) in _NO_ROWS:
         raise ValueError(
-            f"it reads observations of a {kind} space, but logged states are rows of numbers: pass a callable of states "
-            f"that makes such observations ({_WHERE})"
+            f"it reads observations of a {kind} space, but logged states are rows of numbers: pass a callable of "
+            f"states that makes such observations ({_WHERE})"
         )
     if (kind := _kind(actions)) in ("MultiDiscrete", "MultiBinary", "Tuple", "Dict"):
         raise ValueError(
