@@ -75,9 +75,14 @@ def table_shape(shape: Sequence[int], what: str) -> tuple[int, int]:
     """Return (rows, columns) of a shape that is this, or (rows, 1, columns), as of buffers of one environment."""
     if len(shape) == 3 and shape[1] == 1:
         return int(shape[0]), int(shape[2])
+    if len(shape) == 3:
+        raise ValueError(
+            f"{what}, got {tuple(shape)}; pass values.reshape(-1, {shape[2]}), or for a log a dictionary of each "
+            f"episode, [{{name: x[i] for name, x in log.items()}} for i in range({shape[0]})], or x[:, i] for i in "
+            f"range({shape[1]}) if axis 1 is of environments"
+        )
     if len(shape) != 2:
-        hint = f"; pass values.reshape(-1, {shape[-1]})" if len(shape) == 3 else ""
-        raise ValueError(f"{what}, got {tuple(shape)}{hint}")
+        raise ValueError(f"{what}, got {tuple(shape)}")
     return int(shape[0]), int(shape[1])
 
 

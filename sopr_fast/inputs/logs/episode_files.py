@@ -51,7 +51,8 @@ def join_episodes(episodes: Sequence[tuple[str, Mapping[str, Any]]], where: str)
         shapes = [shape_of(arrays[key]) for _, arrays in episodes]
         values = [arrays[key] for _, arrays in episodes]
         if part_of(key) in ENDS and set(shapes) == {()}:
-            joined[key] = _flag_last(values, counts)
+            joined[key] = np.zeros(sum(counts), bool)
+            joined[key][np.cumsum(counts) - 1] = [bool(np.asarray(value)) for value in values]
             continue
         lengths = [shape[0] if shape else 0 for shape in shapes]
         longer = part_of(key.split("/")[0]) == "states" and lengths == [count + 1 for count in counts]
@@ -86,9 +87,3 @@ def _join(values: list[Any], counts: list[int], first: int) -> Lazy:
 
     shape = (sum(counts), *shape_of(values[0])[1:])
     return Lazy(shape, dtype, read)
-
-
-def _flag_last(values: list[Any], counts: list[int]) -> np.ndarray:
-    flags = np.zeros(sum(counts), bool)
-    flags[np.cumsum(counts) - 1] = [bool(np.asarray(value)) for value in values]
-    return flags

@@ -45,12 +45,6 @@ class Parts:
         if values.ndim == 1:
             values = values[:, None]
         what = f"{self._name(part)} must have shape (rows, columns)"
-        if values.ndim == 3 and values.shape[1] > 1:
-            raise ValueError(
-                f"{what}, got {values.shape}; pass [{{name: x[i] for name, x in log.items()}} for i in "
-                f"range({len(values)})], a dictionary for each episode, or x[:, i] for i in range({values.shape[1]}) "
-                "if axis 1 is of environments"
-            )
         shape = table_shape(values.shape, what)
         if 0 in shape:
             raise ValueError(f"{what}, got {values.shape}")
