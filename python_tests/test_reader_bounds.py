@@ -61,6 +61,7 @@ BOMBS = {
     "copies by reduce": (b"\x80\x02" + TEXT + b"](" + b"c_codecs\nencode\nh\x00\x85R" * 3000 + b"e.", REPEATED),
     "copies by inst": (b"\x80\x02" + TEXT + b"](" + b"(h\x00i_codecs\nencode\n" * 3000 + b"e.", REPEATED),
     "shared arrays": (pickle.dumps([array := np.zeros(10**5)] + [array] * 500), REPEATED),
+    "shared lists": (pickle.dumps([[[] for _ in range(10**4)]] * 10), REPEATED),
     "length": (b"\x80\x05\x96" + struct.pack("<Q", 2**40) + b".", "damaged"),
     "memo": (b"\x80\x04]r\xff\xff\xff\x7f.", "leaves out places of its memo"),  # the parser in C would take 32 GiB
     "bytearray": (b"\x80\x02cbuiltins\nbytearray\n\x8a\x08" + struct.pack("<Q", 10**9) + b"\x85R.", "names builtins"),

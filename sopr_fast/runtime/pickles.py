@@ -282,7 +282,7 @@ class _Unpickler(pickle._Unpickler):
 
     def plain(self, value: Any, depth: int = 0) -> Any:
         """Return a value of stand-ins as what they stand for; what occurs several times counts each time."""
-        self.count(8)
+        self.count(64 if isinstance(value, list | tuple | dict | Record) else 8)
         if depth > _MOST_DEPTH:
             raise RefusedError(f"its pickle nests values more than {_MOST_DEPTH} deep")
         kind, below = type(value), depth + 1
