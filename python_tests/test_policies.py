@@ -87,7 +87,7 @@ class Net(nn.Module):
 
 class Doubled(nn.Module):
     def forward(self, states):
-        return states[:, :DA] * 2 - 1
+        return states[:, :3] * 2 - 1
 
 
 ROWS = {"dynamic_shapes": ({0: torch.export.Dim("rows", min=2)},)}
