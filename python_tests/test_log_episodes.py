@@ -219,15 +219,19 @@ def test_the_same_without_such_faults_is_not_questioned():
     assert len(load(only(SHUFFLED, STATES | {"t": STEPS, "episode": IDS}), quiet=False).episodes) == 5
 
 
-def test_rows_without_next_states_and_rows_of_padding_are_left_out():
+def test_rows_without_next_states_and_rows_of_padding_are_left_out(tmp_path):
     given = walk() | {"terminals": FELL, "timeouts": CUT}
     rows = np.insert(ROWS, ENDS + 1, 0)
     valid = ~np.isin(np.arange(22), ENDS + 1 + np.arange(4))
     np.testing.assert_array_equal(load(only(rows, given) | {"valid": valid}).states, load(given).states)
     del given["timeouts"]
     given["next_observations"][LAST] = np.nan
-    log = load(given)
-    assert np.diff(log.episodes).tolist() == [5, 2, 6, 3] and log.terminals.sum() == 2
+    columns = {f"{name}_{i}": x for name in given for i, x in enumerate(given[name].reshape(COUNT, -1).T)}
+    frame = pandas.DataFrame({name.replace("terminals_0", "terminal"): x for name, x in columns.items()})
+    frame.rename(columns={"rewards_0": "reward"}).to_csv(tmp_path / "log.csv", index=False, na_rep="NULL")
+    for source in (given, tmp_path / "log.csv"):
+        log = load(source)
+        assert np.diff(log.episodes).tolist() == [5, 2, 6, 3] and log.terminals.sum() == 2
 
 
 def test_numbers_of_episodes_that_begin_again_in_another_file_are_told_by_flags():

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _CSV_COPIES = 6  # bytes of a table for a byte of text
 _JSON_COPIES = 10  # bytes of objects for a byte of text
-_MISSING = ("", "NA", "N/A", "nan", "NaN", "null", "None", "<NA>")
+_MISSING = ("", "NA", "N/A", "nan", "NaN", "null", "NULL", "None", "<NA>")
 _BATCH = 16384  # rows
 _BUFFER = 1 << 20  # bytes
 
@@ -48,8 +48,9 @@ def load_csv(path: Path, text: Sequence[str] = ()) -> pandas.DataFrame:
         form: dict[str, Any] = {"index_col": False, "skipinitialspace": True, "sep": separator, "encoding": "utf-8-sig"}
         has_commas = separator != "," and any(re.fullmatch(r"[-+]?\d+,\d+(e[-+]?\d+)?", cell) for cell in values)
         form["decimal"] = "," if has_commas else "."
-        form["dtype"] = {name: str for name in names if name.lower() in text}
-        form |= {"keep_default_na": False, "na_values": {name: _MISSING for name in names if name not in form["dtype"]}}
+        if words := {name: str for name in names if name.lower() in text}:
+            missing = {name: _MISSING for name in names if name not in words}
+            form |= {"dtype": words, "keep_default_na": False, "na_values": missing}
         if int(pandas.__version__.partition(".")[0]) < 3:  # later versions are exact by default
             form["float_precision"] = "round_trip"
         try:
