@@ -123,14 +123,10 @@ def _show_installation() -> None:
     from ..runtime.native import build_info
 
     info = build_info()
-    why_no_cuda = info.pop("why_no_cuda")
-    for name, value in info.items():
-        if isinstance(value, dict):
-            for key, inner in value.items():
-                print(f"{name + '.' + key:<28} {inner or why_no_cuda}")
-        else:
-            text = ", ".join(value) if isinstance(value, list) else value
-            print(f"{name:<28} {text or 'none'}")
+    why_no_cuda, modules = info.pop("why_no_cuda"), info.pop("modules")
+    for name, value in (info | {f"modules.{name}": path or why_no_cuda for name, path in modules.items()}).items():
+        text = ", ".join(value) if isinstance(value, list) else value
+        print(f"{name:<28} {text or 'none'}")
 
 
 def _info(options: argparse.Namespace) -> None:

@@ -71,7 +71,7 @@ def _main(selection: Selection, order: np.ndarray, kinds: np.ndarray) -> figures
 
 def _table(selection: Selection, order: np.ndarray, kinds: np.ndarray) -> Table:
     returns, (low, high) = Numbers(selection.predicted), selection.intervals()[order].T
-    intervals = [returns.interval(a, b) if b > a else "" for a, b in zip(low, high, strict=True)]
+    intervals = [f"{returns(a)} to {returns(b)}" if b > a else "" for a, b in zip(low, high, strict=True)]
     columns = [
         column("return", selection.predicted[order], returns),
         Column("80 % interval", intervals, low),

@@ -51,10 +51,6 @@ class Numbers:
     def __call__(self, value: float) -> str:
         return number(value, self.decimals)
 
-    def interval(self, low: float, high: float) -> str:
-        """Return an interval as text."""
-        return f"{self(low)} to {self(high)}" if math.isfinite(low) and math.isfinite(high) else MISSING
-
 
 def number(value: float, decimals: int = 2) -> str:
     """Return a number as text, a dash if it is undefined."""
