@@ -18,7 +18,8 @@ import torch
 
 from sopr_fast.inputs.policies import load
 from sopr_fast.runtime import pickles
-from sopr_fast.runtime.pickles import SPACE_RECORDS, read_pickle, read_weights
+from sopr_fast.runtime.pickles import SPACE_RECORDS, read_pickle
+from sopr_fast.runtime.torch_weights import read_weights
 
 STATED = {"activation": "relu", "squash": "tanh"}
 DEPTH = 60

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from sopr_fast.inputs.policies import load, probe
-from sopr_fast.runtime.pickles import RefusedError, read_weights
+from sopr_fast.runtime.pickles import RefusedError
+from sopr_fast.runtime.torch_weights import read_weights
 
 DS, DA = 5, 3
 

@@ -1,4 +1,4 @@
-"""Plain values from pickles and torch's files of any origin, without importing or calling what they name.
+"""Plain values from pickles of any origin, without importing or calling what they name.
 
 Names in a file stand for the plain classes and functions below, and everything that it makes is counted before it is
 made.
@@ -11,22 +11,19 @@ import math
 import os
 import pickle
 import re
-import struct
 import sys
-import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, NamedTuple
 
 import numpy as np
 
-from .archives import open_archive, read_member, read_members
 from .files import opened
 
 SB3_RECORDS = ("stable_baselines3.", "sb3_contrib.")
 SPACE_RECORDS = ("gymnasium.spaces.", "gym.spaces.", "gym.utils.seeding.", "numpy.random.")
 
-_STORAGES = {
+STORAGES = {
     f"torch.{kind}Storage": dtype
     for kind, dtype in {
         "Float": ("float32", 4), "Double": ("float64", 8), "Half": ("float16", 2), "BFloat16": ("bfloat16", 2),
@@ -34,12 +31,6 @@ _STORAGES = {
         "Bool": ("bool", 1), "ComplexFloat": ("complex64", 8), "ComplexDouble": ("complex128", 16),
     }.items()
 }  # fmt: skip
-_TORCH_RECORDS = (
-    "tianshou.utils.statistics.RunningMeanStd",
-    "torch.device",
-    *(f"torch.{dtype}" for dtype, _ in _STORAGES.values()),
-)
-_MAGIC = (0x1950A86A20F9469CFC6C).to_bytes(10, "little")  # of torch.save before 1.6
 _DTYPE = re.compile(r"([<>=|]?)([biufc]\d{1,2}|[SU]\d{1,9}|\?)")
 _REFUSAL = "only arrays, numbers, text and containers of them are read"
 _MOST_STEPS = 10_000_000  # instructions of a pickle, most of which make one small value
@@ -126,14 +117,14 @@ class _Array:
         return self
 
 
-class _Storage(NamedTuple):
+class Storage(NamedTuple):
     dtype: str
     itemsize: int
     key: str
 
 
 class _Tensor(NamedTuple):
-    storage: _Storage
+    storage: Storage
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -153,7 +144,7 @@ _TORCH_NAMES: dict[str, Any] = {
     "torch._utils._rebuild_tensor_v2": lambda *parts: _Tensor(*parts[:4]),
     "torch._utils._rebuild_parameter": lambda data, *_: data,
     "torch.Size": lambda sizes: sizes,
-    **_STORAGES,
+    **STORAGES,
 }
 
 
@@ -167,14 +158,14 @@ def _counted(step: Any) -> Callable[[Any], None]:
     return counted
 
 
-class _Unpickler(pickle._Unpickler):
+class PlainUnpickler(pickle._Unpickler):
     """Python's own unpickler, whose memo grows by what a file holds, not by the numbers in it.
 
     `size` is that of the whole file; `member` returns the bytes of a storage of torch.
     """
 
     def __init__(
-        self, stream: Any, size: int, records: Iterable[str], member: Callable[[_Storage], bytes] | None = None
+        self, stream: Any, size: int, records: Iterable[str], member: Callable[[Storage], bytes] | None = None
     ) -> None:
         super().__init__(stream, encoding="latin1")  # as numpy requires for Python 2's arrays
         self.steps, self._left = 0, _GROWTH * size + _ALLOWANCE
@@ -187,7 +178,7 @@ class _Unpickler(pickle._Unpickler):
         self._records = frozenset(records)
         self._prefixes = tuple(name for name in records if name.endswith("."))
         self._member = member
-        self.storages: dict[str, _Storage] = {}
+        self.storages: dict[str, Storage] = {}
         self._tensors: dict[str, Any] = {}
 
     def count(self, size: int) -> None:
@@ -213,16 +204,16 @@ class _Unpickler(pickle._Unpickler):
             self._names[full] = type("Record", (Record,), {"source": full})
         return self._names[full]
 
-    def persistent_load(self, pid: Any) -> _Storage:
+    def persistent_load(self, pid: Any) -> Storage:
         if self._member is None:
             raise RefusedError(f"its pickle refers to something outside it; {_REFUSAL}")
-        is_storage = type(pid) is tuple and len(pid) in (5, 6) and pid[1] in _STORAGES.values()
+        is_storage = type(pid) is tuple and len(pid) in (5, 6) and pid[1] in STORAGES.values()
         if not is_storage or type(key := pid[2]) is not str:
             raise RefusedError(f"its pickle has a tensor of another kind; {_REFUSAL}")
         if len(pid) == 6 and pid[5] is not None:
             raise RefusedError("its pickle has a view of a storage, as torch wrote before 0.4")
         dtype, itemsize = pid[1]
-        return self.storages.setdefault(key, _Storage(dtype, itemsize, key))
+        return self.storages.setdefault(key, Storage(dtype, itemsize, key))
 
     def _dict(self, items: Any = ()) -> _Dict:
         result = _Dict()
@@ -321,7 +312,7 @@ class _Unpickler(pickle._Unpickler):
         return values.reshape(array.shape, order=array.order).copy("K")  # type: ignore[call-overload]
 
     def _tensor(self, storage: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
-        is_whole = isinstance(storage, _Storage) and len(shape) == len(strides) <= _MOST_DEPTH
+        is_whole = isinstance(storage, Storage) and len(shape) == len(strides) <= _MOST_DEPTH
         if not is_whole or not all(type(n) is int and 0 <= n < 2**62 for n in (offset, *shape, *strides)):
             raise RefusedError(f"its pickle has a tensor of another kind; {_REFUSAL}")
         import torch
@@ -348,80 +339,20 @@ def read_pickle(source: Path | BinaryIO | bytes, *, records: tuple[str, ...] = (
         RefusedError: The pickle names another global, or its values are far larger than the file.
         ValueError: The pickle is damaged.
     """
-    with opened(source) as stream, _damaged():
-        unpickler = _Unpickler(stream, _size_of(stream), records)
+    with opened(source) as stream, damaged():
+        unpickler = PlainUnpickler(stream, size_of(stream), records)
         return unpickler.plain(unpickler.load())
 
 
-def read_weights(source: Path | BinaryIO | bytes) -> Any:
-    """Return what `torch.save` wrote: the same with tensors; see `read_pickle`.
-
-    Raises:
-        RefusedError: The file is also a program.
-    """
-    with opened(source) as stream:
-        head = stream.read(20)
-        size = _size_of(stream)
-        if head.startswith(b"PK\x03\x04"):  # torch, too, goes by the first bytes, not by a zip behind others
-            with open_archive(stream) as archive, _damaged():
-                return _from_archive(archive, size)
-        with _damaged():
-            if _MAGIC not in head:
-                raise ValueError("not a file that torch.save wrote")
-            return _from_stream(stream, size)
-
-
-def _size_of(stream: BinaryIO) -> int:
+def size_of(stream: BinaryIO) -> int:
     """Return the size of a file, which is then at its beginning."""
     size = stream.seek(0, os.SEEK_END)
     stream.seek(0)
     return size
 
 
-def _from_archive(archive: zipfile.ZipFile, size: int) -> Any:
-    """Return the value of a zip archive of a pickle and the storages of its tensors."""
-    names = archive.namelist()
-    if any("/code/" in name or name.endswith("constants.pkl") for name in names):
-        raise RefusedError("a TorchScript program, which is code")
-    pickles = [name for name in names if name.endswith("data.pkl")]
-    if len(pickles) != 1 or len(names) != len({*names}):
-        raise ValueError("an archive that torch did not write")
-    root = pickles[0].removesuffix("data.pkl")
-    if f"{root}byteorder" in names:
-        _check_order(read_members(archive, [f"{root}byteorder"])[f"{root}byteorder"] == sys.byteorder.encode())
-
-    def member(storage: _Storage) -> bytes:
-        name = f"{root}data/{storage.key}"
-        unpickler.count(archive.getinfo(name).file_size)
-        return read_member(archive, name)
-
-    content = read_members(archive, pickles)[pickles[0]]
-    with opened(content) as stream:
-        unpickler = _Unpickler(stream, size, _TORCH_RECORDS, member)
-        return unpickler.plain(unpickler.load())
-
-
-def _from_stream(stream: BinaryIO, size: int) -> Any:
-    """Return the value of a file of torch before 1.6: five pickles, and the storages of the tensors in a row."""
-    members: dict[str, bytes] = {}
-    unpickler = _Unpickler(stream, size, _TORCH_RECORDS, lambda storage: members[storage.key])
-    _magic, _version, system, value, keys = (unpickler.load() for _ in range(5))
-    _check_order(system["little_endian"] == (sys.byteorder == "little"))
-    for key in unpickler.plain(keys):
-        (count,) = struct.unpack("=q", stream.read(8))
-        length = max(count, 0) * unpickler.storages[key].itemsize
-        unpickler.count(length)
-        members[key] = stream.read(length)
-    return unpickler.plain(value)
-
-
-def _check_order(is_same: bool) -> None:
-    if not is_same:
-        raise ValueError("written on a machine of another byte order; save it again on this one")
-
-
 @contextlib.contextmanager
-def _damaged() -> Iterator[None]:
+def damaged() -> Iterator[None]:
     """Turn what a damaged file raises, which may be nearly any error, into one."""
     try:
         yield

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from ....runtime.extras import library
-from ....runtime.pickles import RefusedError, read_pickle, read_weights
+from ....runtime.pickles import RefusedError, read_pickle
+from ....runtime.torch_weights import read_weights
 from ..actor import ACTIVATIONS, Actor, Standardisation
 from ..callables import RECURRENT, adapt
 from ..options import Options
