@@ -117,6 +117,9 @@ def test_options_are_those_of_all_files_together(tmp_path):
     for source in (tmp_path / "old.npy", {"called": lambda states: states}, load(tmp_path / "old.npy")):
         with pytest.raises(ValueError, match="no file needs activation='relu': leave it out"):
             load(source, **given)
+        if isinstance(source, dict):
+            with pytest.raises(ValueError, match="no file needs stochastic=True: leave it out"):
+                load(source, stochastic=True)
         assert load(source)
     (tmp_path / "new.pt").write_bytes(b"PK")
     with pytest.warns(UserWarning, match="skipped .*new"):

@@ -44,6 +44,7 @@ def load_files(places: Sequence[Path], options: Options, *, skip: bool = False) 
     """
     policies: list[Policy] = []
     reason = ""
+    options.take("stochastic")  # only policies in memory choose for themselves
     files = [file for path in places for file in _files(path)]
     folder = os.path.commonpath([os.path.abspath(path if path.is_dir() else path.parent) for path in places])
     for file, name in _names(files, Path(folder)).items():

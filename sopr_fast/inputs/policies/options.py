@@ -12,7 +12,7 @@ from .actor import ACTIVATIONS
 HEADS = ("action", "mean", "mean_log_std", "values", "logits", "probabilities")
 DISCRETE = HEADS[3:]
 _CHOICES = {"activation": ACTIVATIONS, "squash": ("tanh", "none"), "head": HEADS}
-READING = (*_CHOICES, "actor", "layers", "max_action")
+READING = (*_CHOICES, "actor", "layers", "max_action", "stochastic")
 
 
 @dataclass(frozen=True)
@@ -48,5 +48,5 @@ class Options:
     def check_used(self) -> None:
         """Raise ValueError if an option was given that no file needed."""
         for key in READING:
-            if (value := getattr(self, key)) is not None and key not in self.used:
+            if (value := getattr(self, key)) not in (None, False) and key not in self.used:
                 raise ValueError(f"no file needs {key}={value!r}: leave it out")
