@@ -124,17 +124,10 @@ def intervals(
     known: np.ndarray | None = None,
     mark: tuple[float, str] | None = None,
 ) -> Picture:
-    """Plot values with intervals, the first on top.
+    """Plot n values with intervals, the first on top.
 
-    Args:
-        names: n names.
-        values: (n,) values.
-        ends: (n, 2) lower and upper ends of their intervals; NaN for none.
-        kinds: n times "candidate", "known" or "foreign".
-        axis: Label of the axis.
-        caption: What to see in it.
-        known: Values of known policies to show as ticks below the rows.
-        mark: Value to mark by a line, and its label.
+    `ends` (n, 2) are lower and upper ones, NaN for none; `kinds` are "candidate", "known" or "foreign". Values of
+    `known` policies are ticks below the rows; `mark` is a value to mark by a line, and its label.
     """
     ticks = 0 if known is None or not len(known) else 1
 
@@ -174,15 +167,9 @@ def scatter(
     half: np.ndarray | None = None,
     diagonal: bool = False,
 ) -> Picture:
-    """Plot returns over predictions or scores.
+    """Plot returns `y` over predictions or scores `x` (n,), with labels of both axes.
 
-    Args:
-        x: (n,) values to the right.
-        y: (n,) returns.
-        axes: Labels of both axes.
-        caption: What to see in it.
-        half: (n,) half widths of intervals of `x`; points outside of them are hollow. None for none.
-        diagonal: Draw the line of equal values.
+    `half` are half widths of intervals of `x`; points outside of them are hollow. `diagonal` draws equal values.
     """
 
     def plot(ax: Axes) -> None:

@@ -20,7 +20,6 @@ class Adam:
         rate: Learning rate; a () float32 tensor on a GPU, so that a CUDA graph reads its value.
         betas: Decay rates of the two moments.
         decay: Weight decay a step, relative to the rate.
-        maximize: Ascend instead of descend.
     """
 
     def __init__(

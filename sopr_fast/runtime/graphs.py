@@ -17,12 +17,7 @@ class Replayed:
     """A function without arguments, run as it is at first, then captured as a CUDA graph and replayed.
 
     The function reads and writes tensors that stay in place and never waits for the device. Whatever else it does on
-    the host happens only while it is captured. If it cannot be captured, every call runs it.
-
-    Args:
-        function: The function.
-        device: Device that computes.
-        allowed: False never captures.
+    the host happens only while it is captured. If it cannot be captured, or is not `allowed` to, every call runs it.
     """
 
     def __init__(self, function: Callable[[], Any], device: torch.device, *, allowed: bool = True) -> None:
