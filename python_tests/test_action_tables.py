@@ -33,12 +33,10 @@ def ranker():
         return sopr_fast.fit(known, GAINS, log(ROWS), config=TINY)
 
 
-def write(path: Path, actions: np.ndarray, form: str = "numbered", **options) -> None:
-    if form == "numbered":
-        columns = {f"actions_{i}": column for i, column in enumerate(actions.T)}
-    else:
-        columns = {"action": list(actions)}
-    pyarrow.parquet.write_table(pyarrow.table(columns), path, row_group_size=100, **options)
+def write(path: Path, actions: np.ndarray, form: str = "numbered") -> None:
+    numbered = {f"actions_{i}": column for i, column in enumerate(actions.T)}
+    columns = numbered if form == "numbered" else {"action": list(actions)}
+    pyarrow.parquet.write_table(pyarrow.table(columns), path, row_group_size=100)
 
 
 @pytest.mark.parametrize("form", ["numbered", "lists"])

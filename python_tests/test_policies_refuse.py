@@ -92,12 +92,6 @@ def test_wrong_outputs(policy, count, layout, message):
     assert calls == [13]  # no long work before the error
 
 
-def test_late_nan_names_the_row_in_the_users_data():
-    policies = list(load({"x": late}).values())
-    with pytest.raises(ValueError, match="policy 'x' returned nan at state row 67"):
-        collect(policies, STATES, SOURCE, probe(policies, STATES, SOURCE))
-
-
 class Agent:
     """A policy with a method of another name."""
 
@@ -159,7 +153,10 @@ def test_calls_that_do_not_fit_the_policy(call, message):
         call()
 
 
-def test_nan_in_an_array_matters_only_where_it_is_read():
+def test_nan_matters_only_where_it_is_read_and_names_the_row_in_the_users_data():
+    policies = list(load({"x": late}).values())
+    with pytest.raises(ValueError, match="policy 'x' returned nan at state row 67"):
+        collect(policies, STATES, SOURCE, probe(policies, STATES, SOURCE))
     actions = np.zeros((100, 3))
     actions[0] = np.nan
     policies = list(load({"x": actions}).values())
