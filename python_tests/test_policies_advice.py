@@ -29,14 +29,6 @@ def standardised(states):
     return NET(((states.double() - RunningMeanStd.mean) / np.sqrt(RunningMeanStd.var + 1e-8)).float())
 
 
-def script(path):
-    torch.jit.script(NET).save(path)
-
-
-def export(path):
-    torch.export.save(torch.export.export(NET, (torch.zeros(8, DS),)), path)
-
-
 def write_onnx(path):
     for library in ("onnx", "onnxruntime"):
         pytest.importorskip(library)
@@ -48,6 +40,7 @@ def pickled(content):
     return lambda path: torch.save(content, path)
 
 
+EXPORTED = torch.export.export(NET, (torch.zeros(8, DS),))
 FILES = {  # file → what writes it, given options, message, advised options, the actions that they then give
     "module.pt": (pickled(NET), {}, RAN, TRUST, NET),
     "modules.pt": (pickled({"actor": NET, "critic": nn.Linear(1, 1)}), SQUASHED, RAN, {**TRUST, **SQUASHED},
@@ -67,8 +60,8 @@ FILES = {  # file → what writes it, given options, message, advised options, t
             ("pth", {"actor": NET, "obs_rms": RunningMeanStd()}),
         )
     },
-    "net.pt": (script, {}, r"a TorchScript program is code: read only with trust=True \(--trust\)", TRUST, NET),
-    "net.pt2": (export, {}, r"an exported torch program is code: read only with trust=True", TRUST, NET),
+    "net.pt": (torch.jit.script(NET).save, {}, r"a TorchScript program is code: .* trust=True \(--trust\)", TRUST, NET),
+    "net.pt2": (lambda path: torch.export.save(EXPORTED, path), {}, "an exported torch program is code", TRUST, NET),
     "net.onnx": (write_onnx, {"action_count": DA},
         "not probabilities, .* for a file, pass head='logits' or head='values'",
         {"action_count": DA, "head": "values"}, lambda s: NET(s).argmax(1)),
