@@ -47,7 +47,7 @@ class Actor(Policy):
 
     A deterministic actor returns the output of the last layer, through tanh if `squash`, scaled from [-1, 1] to `scale`
     and clipped to `clip`. A stochastic one is a normal distribution of that mean and of standard deviation
-    exp(clamp(log_std)), through the same tanh and scale. Its output is then the deterministic action, and the standard
+    exp(clamp(log_std)), through the same tanh and scale. Its output is the deterministic action and the standard
     deviation before tanh (without tanh, in the units of `scale`). Its density is the one before clipping.
 
     Args:

@@ -48,10 +48,8 @@ class ArrayPolicy(Policy):
         """Raise ValueError if an array has not a row for each state of the user's data."""
         for part in self._parts:
             if len(part) != states_count:
-                raise ValueError(
-                    f"policy {self.name!r} has actions for {len(part)} states, the data has {states_count} "
-                    "(arrays of actions are indexed like the states)"
-                )
+                shapes = f"actions for {len(part)} states, the data has {states_count}"
+                raise ValueError(f"policy {self.name!r} has {shapes} (they are indexed like the states)")
 
     def _output(self, states: Tensor, source: Tensor | None) -> Output:
         if source is None:

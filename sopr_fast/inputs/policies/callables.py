@@ -67,13 +67,8 @@ def acts(item: Any) -> bool:
 def adapt(name: str, item: Any, action_count: int | None = None, *, statistics: Any = None) -> Called:
     """Return the policy that calls the user's callable or module, or the `predict` of any other object.
 
-    A model knows its number of actions, if None is given, and the `VecNormalize` of its environment.
-
-    Raises:
-        ValueError: The object reads or chooses more than one row of numbers, or is recurrent.
-
-    Warns:
-        UserWarning: It needs masks of actions.
+    A model knows its number of actions, if None is given, and the `VecNormalize` of its environment. ValueError is
+    raised if it reads or chooses more than one row of numbers, or is recurrent.
     """
     policy, act = getattr(item, "policy", item), item
     shape: tuple[int, ...] = ()

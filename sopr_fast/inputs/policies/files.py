@@ -39,8 +39,7 @@ def load_files(places: Sequence[Path], options: Options, *, skip: bool = False) 
 
     Folders are read recursively, in the order of the paths; hidden files and folders, links to folders, and files of
     unknown suffix are passed over. A policy is named by its path without suffix, relative to the folder that contains
-    everything given. Files of one folder that differ in the suffix only keep it. A stack adds "-000", "-001", … to the
-    name. For the other arguments, errors and warnings see `sopr_fast.load_policies`.
+    everything given. Files of one folder that differ in the suffix only keep it. See `sopr_fast.load_policies`.
     """
     policies: list[Policy] = []
     reason = ""
@@ -145,10 +144,8 @@ def _by_content(path: Path) -> Reader:
             if (reader := _by_members(archive.namelist())) is not None:
                 return reader
     elif len(head) > 1 and (0x81 <= head[0] <= 0x8F or head[0] == 0xDE) and 0xA1 <= head[1] <= 0xBF:
-        raise ValueError(  # a mapping of MessagePack whose first key is a word, as flax writes
-            "weights of a JAX agent, which do not say their network: pass a callable of states that applies it, or an "
-            ".npy file of its actions in every logged state"
-        )
+        # A mapping of MessagePack whose first key is a word, as flax writes.
+        raise ValueError("weights of a JAX agent, which do not say their network: pass a callable of states")
     elif head.startswith(b"\x93NUMPY"):
         return arrays.read_npy
     elif head[8:10] == b'{"':
@@ -158,8 +155,8 @@ def _by_content(path: Path) -> Reader:
     elif suffix in (".pkl", ".pickle") or head.startswith(b"\x80"):
         return weights.read_pickled
     raise ValueError(
-        f"expected an .npz file of layers, an .npy or .parquet file of actions, or a policy in {', '.join(READERS)}; "
-        "open others in Python, and pass a callable of states, or a frame or array of actions in every logged state"
+        f"expected a file of {', '.join(READERS)}; open others in Python, and pass a callable of states, or a frame or "
+        "array of actions in every logged state"
     )
 
 

@@ -207,10 +207,8 @@ def _columns(policy: Policy, output: Output, layout: Layout, whose: str = "the m
     is_discrete = output.kind == "discrete"
     if is_discrete != (layout.kind == "discrete"):
         kinds = ("discrete", "continuous") if is_discrete else ("continuous", "discrete")
-        raise ValueError(
-            f"policy {policy.name!r} has {kinds[0]} actions, {whose} {kinds[1]} ones; if all are discrete, load known "
-            "policies and candidates alike by sopr_fast.load_policies(…, action_count=…)"
-        )
+        remedy = "if all are discrete, load all policies by sopr_fast.load_policies(…, action_count=…)"
+        raise ValueError(f"policy {policy.name!r} has {kinds[0]} actions, {whose} {kinds[1]} ones; {remedy}")
     if output.mean.shape[1] != layout.action_dim:
         shapes = tuple(output.mean.shape), (len(output.mean), layout.action_dim)
         raise ValueError(f"policy {policy.name!r} returned shape {shapes[0]}, expected {shapes[1]} as {whose}")

@@ -165,10 +165,8 @@ def _adapt(origin: str, name: str, item: Any, options: Options, skip: bool) -> l
     hint = "; pass known returns as returns=" if isinstance(item, int | float) else ""
     if methods := [key for key in ("act", "get_action", "select_action") if callable(getattr(item, key, None))]:
         hint = f"; pass a callable of states that calls its method {methods[0]}"
-    raise TypeError(
-        f"{origin} is {_kind(item)}, expected a callable, a torch module, an object with predict, "
-        f"an array of actions, Gaussian or Probabilities of arrays, or a path{hint}"
-    )
+    expected = "a callable, a torch module, an object with predict, an array, Gaussian or Probabilities, or a path"
+    raise TypeError(f"{origin} is {_kind(item)}, expected {expected}{hint}")
 
 
 def _counting(policy: Policy, action_count: int | None) -> Policy:

@@ -17,11 +17,7 @@ READING = (*_CHOICES, "actor", "layers", "max_action", "stochastic")
 
 @dataclass(frozen=True)
 class Options:
-    """Options of `sopr_fast.load_policies`, the name of the policy, and the options that some file needed.
-
-    Raises:
-        ValueError: An option has a value that it cannot have.
-    """
+    """Options of `sopr_fast.load_policies`, the name of the policy, and the options that some file needed."""
 
     name: str = ""
     stochastic: bool = False

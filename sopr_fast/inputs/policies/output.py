@@ -154,17 +154,10 @@ def to_array(value: Any) -> np.ndarray:
 
 
 def read_output(name: str, value: Any, states: int, source: Tensor | None, action_count: int | None) -> Output:
-    """Read the value that a policy returned for a batch of states, see `sopr_fast.load_policies`.
-
-    Args:
-        name: Name of the policy.
-        value: The returned value.
-        states: Number of states in the batch.
-        source: (N,) int64, the states' rows in the user's data, named in messages.
-        action_count: Number of discrete actions, or None.
+    """Read the value that a policy returned for a number of states, see `sopr_fast.load_policies`.
 
     Raises:
-        ValueError: The value has a wrong type, shape, dtype or content.
+        ValueError: The value has a wrong type, shape, dtype or content; the message names the row in `source` (N,).
     """
     reader = _Reader(name, states, source, action_count)
     if isinstance(value, Probabilities):
@@ -207,10 +200,8 @@ class _Reader:
         if self.action_count is not None and indices.shape == (self.states, self.action_count):
             return self.probabilities(indices)  # one-hot
         if indices.shape != (self.states,):
-            raise self.error(
-                f"integers of shape {tuple(indices.shape)}, expected ({self.states},) indices of actions; of several "
-                "actions at once, return one index for each combination"
-            )
+            seen = f"integers of shape {tuple(indices.shape)}, expected ({self.states},) indices"
+            raise self.error(f"{seen}; of several actions at once, return one index for each combination")
         if self.action_count is None:
             raise self.error(f"integer actions: {_COUNT}")
         outside = (indices < 0) | (indices >= self.action_count)

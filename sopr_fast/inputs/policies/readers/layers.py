@@ -96,10 +96,8 @@ def find_network(
         owners = {name.rpartition(".")[0] for name in names}
         names = [name for name in own if name in names or not names or name.rpartition(".")[0] in owners]
     if not names:
-        raise ValueError(
-            f"expected linear layers such as '0.weight', 'l1.weight', found {list_names(sorted(arrays))}; pass a "
-            "callable of states that acts by them, or an .npy file of its actions in every logged state"
-        )
+        seen = list_names(sorted(arrays))
+        raise ValueError(f"expected linear layers such as '0.weight', found {seen}; pass a callable of states instead")
     return _ordered(*_descend(names), is_ordered)
 
 

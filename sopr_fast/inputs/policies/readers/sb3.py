@@ -48,10 +48,8 @@ def read(path: Path, options: Options) -> Sequence[Policy]:
     """Read the actor in a model, with the statistics that belong to it; see `_find_statistics`."""
     with open_archive(path) as archive:
         members = read_members(archive, ["data", "policy.pth"])
-    if len(members["data"]) > _SETTINGS_BYTES:
-        raise ValueError(
-            f"its settings take {len(members['data']) >> 20} MiB, expected at most {_SETTINGS_BYTES >> 20}"
-        )
+    if (size := len(members["data"])) > _SETTINGS_BYTES:
+        raise ValueError(f"its settings take {size >> 20} MiB, expected at most {_SETTINGS_BYTES >> 20}")
     settings = json.loads(members["data"])
     statistics = _find_statistics(path, settings)
     try:
@@ -62,9 +60,8 @@ def read(path: Path, options: Options) -> Sequence[Policy]:
         return [actor]
     except RefusedError as error:
         if not options.trust:
-            raise RefusedError(
-                f"{error}; trust=True (--trust) lets stable-baselines3 open it, code included"
-            ) from error
+            advice = "trust=True (--trust) lets stable-baselines3 open it, code included"
+            raise RefusedError(f"{error}; {advice}") from error
     if options.stochastic:
         raise ValueError("what its library opens acts by its means: load it without stochastic")
     return [_opened(path, statistics, options)]

@@ -41,9 +41,7 @@ def read_torch(path: Path, options: Options) -> Sequence[Policy]:
         weights = read_weights(path)
     except RefusedError as error:
         if re.search(r"names (gym|gymnasium)\.spaces", str(error)):
-            raise ValueError(
-                "what policy.save of Stable-Baselines3 wrote, without the policy's class: save the model by model.save"
-            ) from error
+            raise ValueError("a policy of Stable-Baselines3 without its class: save the model by model.save") from error
         if not options.trust:
             raise RefusedError(f"{error}; trust=True (--trust) opens it as code, if you trust its maker") from error
         weights = torch.load(path, map_location="cpu", weights_only=False)
@@ -56,10 +54,7 @@ def read_safetensors(path: Path, options: Options) -> Sequence[Policy]:
     """Read the actor in a safetensors file. The file is not mapped, since overwriting it would end the process."""
     data = read_regular(path)
     if is_own(data):
-        raise ValueError(
-            "a model, subsets or a checkpoint of sopr_fast, not a policy: move it out of the folder of policies, "
-            "or name the files"
-        )
+        raise ValueError("a model, subsets or a checkpoint of sopr_fast, not a policy: move it to another folder")
     return _from_weights(path, load(data), options, is_ordered=False)
 
 
@@ -116,9 +111,8 @@ def _from_weights(path: Path, content: Any, options: Options, *, is_ordered: boo
     standardisation, statistics = _standardisation(options.name, side, form)
     _check_unread(options.name, side, network, statistics, (layers[0][0].shape[1], len(layers[-1][0])))
     if network.gap and not form.library and activation != "identity":
-        raise ValueError(
-            f"{network.gap}: if nothing else acts there, pass layers={','.join(network.layers)} (--layers …)"
-        )
+        order = ",".join(network.layers)
+        raise ValueError(f"{network.gap}: if nothing else acts there, pass layers={order} (--layers …)")
     if form.warning and standardisation is None:
         warn(f"{printable(path)}: {form.warning}")
     shared: dict[str, Any] = {"activation": activation, "standardisation": standardisation}
