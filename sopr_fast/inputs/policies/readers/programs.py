@@ -27,11 +27,7 @@ _MAY_ACT = (*_ACTING, "output", "body", "", "log_std", "values")
 
 
 def read_onnx(path: Path, options: Options) -> list[Called]:
-    """Read an ONNX graph: its output of actions, means, logits or probabilities by name, else its first.
-
-    Warns:
-        UserWarning: It has several outputs, none of these names.
-    """
+    """Read an ONNX graph: its output of actions, means, logits or probabilities by name, else warn of the choice."""
     runtime = library("onnxruntime", "onnx")
     if tuple(map(int, re.findall(r"\d+", runtime.__version__)[:3])) < _ONNXRUNTIME:
         raise ImportError(
@@ -68,11 +64,7 @@ def read_torchscript(path: Path, options: Options) -> list[Called]:
 
 
 def read_exported(path: Path, options: Options) -> list[Called]:
-    """Read an exported torch program from states to actions, if trusted; of several values it returns the first.
-
-    Warns:
-        UserWarning: It returns several values.
-    """
+    """Read an exported torch program from states to actions, if trusted; warn if it returns several values."""
     program = _opened(torch.export.load, path, "an exported torch program", options)
     named = program.graph_signature.user_inputs
     inputs = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in named]
