@@ -65,13 +65,6 @@ def test_commands_that_are_not_run_name_what_exists(page):
                 doc_pages._check_words(line)
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "tutorials").glob("*.md")), ids=lambda page: page.stem)
-def test_files_that_a_page_shows_are_included(page):
-    for line in re.findall(r"^ +```python title=.*\n(.*)$", page.read_text(), re.MULTILINE):
-        included = re.fullmatch(r' +--8<-- "(.*)"', line)
-        assert included and (ROOT / included[1]).is_file(), line
-
-
 MODULES = [sopr_fast, sopr_fast.inputs.logs, sopr_fast.estimators, sopr_fast.ops]
 
 
