@@ -60,7 +60,8 @@ class Policy(ABC):
 
         Args:
             observation: (dim_s,) or (N, dim_s) numbers.
-            state, episode_start: Ignored; policies have no hidden state.
+            state: Returned as it is; policies have no hidden state.
+            episode_start: Ignored.
             deterministic: Return the mean or the most likely action instead of a sample by torch's global generator.
 
         Returns:
