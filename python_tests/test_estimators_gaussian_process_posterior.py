@@ -5,8 +5,7 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from sopr_fast.estimators import gaussian_process_posterior as process
-from sopr_fast.selection.calibration import extrapolation
-from sopr_fast.selection.compared import distance_ratios
+from sopr_fast.selection.compared import distance_ratios, extrapolation
 
 
 def problem(known, seed=0, count=7):

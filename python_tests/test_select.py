@@ -12,8 +12,7 @@ from sopr_fast.estimators import BehaviourQ
 from sopr_fast.estimators.gaussian_process_posterior import Posterior
 from sopr_fast.selection import select
 from sopr_fast.selection.compared import possible_returns
-from sopr_fast.selection.decisions import best_to_measure, draw_returns
-from sopr_fast.selection.verdict import _likelier, numbers
+from sopr_fast.selection.verdict import _likelier, best_to_measure, draw_returns, numbers
 
 KNOWN, CANDIDATES = gains(12), gains(4, first=20)
 TRUTH = true_values(KNOWN) | true_values(CANDIDATES)

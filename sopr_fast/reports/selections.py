@@ -115,7 +115,7 @@ def _left_out(selection: Selection) -> list[figures.Picture]:
     known = selection.known
     if known.sum() < 3:
         return []
-    predicted, deviation = (selection.left_out[key][known] for key in ("predicted", "deviation"))
+    predicted, deviation = selection.posterior.left_out[:, known]
     half, returns = 1.2816 * deviation, selection.returns[known]  # 80 % of a normal distribution
     inside = int((np.abs(predicted - returns) <= half).sum())
     return [

@@ -17,6 +17,8 @@ from ..sopr.subsets import as_subsets
 
 FEWEST_KNOWN = 6  # known policies that show how far apart policies are, and how far predictions err
 _ROWS = 4096
+_ERROR = 3.0  # standard deviation if every step is outside, at a distance ratio of 1, in units of the returns
+_HIDDEN = 1 / 30  # root of the share of steps that are outside, though no single column shows it, at a ratio of 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +114,21 @@ def distance_ratios(distances: np.ndarray, known: np.ndarray) -> tuple[np.ndarra
     ratios[found] = apart[found].min(1) / typical_distance(distances, known)
     nearest[found] = known[apart[found].argmin(1)]
     return ratios, nearest
+
+
+def extrapolation(distances: np.ndarray, known: np.ndarray, outside: np.ndarray, unit: float) -> np.ndarray:
+    """Return the covariance (P, P) of errors that the M known policies do not show and do not have.
+
+    Errors of simulated steps outside the log's range add up, so their variance is proportional to the share (P,) of
+    such steps; some are outside without leaving the range of any column, the more the higher the distance ratio. The
+    deviation, in units of returns, is also proportional to that ratio, which is 1 without known policies. Errors of
+    policies that act alike are alike.
+    """
+    ratios, _ = distance_ratios(distances, known)
+    ratios = np.nan_to_num(ratios, nan=1.0)
+    deviation = _ERROR * unit * ratios * np.sqrt(outside + (_HIDDEN * ratios) ** 2)
+    deviation[known] = 0
+    return deviation[:, None] * deviation * np.exp(-np.sqrt(distances / typical_distance(distances, known)))
 
 
 def read_log(log: Any) -> Any:

@@ -11,15 +11,13 @@ import numpy as np
 from ..estimators.gaussian_process_posterior import fit
 from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
 from ..inputs.policies import load
-from ..inputs.returns import check_groups, check_ordered
+from ..inputs.returns import check_groups, check_ordered, read_known_returns
 from ..methods import SELECT, MethodsLike, read_methods
 from ..runtime.checks import integer
 from ..runtime.progress import Timings, part
 from .compared import Compared
-from .cross_fit import checkpoint_file, cross_fit
 from .evaluation import Evaluation
-from .folds import Fold, group_folds, random_folds, read_groups
-from .known_returns import read_known_returns
+from .folds import Fold, checkpoint_file, cross_fit, group_folds, random_folds, read_groups
 
 
 def evaluate(

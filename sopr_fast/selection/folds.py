@@ -1,20 +1,28 @@
-"""Folds of policies, and the groups that they leave out: training runs, algorithms or authors."""
+"""Folds of policies, the groups that they leave out, and values by models that have not seen a fold's policies."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
+from ..estimators import Estimator, UncertainEstimateWarning
 from ..inputs.returns import check_groups
+from ..ranking.warnings import ForeignPolicyWarning, TrainingPolicyWarning
 from ..runtime.checks import integer
+from .compared import Compared
 
 FEWEST_KNOWN = 4
 _LEAST_SHARE = 0.25  # of the policies, to learn from if a group is left out
 _LEAST_GROUP = 3  # policies of a group that is found, not given
+_LONGEST = 60  # characters of a file's name
 _STEP = re.compile(
     r"[\W_]*(step|steps|iter|iteration|epoch|seed|ckpt|checkpoint|model)?[\W_]*\d[\d\W_]*$", re.IGNORECASE
 )
@@ -38,11 +46,7 @@ class Fold:
 
 
 def random_folds(count: int, folds: int, seed: int) -> list[Fold]:
-    """Split policies into folds of nearly equal size, at most one for each policy.
-
-    Raises:
-        ValueError: There are too few policies or folds.
-    """
+    """Split policies, at least four, into two or more folds of nearly equal size, at most one for each policy."""
     folds = integer(2)("cv", folds)
     if count < FEWEST_KNOWN:
         raise ValueError(f"at least {FEWEST_KNOWN} policies with known returns are needed, got {count}")
@@ -72,9 +76,6 @@ def read_groups(groups: Mapping[str, str] | Sequence[str] | None, names: list[st
 
     None finds groups by the text before a trailing number: "sac/run1/step_100" and "sac/run1/step_200" form one group.
     Policies of groups of fewer than three form the group "others"; if most are such, all form the group "all".
-
-    Raises:
-        ValueError: A group is missing, or there is not one for each policy.
     """
     if groups is not None:
         return [str(group) for group in check_groups(groups, names)]
@@ -82,3 +83,53 @@ def read_groups(groups: Mapping[str, str] | Sequence[str] | None, names: list[st
     sizes = Counter(stems)
     stems = [stem if stem and sizes[stem] >= _LEAST_GROUP else "others" for stem in stems]
     return ["all"] * len(names) if stems.count("others") > len(names) / 2 else stems
+
+
+def cross_fit(
+    method: Estimator,
+    compared: Compared,
+    returns: np.ndarray,
+    folds: Sequence[Fold],
+    *,
+    seed: int,
+    checkpoint: Path | None = None,
+) -> list[np.ndarray]:
+    """Return for each fold the (T,) float64 values of its test policies.
+
+    A method that learns from known returns (P,) is trained for every fold on its training policies. Others value every
+    policy once, without returns, and can resume from a checkpoint.
+    """
+    with warnings.catch_warnings():
+        for category in (UncertainEstimateWarning, ForeignPolicyWarning, TrainingPolicyWarning):
+            warnings.simplefilter("ignore", category)  # folds are meant to hold foreign policies
+        warnings.filterwarnings("ignore", "only .* training policies")  # a fold has fewer than the user gave
+        if not method.supervised:
+            tested = np.unique(np.concatenate([fold.test for fold in folds]))
+            policies = [compared.policies[i] for i in tested]
+            values = np.full(len(compared.policies), np.nan)
+            estimates = method.estimate(policies, compared.log, seed=seed, checkpoint=checkpoint)
+            values[tested] = np.asarray(estimates.values, np.float64)
+            return [values[fold.test] for fold in folds]
+        policies, log = method.prepare(compared.policies, compared.log, seed=seed)
+        results = []
+        for fold in folds:
+            estimates = method.estimate(
+                [policies[i] for i in fold.test],
+                log,
+                known=[policies[i] for i in fold.train],
+                returns=returns[fold.train],
+                seed=seed,
+            )
+            results.append(np.asarray(estimates.values, np.float64))
+        return results
+
+
+def checkpoint_file(folder: str | os.PathLike | None, label: str) -> Path | None:
+    """Return the file of a label in a folder, which is made: its letters and digits, with a hash if it has others."""
+    if folder is None:
+        return None
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    stem = re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")[:_LONGEST]
+    if stem != label:
+        stem = f"{stem}-{hashlib.sha256(label.encode(errors='surrogatepass')).hexdigest()[:8]}".lstrip("-")
+    return Path(folder) / f"{stem}.safetensors"

@@ -12,15 +12,13 @@ from ..estimators import SOPR, BehaviourQ, Estimator, Simulator, UncertainEstima
 from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
 from ..inputs.logs.keys import list_names
 from ..inputs.policies import Policy, load
-from ..inputs.returns import check_ordered
+from ..inputs.returns import check_ordered, read_known_returns
 from ..methods import small_model
 from ..runtime.checks import integer
 from ..runtime.text import printable
 from .compared import Compared, possible_returns
-from .cross_fit import checkpoint_file, cross_fit
 from .folds import FEWEST_KNOWN as FEWEST_TRAINING
-from .folds import Fold, random_folds
-from .known_returns import read_known_returns
+from .folds import Fold, checkpoint_file, cross_fit, random_folds
 from .selection import Selection
 from .verdict import EPISODES, SHORT_EPISODES
 
@@ -117,11 +115,7 @@ def select(
 
 
 def _join(first: list[Policy], second: list[Policy]) -> list[Policy]:
-    """Return all policies, each once.
-
-    Raises:
-        ValueError: Two have one name, but are different objects.
-    """
+    """Return all policies, each once; raise ValueError if two of one name are different objects."""
     by_name = {policy.name: policy for policy in first}
     for policy in second:
         if policy.name in by_name and not policy.is_same(by_name[policy.name]):

@@ -12,16 +12,14 @@ import numpy as np
 from ..estimators.gaussian_process_posterior import Posterior, fit
 from ..inputs.accepted import ReturnsLike
 from ..inputs.logs.keys import list_names
+from ..inputs.returns import read_known_returns
 from ..ranking.metrics import spearman
 from ..ranking.tables import SHORTENED, to_html, to_text, wrapped
 from ..runtime.checks import integer, number
 from ..runtime.extras import new_axes
 from ..runtime.text import tick_label
-from .calibration import extrapolation
-from .compared import FEWEST_KNOWN, distance_ratios
-from .decisions import probability_beats, probability_best
-from .known_returns import read_known_returns
-from .verdict import EPISODES, Standing, Verdict, judge, numbers
+from .compared import FEWEST_KNOWN, distance_ratios, extrapolation
+from .verdict import EPISODES, Standing, Verdict, judge, numbers, probability_beats, probability_best
 from .verdict import number as shown
 
 if TYPE_CHECKING:
@@ -150,11 +148,6 @@ class Selection:
         return self._places[0]
 
     @property
-    def nearest(self) -> list[str]:
-        """P names of the nearest other known policy; "" without one."""
-        return ["" if i < 0 else self.names[i] for i in self._places[1]]
-
-    @property
     def rankable(self) -> np.ndarray:
         """(P,) bool, False for candidates that act too unlike all known policies for this log to rank them."""
         return self.known | ~(self.distance_ratio > LIMIT)
@@ -165,16 +158,6 @@ class Selection:
         return None if self._standing.rival is None else self.names[self._standing.rival]
 
     @property
-    def left_out(self) -> dict[str, np.ndarray]:
-        """What the model predicts of each known policy without its own return.
-
-        Returns:
-            "predicted" and "deviation", (P,) float64, NaN for candidates.
-        """
-        predicted, deviation = self.posterior.left_out
-        return {"predicted": predicted, "deviation": deviation}
-
-    @property
     def evidence(self) -> dict[str, float]:
         """How well known policies are ordered, as Spearman correlations; NaN with fewer than three known policies.
 
@@ -182,7 +165,7 @@ class Selection:
             "left out": by the model without their own return. "simulator" or "SOPR-T": only by that method.
         """
         known = self.known
-        found = {"left out": self.left_out["predicted"][known]}
+        found = {"left out": self.posterior.left_out[0, known]}
         if self.values is not None:
             found[self.method] = self.values[known]
         few = known.sum() < 3
@@ -191,15 +174,12 @@ class Selection:
     @property
     def doubts(self) -> list[str]:
         """What the known returns leave open."""
-        return [*self._equal_rewards(), *self._impossible_returns(), *self._evidence_doubts()]
-
-    def _equal_rewards(self) -> list[str]:
+        doubts = [*self._impossible_returns(), *self._evidence_doubts()]
         low, high = self.bounds
         if low < high:
-            return []
-        return [
-            f"by the logged rewards every policy returns {shown(low)}: check that the log's rewards are the right ones"
-        ]
+            return doubts
+        equal = f"by the logged rewards every policy returns {shown(low)}"
+        return [f"{equal}: check that the log's rewards are the right ones", *doubts]
 
     def _impossible_returns(self) -> list[str]:
         """Return a note on known returns that exceed the bounds; none if there are none."""
@@ -293,11 +273,8 @@ class Selection:
     @property
     def flags(self) -> list[str]:
         """P remarks: "incumbent", "measured", "cannot be ranked", or ""."""
-        flags = ["measured" if known else "" if fine else "cannot be ranked" for known, fine in self._marks()]
+        flags = np.where(self.known, "measured", np.where(self.rankable, "", "cannot be ranked")).tolist()
         return ["incumbent" if name == self.incumbent else flag for name, flag in zip(self.names, flags, strict=True)]
-
-    def _marks(self) -> list[tuple[bool, bool]]:
-        return list(zip(self.known.tolist(), self.rankable.tolist(), strict=True))
 
     def columns(self) -> dict[str, list[Any]]:
         """Return one list for each column of the table, the highest return first."""
@@ -311,7 +288,7 @@ class Selection:
             "best": self.probability_best.tolist(),
             "known": self.known.tolist(),
             "note": self.flags,
-            "nearest": self.nearest,
+            "nearest": ["" if i < 0 else self.names[i] for i in self._places[1]],
             "distance": self.distance_ratio.tolist(),
         }
         if self.values is not None:

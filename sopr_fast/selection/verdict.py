@@ -1,4 +1,4 @@
-"""The verdict: one imperative, and why."""
+"""The verdict: who may be best, whom to measure next, and one imperative with its reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy as np
 from ..estimators.gaussian_process_posterior import Posterior
 from ..runtime.text import NAME_WIDTH, printable
 from .compared import FEWEST_KNOWN
-from .decisions import best_to_measure, draw_returns, probability_beats, probability_best
 
 DEPLOY, KEEP, MEASURE = "deploy", "keep", "measure"
 SURE = 0.9  # probability of a higher return from which a policy replaces another
@@ -19,6 +18,7 @@ NEGLIGIBLE = 0.05  # return that may be missed, in standard deviations of the kn
 _CLEARLY = 0.05  # more probable, beyond the noise of draws
 UNDECIDED = 0.2  # probability of a higher return from which a policy is as good as another
 EPISODES, SHORT_EPISODES = 20, 1000  # to measure by; the latter if each is one step
+_DRAWS = 4096
 _NUMBERS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 
 
@@ -206,6 +206,53 @@ def _measure(standing: Standing, reason: str, k: int) -> Verdict:
     listed = " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
     text = f"Measure {listed}, {standing.episodes:,} episodes{' each' if len(shown) > 1 else ''}"
     return Verdict(MEASURE, tuple(chosen), text, f"{reason}.")
+
+
+def draw_returns(posterior: Posterior, policies: np.ndarray, seed: int) -> np.ndarray:
+    """Draw possible joint returns (draws, Q) of some policies, equal whatever their order and the unit of returns."""
+    mean, covariance = posterior.mean[policies], posterior.covariance[np.ix_(policies, policies)]
+    values, vectors = np.linalg.eigh(covariance)
+    root = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T  # the only symmetric root, unlike the eigenvectors
+    noise = np.random.default_rng([seed, 9]).standard_normal((_DRAWS, len(policies)))
+    places = np.argsort(np.argsort(-mean, kind="stable"))
+    return (mean + noise[:, places] @ root).clip(*posterior.limits)
+
+
+def probability_best(posterior: Posterior, seed: int) -> np.ndarray:
+    """Return each policy's probability (P,) of having the highest return, which certainly equal policies share."""
+    everyone = np.arange(len(posterior.mean))
+    draws = draw_returns(posterior, everyone, seed)
+    winners = draws >= draws.max(1, keepdims=True)
+    return (winners / winners.sum(1, keepdims=True)).mean(0)
+
+
+def probability_beats(posterior: Posterior, other: int) -> np.ndarray:
+    """Return each policy's probability (P,) of a higher return than policy `other`; 0.5 for certainly equal returns."""
+    from scipy.special import ndtr
+
+    mean, covariance = posterior.mean, posterior.covariance
+    variance = np.diagonal(covariance) + covariance[other, other] - 2 * covariance[other]
+    gap = mean - mean[other]
+    certain = variance <= 1e-12 * np.abs(covariance).max()
+    return np.where(certain, 0.5 * (1 + np.sign(gap)), ndtr(gap / np.sqrt(np.where(certain, 1, variance))))
+
+
+def best_to_measure(posterior: Posterior, policies: np.ndarray, floor: float, k: int, seed: int) -> list[int]:
+    """Choose the k of Q policies whose measurement is expected to gain most over a return that is there, the floor.
+
+    Policies join one by one: each raises the expected maximum of `floor` and the chosen ones most (parallel expected
+    improvement), so that several whose returns are strongly correlated are not chosen together.
+    """
+    draws = draw_returns(posterior, policies, seed)
+    best = np.full(len(draws), floor)
+    chosen: list[int] = []
+    for _ in range(min(k, len(policies))):
+        value = np.maximum(draws, best[:, None]).mean(0)
+        order = np.lexsort((posterior.mean[policies], value))  # by gain, then by expected return
+        pick = next(int(i) for i in order[::-1] if i not in chosen)
+        chosen.append(pick)
+        best = np.maximum(best, draws[:, pick])
+    return [int(policies[i]) for i in chosen]
 
 
 def number(value: float) -> str:

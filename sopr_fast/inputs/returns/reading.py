@@ -126,6 +126,26 @@ def check_returns(returns: Any, names: Sequence[str]) -> np.ndarray:
     return table.loc[list(names), "return"].to_numpy(np.float64, copy=True)
 
 
+def read_known_returns(
+    returns: Any, names: list[str], ordered: list[str]
+) -> tuple[np.ndarray, np.ndarray, dict[str, str]]:
+    """Return returns (P,), NaN where unknown, their standard errors (P,), 0 where unknown, and copies by name.
+
+    Returns in order are those of the `ordered` policies. ValueError is raised if no policy has one of the given ones.
+    """
+    if returns is None:
+        return np.full(len(names), np.nan), np.zeros(len(names)), {}
+    given = load_returns(returns, ordered if is_ordered(returns) else names)
+    table = given.reindex(names)
+    if table["return"].isna().all():
+        raise ValueError(
+            f"no policy has a return: returns are given of {list_names([*given.index])}, the policies are "
+            f"{list_names(names)}"
+        )
+    values, errors = table["return"].to_numpy(copy=True), table["error"].fillna(0.0).to_numpy(copy=True)
+    return values, errors, given.attrs.get("copies", {})
+
+
 def check_groups(groups: Any, names: Sequence[str]) -> list[Any]:
     """Return the group of every named policy, from a mapping or series by name, or a sequence in their order."""
     import pandas
