@@ -201,6 +201,14 @@ def peak():
     tracemalloc.stop()
 
 
+@pytest.mark.parametrize("container", [b"]", b"}", b"(d"])
+def test_containers_are_counted_before_they_are_made(peak, container):
+    content = b"\x80\x04(" + container * 400_000 + b"l."
+    with pytest.raises(ValueError, match=REPEATED):
+        read_pickle(content)
+    assert peak() < 60 * len(content) + (10 << 20)
+
+
 ZEROS = 100 << 20
 
 

@@ -37,7 +37,7 @@ _MOST_STEPS = 10_000_000  # instructions of a pickle, most of which make one sma
 _MOST_DEPTH = 64
 _MOST_ARGUMENTS = 100  # of a call, which copies them
 _MOST_NUMBERS, _MOST_TUPLES = 30_000, 1_000  # keys of a dictionary, whose hashes a file may choose to be equal
-_GROWTH, _ALLOWANCE = 16, 1_000_000  # bytes of values for each byte of the file, and more of them
+_GROWTH, _ALLOWANCE = 32, 1_000_000  # bytes of values for each byte of the file, and more of them
 
 
 class RefusedError(ValueError):
@@ -216,6 +216,7 @@ class PlainUnpickler(pickle._Unpickler):
         return self.storages.setdefault(key, Storage(dtype, itemsize, key))
 
     def _dict(self, items: Any = ()) -> _Dict:
+        self.count(256)
         result = _Dict()
         for key, value in items.items() if isinstance(items, dict) else items:
             self.count(16)
@@ -246,6 +247,10 @@ class PlainUnpickler(pickle._Unpickler):
         self.stack[-1] = ()  # type: ignore[attr-defined]  # of stand-ins, none uses arguments of __new__
         self.load_newobj()  # type: ignore[attr-defined]
 
+    def _empty_list(self) -> None:
+        self.count(64)
+        self.append([])  # type: ignore[attr-defined]
+
     def _load_dict(self) -> None:
         items = self.pop_mark()  # type: ignore[attr-defined]
         self.append(self._dict(zip(items[::2], items[1::2], strict=True)))  # type: ignore[attr-defined]
@@ -254,7 +259,8 @@ class PlainUnpickler(pickle._Unpickler):
         code: _counted(step)
         for code, step in {
             **pickle._Unpickler.dispatch,
-            pickle.EMPTY_DICT[0]: lambda self: self.append(_Dict()),
+            pickle.EMPTY_LIST[0]: _empty_list,
+            pickle.EMPTY_DICT[0]: lambda self: self.append(self._dict()),
             pickle.DICT[0]: _load_dict,
             pickle.REDUCE[0]: _reduce,
             pickle.BUILD[0]: _build,
