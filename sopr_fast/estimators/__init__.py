@@ -5,13 +5,11 @@
 """
 
 from ..ranking.estimates import Estimates, UncertainEstimateWarning
-from .behaviour_q import BehaviourQ
+from .action_distance import GaussianProcess, NearestPolicy
+from .critics import FQE, BehaviourQ
 from .dual_dice import DualDICE
 from .estimator import Estimator
-from .fqe import FQE
-from .gaussian_process import GaussianProcess
 from .importance_weighting import ImportanceWeighting
-from .nearest_policy import NearestPolicy
 from .simulator import Simulator
 from .sopr import SOPR
 

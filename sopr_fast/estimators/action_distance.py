@@ -1,4 +1,4 @@
-"""What estimators that compare the actions of policies share."""
+"""Estimators that know policies only by how differently they act."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import numpy as np
 import torch
 
 from ..inputs.policies import Policy, probe
+from ..ranking.estimates import Estimates
 from ..ranking.metrics import policy_distances
 from ..runtime.checks import integer, option
 from ..runtime.distributed import share_policies
 from ..sopr.acting import collect_shared
 from .estimator import Request
+from .gaussian_process_posterior import fit
 from .supervised import SupervisedEstimator, as_arrays, read, spread
 
 
@@ -64,6 +66,68 @@ class ActionDistanceEstimator(SupervisedEstimator):
                 "known policies"
             )
         return columns, known_columns, distances
+
+
+@dataclass(frozen=True)
+class NearestPolicy(ActionDistanceEstimator):
+    """Return of the nearest known policy by action distance (Eq. 3 of SOPR-T); of several at one distance, their mean.
+
+    The simplest supervised estimator, and so the bar for SOPR-T. It needs no rewards, discount, seed or device. A known
+    policy gets the return of the nearest other known policy.
+
+    Attributes:
+        rows: Number of logged states on which policies are compared, evenly spaced.
+
+    Diagnostics:
+        nearest: (P,) names of the nearest known policies, the first of several.
+        distances: (P,) float64 action distances to them.
+
+    Raises:
+        ValueError: The only known policy is to be evaluated.
+    """
+
+    def _evaluate(self, request: Request) -> Estimates:
+        distances = self._compare(request)[2]
+        least = distances.min(1)
+        return Estimates(
+            request.names,
+            np.array([request.returns[row == own].mean() for row, own in zip(distances, least, strict=True)]),
+            method=self.name,
+            diagnostics={
+                "nearest": [request.known[i].name for i in distances.argmin(1)],
+                "distances": least,
+            },
+        )
+
+
+@dataclass(frozen=True)
+class GaussianProcess(ActionDistanceEstimator):
+    """Gaussian process of the return, with a Matérn 1/2 kernel of the root of the action distance (Eq. 3 of SOPR-T).
+
+    Policies that act alike have like returns; far from all known policies the value is the mean of the process. It is
+    the model of active offline policy selection (Konyushkova et al. 2021) without its estimates, and that of
+    `sopr_fast.select` without a simulator; `gaussian_process_posterior` states its priors. It needs no rewards,
+    discount, seed or device. A known policy gets its value from the other known policies.
+
+    Attributes:
+        rows: Number of logged states on which policies are compared, evenly spaced.
+
+    Standard errors are those of the process.
+
+    Raises:
+        ValueError: The only known policy is to be evaluated.
+    """
+
+    def _evaluate(self, request: Request) -> Estimates:
+        columns, known_columns, distances = self._compare(request)
+        own = np.isinf(distances)  # a policy and itself
+        everyone, count = np.concatenate([columns, known_columns]), len(columns)
+        returns = np.concatenate([np.full(count, np.nan), request.returns])
+        posterior = fit(shared_distances(everyone, everyone), returns, np.zeros(len(everyone)))
+        values, errors = posterior.mean[:count].copy(), posterior.deviation[:count].copy()
+        for i in np.flatnonzero(own.any(1)):
+            values[i], errors[i] = posterior.left_out[:, count + own[i].argmax()]
+        return Estimates(request.names, values, errors, method=self.name)
 
 
 def shared_distances(a_columns: np.ndarray, b_columns: np.ndarray) -> np.ndarray:

@@ -18,10 +18,9 @@ from ..runtime.checks import integer, number, option, optional, widths
 from ..runtime.distributed import share_policies
 from ..runtime.progress import progress_bar
 from ..runtime.warn import warn
-from .coverage import uncovered
 from .learning import Batches, Learner, learn, masked_mean
 from .networks import ActionValue
-from .policy_actions import PolicyActions
+from .policy_actions import PolicyActions, uncovered
 from .reward_estimator import RewardEstimator, decay, value_range
 
 _CHUNK = 1 << 16  # (state, action) rows evaluated at once
@@ -76,6 +75,64 @@ class CriticEstimator(RewardEstimator):
         return replicates.mean(1), replicates, {"uncovered": shares, "lag": remaining, "curve": curve}
 
 
+@dataclass(frozen=True)
+class FQE(CriticEstimator):
+    """Fitted Q evaluation (Le et al., 2019) with the target networks and normalisation of Kostrikov & Nachum (2020).
+
+    The networks of all policies are trained together, on the same mini-batches and from the same initial weights. So
+    the estimate of a policy does not depend on the other policies. The value is the discounted return from the initial
+    states. After terminals the value is 0; after timeouts an episode continues from its next state.
+
+    Attributes:
+        updates: Number of gradient steps.
+        batch_size: Transitions per step.
+        hidden: Widths of the hidden layers; () for linear functions.
+        learning_rate: Learning rate of Adam.
+        target_rate: Weight of the critic in each update of its target network. None for 5 / (updates (1 - γ)), but at
+            least 0.005 and at most 0.1. See `lag` below.
+        ensemble: Networks per policy. Two or more learn from bootstrap samples of the episodes, and the standard
+            deviation of their values is the standard error.
+
+    Diagnostics:
+        uncovered: (P,) share of logged states in which the policy acts unlike the actions logged in similar states.
+        lag: Share of the way to their fixed point that values have left, about exp(-updates target_rate (1 - γ)).
+        curve: Updates and loss at each record.
+
+    Warns:
+        UncertainEstimateWarning: A policy is uncovered in over 90 % of the states, the lag exceeds 0.1, or a value lies
+            outside what rewards allow.
+    """
+
+    shared: ClassVar[bool] = False
+    description: ClassVar[str] = "FQE"
+
+
+@dataclass(frozen=True)
+class BehaviourQ(CriticEstimator):
+    """Mean over logged states of a SARSA critic at the policy's actions; one critic serves all policies.
+
+    The value is what follows when the policy's action is taken once and the logged behaviour goes on from there. It is
+    not the return of the policy, but ranks policies well at little cost. It is the mean over at most 65,536 logged
+    states, evenly spaced. A checkpoint of a run with other policies can be resumed.
+
+    Attributes:
+        updates: See `FQE`.
+        batch_size: See `FQE`.
+        hidden: See `FQE`.
+        learning_rate: See `FQE`.
+        target_rate: See `FQE`.
+        ensemble: Number of critics. Two or more learn from bootstrap samples of the episodes, and the standard
+            deviation of their values is the standard error.
+
+    Diagnostics and warnings are those of `FQE`.
+    """
+
+    shared: ClassVar[bool] = True
+    description: ClassVar[str] = "SARSA critic"
+
+    updates: int = option(10000, integer(1))
+
+
 def _lag(transitions: Transitions, updates: int, rate: float, discount: float) -> float:
     """Return the share of the way to their fixed point that critics have left after training, and warn if it is large.
 
@@ -98,22 +155,15 @@ def value_scale(transitions: Transitions, discount: float) -> tuple[float, float
     """Return mean and standard deviation of the discounted returns-to-go, the units in which critics learn values."""
     rewards = transitions.rewards.astype(np.float64)
     endless = rewards.mean() / decay(transitions, discount)
-    to_go = _returns_to_go(transitions, discount, endless)
-    return float(to_go.mean()), max(float(to_go.std()), float(rewards.std()), 1e-6 * abs(endless)) or 1e-6
-
-
-def _returns_to_go(transitions: Transitions, discount: float, beyond: float) -> np.ndarray:
-    """Return the discounted sum of rewards (N,) float64 from each row on; `beyond` follows where a timeout cuts."""
-    rewards, episodes = transitions.rewards.astype(np.float64), transitions.episodes
-    result = np.empty(len(rewards))
-    first, last = episodes[:-1], episodes[1:] - 1
-    following = np.where(transitions.terminals[last], 0.0, beyond)
+    to_go = np.empty(len(rewards))
+    first, last = transitions.episodes[:-1], transitions.episodes[1:] - 1
+    following = np.where(transitions.terminals[last], 0.0, endless)  # of timeouts
     for steps_back in range(int((last - first).max()) + 1):
         alive = last - steps_back >= first
         rows = last[alive] - steps_back
         following[alive] = rewards[rows] + discount * following[alive]
-        result[rows] = following[alive]
-    return result
+        to_go[rows] = following[alive]
+    return float(to_go.mean()), max(float(to_go.std()), float(rewards.std()), 1e-6 * abs(endless)) or 1e-6
 
 
 class CriticLearner(Learner):
