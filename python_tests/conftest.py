@@ -53,13 +53,6 @@ def poison():
 
 
 @pytest.fixture
-def set_default_dtype():
-    """Torch's own function, undone after the test."""
-    yield torch.set_default_dtype
-    torch.set_default_dtype(torch.float32)
-
-
-@pytest.fixture
 def set_threads():
     """torch.set_num_threads, undone after the test."""
     before = torch.get_num_threads()

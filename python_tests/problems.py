@@ -1,5 +1,6 @@
 """A small problem with a known answer: policies scale a fixed linear map, and larger gains are better."""
 
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -8,19 +9,27 @@ import torch
 from sopr_fast import Config, load_log
 from sopr_fast.sopr.input_norm import merge_moments, part_moments
 
-TINY = Config(
-    width=16,
-    low_layers=1,
-    low_feedforward=32,
-    high_layers=1,
-    high_heads=2,
-    high_feedforward=32,
-    subset_size=128,
-    clusters=8,
-    subsets=10,
-    steps=40,
-    warmup_steps=5,
-)
+MODEL = {"width": 16, "low_layers": 1, "low_feedforward": 32, "high_layers": 1, "high_heads": 2, "high_feedforward": 32}
+TINY = Config(**MODEL, subset_size=128, clusters=8, subsets=10, steps=40, warmup_steps=5)
+
+
+@contextmanager
+def default_dtype(dtype):
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+TORCH_MODES = {
+    "device": lambda: torch.device("meta"),  # stands for any other default device
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "no_grad": torch.no_grad,
+    "inference": torch.inference_mode,
+    "bfloat16": lambda: default_dtype(torch.bfloat16),
+    "float64": lambda: default_dtype(torch.float64),
+}
 
 
 def log(rows: int = 600, dim: int = 4, seed: int = 0) -> np.ndarray:

@@ -1,8 +1,3 @@
-"""Adam, compared with torch.optim, and the modules that a training must not import."""
-
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -29,32 +24,3 @@ def test_steps_are_those_of_torch(betas, decay, maximize):
     descend(torch.optim.AdamW(theirs, lr=0.1, betas=betas, weight_decay=decay, maximize=maximize), theirs, 5)
     for a, b in zip(mine, theirs, strict=True):
         torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=1e-6)
-
-
-def test_a_restored_optimizer_continues_with_equal_bits():
-    whole, halves = problem(), problem()
-    first = Adam(whole, 0.1)
-    descend(first, whole, 4)
-    descend(first, whole, 4)
-    second = Adam(halves, 0.1)
-    descend(second, halves, 4)
-    saved = {name: value.clone() for name, value in second.tensors("adam").items()}
-    third = Adam(halves, 0.1)
-    third.restore({**saved, "model.weight": torch.ones(1)}, "adam")
-    descend(third, halves, 4)
-    assert all(torch.equal(a, b) for a, b in zip(whole, halves, strict=True))
-
-
-def test_training_does_not_import_the_compiler():
-    script = """
-import sys, numpy as np, sopr_fast
-from sopr_fast import Config
-config = Config(subset_size=32, clusters=2, subsets=2, steps=2, width=16, low_heads=2, high_heads=2, high_layers=1)
-policies = {f"p{i}": (lambda states, i=i: states[:, :1] * i) for i in range(4)}
-states = np.random.default_rng(0).standard_normal((64, 3)).astype(np.float32)
-sopr_fast.fit(policies, dict(zip(policies, range(4))), states, config=config)
-print(*[name for name in ("torch._dynamo", "sympy") if name in sys.modules])
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "\n"

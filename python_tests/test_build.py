@@ -108,16 +108,35 @@ assert not torch.cuda.is_initialized()
     assert set(result.stdout.split()) <= {"sopr_fast", "torch", "numpy", "safetensors", "tqdm"} | of_torch
 
 
-def test_reading_a_log_imports_no_torch():
-    script = """
-import sys, numpy as np, sopr_fast
+HELP = """
+import contextlib
+from sopr_fast.cli.main import main
+for command in ([], ["fit"], ["rank"]):
+    with contextlib.suppress(SystemExit):
+        main([*command, "--help"])
+"""
+READ = """
+import numpy as np, sopr_fast
 log = {"observations": np.arange(40.0).reshape(20, 2), "actions": np.ones((20, 1)), "rewards": np.ones(20),
        "terminals": np.arange(20) % 5 == 4, "timeouts": np.zeros(20, bool)}
 assert len(sopr_fast.load_log(log)) == 20
-print(*(name for name in ("torch", "scipy", "matplotlib") if name in sys.modules))
 """
+TRAIN = """
+import numpy as np, sopr_fast
+from problems import TINY, ladder, log
+sopr_fast.fit(ladder(np.arange(4)), range(4), log(), config=TINY)
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "unneeded"),
+    [(HELP, ["torch", "numpy"]), (READ, ["torch", "scipy", "matplotlib"]), (TRAIN, ["torch._dynamo", "sympy"])],
+    ids=["help", "read", "train"],
+)
+def test_imports_are_only_those_that_the_work_needs(script, unneeded):
+    script += f"import sys\nprint(*(name for name in {unneeded} if name in sys.modules), file=sys.stderr)"
     result = python("-W", "ignore", "-c", script)
-    assert (result.returncode, result.stdout) == (0, "\n"), result.stderr
+    assert (result.returncode, result.stderr) == (0, "\n"), result.stderr
 
 
 @pytest.mark.parametrize(

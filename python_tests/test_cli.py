@@ -103,12 +103,6 @@ def test_rank_prints_a_table_json_or_csv(trained, capsys):
     assert json.loads(ranked("--json", "--states", "states.npy", "--subsets", "1"))["standard_errors"] == [None] * 13
 
 
-def test_rank_writes_a_report(trained, capsys):
-    assert rank("--report", "ranking.html") == 0
-    report = (trained / "ranking.html").read_text(encoding="utf-8")
-    assert "sopr-fast rank --model model.safetensors" in report
-
-
 def test_options_go_before_the_settings_of_the_paper(files, capsys, monkeypatch):
     configs = []
     monkeypatch.setattr("sopr_fast.sopr.fitting.fit", lambda *_, config, **__: configs.append(config) or 1 / 0)
@@ -144,9 +138,7 @@ def test_policies_without_a_return_are_left_out(files, capsys):
     assert fit() == 0
     out, err = capsys.readouterr()
     assert "trained on 11 policies" in out
-    assert (
-        "sopr-fast: warning: policies without a return are left out: returns hold nothing for policy 'gain-011'" in err
-    )
+    assert "warning: policies without a return are left out: returns hold nothing for policy 'gain-011'" in err
 
 
 def test_ctrl_c_says_how_to_resume(files, capsys, monkeypatch):
@@ -159,11 +151,8 @@ def test_ctrl_c_says_how_to_resume(files, capsys, monkeypatch):
 
     monkeypatch.setattr(training._Trainer, "step", interrupted)
     assert fit("--checkpoint", "run") == 130
-    expected = (
-        "sopr-fast: interrupted: training was interrupted after 3 of 10 steps; run it again with checkpoint 'run' to "
-        "resume\n"
-    )
-    assert capsys.readouterr().err == expected
+    expected = "training was interrupted after 3 of 10 steps; run it again with checkpoint 'run' to resume"
+    assert capsys.readouterr().err == f"sopr-fast: interrupted: {expected}\n"
     monkeypatch.setattr(training._Trainer, "step", step)
     assert fit("--checkpoint", "run") == 0
 
@@ -191,21 +180,6 @@ def test_files_that_are_no_model_are_named(files, capsys):
     assert main(["info", "policy.zip"]) == 2
     error = capsys.readouterr().err
     assert "policy.zip is not a whole safetensors file" in error and "; info describes models and logs\n" in error
-
-
-def test_help_needs_no_torch():
-    script = """
-import sys
-from pathlib import Path
-from sopr_fast.cli.main import main
-try:
-    main(sys.argv[1:])
-finally:
-    print("torch" in sys.modules, "numpy" in sys.modules)
-"""
-    for command in ([], ["fit"], ["rank"]):
-        ended = subprocess.run([sys.executable, "-c", script, *command, "--help"], capture_output=True, text=True)
-        assert ended.returncode == 0 and ended.stdout.endswith("False False\n"), ended.stderr
 
 
 def test_help_shows_choices_and_defaults_of_every_option(capsys):
@@ -286,7 +260,8 @@ def test_a_report_outlives_the_reader_of_stdout(trained, monkeypatch):
     with open(written, "w", buffering=1) as pipe, monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", pipe)
         assert rank("--report", "report.html") == 0
-    assert "gain-011" in (trained / "report.html").read_text(encoding="utf-8")
+    report = (trained / "report.html").read_text(encoding="utf-8")
+    assert "gain-011" in report and "sopr-fast rank --model model.safetensors" in report
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the platform has no /dev/full")
@@ -322,14 +297,8 @@ def test_demo_ranks_unseen_policies(tmp_path, capsys):
     assert main(["demo", "--quick", "--out", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert float(out.split("Spearman ")[1].split()[0]) > 0.8
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "demo.safetensors",
-        "demo.json",
-        "demo.png",
-        "demo.html",
-        "selection.html",
-        "pendulum",
-    }
+    files = {"demo.safetensors", "demo.json", "demo.png", "demo.html", "selection.html", "pendulum"}
+    assert {path.name for path in tmp_path.iterdir()} == files
     first = re.search("no known return: Measure (.*), 20 episodes each", out)[1]
     assert set(first.split(" and ")) == {"cql-4000", "iql-4000"}  # the two best of eight
     assert "two more measured: Deploy cql-4000; measured -207." in out

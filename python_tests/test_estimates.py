@@ -26,17 +26,6 @@ def test_table_lists_the_best_first():
     assert "b has the highest score of 3 candidates" in without._repr_html_()
 
 
-def test_ranking_compares_replicates():
-    replicates = np.random.default_rng(0).normal(0, [[1], [2], [3]], (3, 7))
-    ranking = make(replicates)
-    assert ranking.order == ["b", "c", "a"]
-    np.testing.assert_array_equal(ranking.scores, [1, 3, 2])
-    np.testing.assert_allclose(ranking.standard_errors, replicates.std(1, ddof=1))
-    difference = replicates[1] - replicates[0]
-    wins = ranking.win_probability[1, 0]
-    assert wins == pytest.approx(t.cdf(2 / difference.std(ddof=1), df=6))
-
-
 def test_standard_errors_that_are_nan_stay_nan():
     replicates = np.array([[np.nan, np.nan, np.nan], [0.0, 1.0, 2.0], [1.0, 3.0, 2.0]])
     ranking = make(replicates, (5.0, 1.0, 2.0))

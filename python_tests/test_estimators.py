@@ -2,8 +2,6 @@
 
 import json
 import math
-from contextlib import contextmanager
-from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +9,7 @@ import pytest
 import torch
 from estimators import METHODS, SMALL, each_method, gains, two_states, unwarned, with_other
 from mdps import Linear, LinearGain, Tabular
-from problems import transitions
+from problems import TORCH_MODES, transitions
 
 import sopr_fast
 from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, ImportanceWeighting, NearestPolicy, policy_actions
@@ -41,25 +39,6 @@ def test_same_seed_same_result(method, std, log):
     if not isinstance(method, ImportanceWeighting):
         assert (other.values != first.values).all()
     assert json.loads(json.dumps(first.to_dict()))["names"] == first.names
-
-
-@contextmanager
-def default_dtype(dtype):
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
-TORCH_MODES = {
-    "device": lambda: torch.device("meta"),  # stands for any other default device
-    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
-    "no_grad": torch.no_grad,
-    "inference": torch.inference_mode,
-    "bfloat16": partial(default_dtype, torch.bfloat16),
-    "float64": partial(default_dtype, torch.float64),
-}
 
 
 @pytest.mark.parametrize("std", [None, 0.3], ids=["deterministic", "stochastic"])

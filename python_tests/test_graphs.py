@@ -115,20 +115,6 @@ def test_launches_of_a_training_step(policies, monkeypatch):
     assert theirs.count("_fused_adamw_") == 1 and "_foreach_mul_" in theirs
 
 
-@pytest.mark.slow
-@pytest.mark.emulated
-def test_launches_of_a_whole_training_step(monkeypatch, emulated, cuda_module_for_cpu):
-    """Those of our kernels: forward on the low level, then on the high level, then backward; no segment can be long."""
-    stand_in(monkeypatch)
-    monkeypatch.setattr(graphs, "_WARM_UPS", 0)
-    trainer = paper_sized(2)
-    emulated.clear()  # of the clustering of the first subset
-    before = cuda_module_for_cpu.launches()
-    trainer.step()
-    assert emulated == ["segment_encoder"] * 2 + ["segment_encoder_backward"] * 2
-    assert cuda_module_for_cpu.launches() - before == 5 + 5 + 7 + (7 + 3)
-
-
 def test_launches_of_a_ranking_tile(monkeypatch, generator):
     made = stand_in(monkeypatch)
     monkeypatch.setattr(scoring, "_TILE_BYTES", 1)

@@ -8,7 +8,6 @@ from problems import blobs
 from sklearn.cluster import KMeans, kmeans_plusplus
 
 from sopr_fast import ops as cpu_ops
-from sopr_fast.ops.kmeans import _kernel
 
 
 def assert_consistent(ops, points, result):
@@ -201,18 +200,6 @@ def test_kmeans_names_the_point_that_is_not_finite(value, ops):
     points[1, 17, 2] = value
     with pytest.raises(ValueError, match=f"points must be finite; problem 1, row 17, column 2 is {value}"):
         ops.kmeans(points, 3)
-
-
-@pytest.mark.parametrize("iterations", [0, 10])
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_kmeans_kernel_fills_clusters_beside_points_that_are_not_finite(value, iterations, device, generator):
-    points = blobs(1, 2000, 3, generator)
-    start = points[:, :6].clone()
-    start[:, 4] = 1e3
-    points[0, 7, 1], points[0, 1009, 2] = value, -value
-    points = points.to(device)
-    labels = _kernel(points, start.to(device), iterations, 0.0)[1]
-    assert (labels.cpu()[0].bincount(minlength=6) > 0).all()
 
 
 def rows_of(points, rows):

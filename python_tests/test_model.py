@@ -8,13 +8,12 @@ from peers.released import from_released
 from problems import train_scores
 from torch.nn import functional
 
-from sopr_fast import Config, Subsets, ops
+from sopr_fast import Config, ops
 from sopr_fast.ops import composed
 from sopr_fast.runtime import devices
 from sopr_fast.sopr import input_norm
-from sopr_fast.sopr.input_norm import merge_moments, part_moments
+from sopr_fast.sopr.input_norm import part_moments
 from sopr_fast.sopr.model import ScoringModel
-from sopr_fast.sopr.scoring import score_grid
 
 STATE_DIM, ACTION_DIM, CLUSTERS = 5, 3, 12
 
@@ -72,28 +71,9 @@ def test_scores_of_a_released_checkpoint(encoder, score, shape, generator):
     assert (actual - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
-def test_a_model_trains_on_after_a_failure_to_score(generator):
-    states = torch.randn(400, STATE_DIM, generator=generator)
-    subsets = Subsets.draw(states.numpy(), 1, size=100, clusters=4)
-    model = ScoringModel(STATE_DIM + ACTION_DIM, Config())
-    with pytest.raises(ValueError, match="precision"):
-        score_grid(model, subsets, torch.randn(2, len(subsets.states), ACTION_DIM), precision="fp16")
-    assert model.training
-
-
 @pytest.fixture(params=["transformer", "mlp"])
 def model(request):
     return ScoringModel(STATE_DIM + ACTION_DIM, Config(encoder=request.param, clusters=CLUSTERS)).eval()
-
-
-def test_autocast_changes_no_score(model, generator):
-    data = problem(generator)
-    expected = model(*data)
-    with torch.autocast("cpu", torch.bfloat16):
-        actual = model(*data)
-    assert actual.dtype == torch.float32 and (actual - expected).abs().max() <= 1e-5 * expected.abs().max()
-    actual, expected = (torch.autograd.grad(scores.sum(), model.projection.weight)[0] for scores in (actual, expected))
-    assert (actual - expected).norm() <= 1e-4 * expected.norm()
 
 
 def test_model_takes_no_policies_and_only_float32(model, generator):
@@ -101,21 +81,6 @@ def test_model_takes_no_policies_and_only_float32(model, generator):
     assert model(states, columns[:0], rows, offsets).shape == (0, 2)
     with pytest.raises(TypeError, match=r"must be torch.float32, got torch.float64"):
         model.double()(states.double(), columns.double(), rows, offsets)
-
-
-@pytest.mark.parametrize("options", [{}, {"score": "sort"}, {"class_token": True}, {"encoder": "mlp"}], ids=str)
-def test_scoring_off_the_cpu_reads_nothing_back(options, monkeypatch):
-    """Tensors without values: whatever the host asks of them raises."""
-
-    def encoder(states, columns, rows, offsets, parameters, *, width, pool, **_):
-        return columns.new_empty(len(columns), *(offsets[:, 1:] if pool else rows).shape, width)
-
-    monkeypatch.setattr(ops, "segment_encoder", encoder)
-    model = ScoringModel(STATE_DIM + ACTION_DIM, Config(clusters=CLUSTERS, **options)).to("meta").eval()
-    with torch.device("meta"), torch.no_grad():
-        states, columns = torch.empty(400, STATE_DIM), torch.empty(3, 400, ACTION_DIM)
-        rows, offsets = (torch.empty(2, size, dtype=torch.int32) for size in (150, CLUSTERS + 1))
-        assert model(states, columns, rows, offsets).shape == (3, 2)
 
 
 # Zero whatever the data: a shift before batch norm, of all keys, or of all scores.
@@ -182,21 +147,6 @@ def test_evaluation_normalises_by_all_rows_seen_under_the_weights_as_they_are(ge
     ours.eval()
     torch.testing.assert_close(ours.norm.running_mean.double(), sum(means) / 2, atol=1e-5, rtol=1e-6)
     torch.testing.assert_close(ours.norm.running_var.double(), sum(variances) / 2, atol=1e-5, rtol=1e-6)
-
-
-def test_row_moments_match_the_rows_themselves(generator, monkeypatch):
-    states, columns, rows, _ = problem(generator, policies=5)
-    states = states + 1e4
-    index = rows.flatten().long()
-    x = torch.cat([states[index].expand(5, -1, -1), columns[:, index]], -1).flatten(0, 1).double()
-    by_blocks = part_moments(states, columns, rows, [slice(0, 2), slice(2, 5)])
-    monkeypatch.setattr(devices, "runs_ahead", lambda device: True)
-    at_once = part_moments(states, columns, rows, [])
-    for parts in (by_blocks, at_once):
-        mean, covariance, count = merge_moments(states, rows, parts)
-        assert count == len(x)
-        torch.testing.assert_close(mean, x.mean(0))
-        torch.testing.assert_close(covariance, torch.cov(x.T, correction=0))
 
 
 @pytest.mark.parametrize("encoder", ["transformer", "mlp"])

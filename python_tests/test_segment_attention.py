@@ -117,14 +117,6 @@ def test_segment_attention_of_a_long_segment(ops):
     assert error_of(actual[some, 0], expected) <= 1e-5 * expected.abs().max()
 
 
-def test_segment_attention_of_a_tile_drops_the_same_weights(ops):
-    *inputs, offsets = batch([30, 17, 64, 5], 2, 8)
-    options = {"dropout": 0.3, "rng": RNG, "layer": 1}
-    whole = ops.segment_attention(*inputs, offsets, segment_base=7, **options)
-    tail = ops.segment_attention(*(x[47:] for x in inputs), offsets[2:] - 47, segment_base=9, **options)
-    assert torch.equal(whole[47:], tail)
-
-
 def check_dropping_everything(ops):
     """The probability rounds to 1."""
     q, k, v, offsets = batch([5, 40], 2, 8)

@@ -239,56 +239,6 @@ def test_segment_encoder_any_shape(shape, ops):
         assert_gradients(ops, tensors, options, times=10)
 
 
-def test_segment_encoder_is_torchs_layer(ops):
-    tensors, options = problem([12], policies=1, spare=0, **LOW | {"pool": False})
-    layer = torch.nn.TransformerEncoderLayer(64, 2, 128, batch_first=True).eval()
-    encoder = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-    project = torch.nn.Linear(8, 64)
-    names = ["self_attn.in_proj_weight", "self_attn.in_proj_bias", "self_attn.out_proj.weight"]
-    names += ["self_attn.out_proj.bias", "norm1.weight", "norm1.bias", "linear1.weight", "linear1.bias"]
-    names += ["linear2.weight", "linear2.bias", "norm2.weight", "norm2.bias"]
-    inside = [encoder.layers[i].get_parameter(name) for i in range(2) for name in names]
-    parameters = torch.nn.utils.parameters_to_vector([*project.parameters(), *inside]).detach()
-    x = torch.cat([tensors[0][tensors[2][0].long()], tensors[1][0, tensors[2][0].long()]], -1)
-    expected = encoder(torch.relu(project(x))[None])
-    actual = run(ops.segment_encoder, (*tensors[:4], parameters), options)
-    torch.testing.assert_close(actual[0], expected, atol=1e-5, rtol=1e-5)
-
-
-def test_segment_encoder_dropout_depends_on_seed_step_and_segment(ops):
-    tensors, options = problem([40, 300], policies=1, **LOW)
-    options["dropout"] = 0.25
-    plain = run(ops.segment_encoder, tensors, options)
-    assert torch.equal(plain, run(ops.segment_encoder, tensors, options | {"dropout": 0.0}))
-    draws = [run(ops.segment_encoder, tensors, options | {"rng": torch.tensor([1, step])}) for step in range(2)]
-    assert not torch.equal(draws[0], draws[1])
-    assert torch.equal(draws[1], run(ops.segment_encoder, tensors, options | {"rng": torch.tensor([1 + 2**32, 1])}))
-    base = options | {"rng": torch.tensor([1, 1])}
-    later = run(ops.segment_encoder, tensors, base | {"segment_base": 8})
-    assert not torch.equal(later, draws[1])
-
-
-def test_segment_encoder_dropout_is_a_tile_of_the_whole(ops):
-    tensors, options = problem([9, 30], policies=3, **SMALL, dropout=0.2, rng=torch.tensor([8, 9]))
-    whole = run(ops.segment_encoder, tensors, options)
-    states, columns, *rest = tensors
-    tile = run(ops.segment_encoder, (states, columns[1:], *rest), options | {"segment_base": 7 + 2})
-    assert torch.equal(tile, whole[1:])
-
-
-@pytest.mark.parametrize("options", [LOW, HIGH], ids=["low", "high"])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_segment_encoder_same_for_any_threads(options, precision, on_threads):
-    tensors, options = problem([100, 3, 0, 50, 51, 12, 77, 5], policies=6, subsets=2, distinct=300, **options)
-    options |= {"dropout": 0.1, "rng": torch.tensor([3, 4]), "precision": precision}
-
-    def call():
-        return run(ops.segment_encoder, tensors, options), *gradients(ops.segment_encoder, tensors, options)
-
-    first, *others = on_threads(call, 1, 2, 3, 8)
-    assert all(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
-
-
 @pytest.mark.parametrize("options", [LOW, HIGH, SMALL | {"feedforward": 21, "width": 36}], ids=["low", "high", "small"])
 def test_segment_encoder_bf16(options):
     tensors, options = problem([0, 1, 2, 15, 16, 17, 131, 300], **options)

@@ -1,4 +1,3 @@
-import contextlib
 import dataclasses
 import math
 import re
@@ -8,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from problems import TINY, LinearPolicy, ladder, log, training_gains
+from problems import TINY, TORCH_MODES, LinearPolicy, ladder, log, training_gains
 
 import sopr_fast
 from sopr_fast.ranking.metrics import spearman
@@ -62,27 +61,10 @@ def scores_of_everything(path, options):
     return sopr_fast.load(path).rank(ladder([0.3, 1.2]), log(seed=3)).subset_scores
 
 
-@contextlib.contextmanager
-def default_dtype(dtype):
-    torch.set_default_dtype(dtype)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
-CONTEXTS = {
-    "device": lambda: torch.device("meta"),  # stands for any other device
-    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
-    "float64": lambda: default_dtype(torch.float64),
-    "bfloat16": lambda: default_dtype(torch.bfloat16),
-    "no_grad": torch.no_grad,
-    "inference_mode": torch.inference_mode,
-}
-
-
 @pytest.mark.parametrize("options", ENCODERS, ids=str)
 def test_the_defaults_and_contexts_of_the_caller_change_no_bit(options, tmp_path):
     expected = scores_of_everything(tmp_path / "model", options)
-    for name, context in CONTEXTS.items():
+    for name, context in TORCH_MODES.items():
         with context():
             actual = scores_of_everything(tmp_path / "model", options)
         assert np.array_equal(actual, expected), name
