@@ -21,11 +21,9 @@ def gains(count: int = 14, *, first: int = 0) -> dict[str, LinearGain]:
     """Return policies of two families, their gains drawn with seeds `first`, `first` + 1, ..."""
     policies = {}
     for i in range(first, first + count):
-        family = "left" if i % 2 else "right"
-        random = np.random.default_rng([i, 5])
-        policies[f"{family}-{i:02d}"] = LinearGain(
-            np.array([-0.6 if i % 2 else 0.2, -0.4]) + 0.25 * random.standard_normal(2)
-        )
+        family, mean = ("left", -0.6) if i % 2 else ("right", 0.2)
+        noise = np.random.default_rng([i, 5]).standard_normal(2)
+        policies[f"{family}-{i:02d}"] = LinearGain(np.array([mean, -0.4]) + 0.25 * noise)
     return policies
 
 

@@ -61,7 +61,6 @@ def test_tables_rank_as_arrays_do(form, ranker, tmp_path):
         ({"action": ["left", "right"]}, "give words as indices of discrete actions"),
         ({"action": [1.0, 2.0, 3.0]}, "has actions for 3 states, the data has 2"),
     ],
-    ids=["no actions", "gap", "one more", "null", "ragged", "text", "rows"],
 )
 def test_bad_tables_are_refused_with_the_file(columns, message, tmp_path):
     path = tmp_path / "table.parquet"
@@ -91,10 +90,8 @@ def test_a_log_among_policies_is_told_as_such(tmp_path):
 def test_workers_compute_actions_in_the_drawn_states_alone(ranker, tmp_path, monkeypatch, capsys):
     blocks = dict(re.findall(r'^```python title="(\w+\.py)"\n(.*?)^```$', PAGE, re.DOTALL | re.MULTILINE))
     for name, code in blocks.items():
-        small = code.replace("size=1024", f"size={TINY.subset_size}").replace(
-            "clusters=16", f"clusters={TINY.clusters}"
-        )
-        (tmp_path / name).write_text(small)
+        small = code.replace("size=1024", f"size={TINY.subset_size}")
+        (tmp_path / name).write_text(small.replace("clusters=16", f"clusters={TINY.clusters}"))
     for folder in ("runs", "actions"):
         (tmp_path / folder).mkdir()
     for i in range(5):

@@ -45,13 +45,6 @@ def test_a_replay_buffer_of_stable_baselines3(path):
     np.testing.assert_array_equal(np.asarray(load_states(path)), stored[0][3:, 0])
 
 
-def test_environments_of_a_replay_buffer_follow_each_other(path):
-    states, *_ = save_buffer(path, 6, end={(2, 1)}, size=20, environments=2)
-    log = sopr_fast.load_log(path)
-    np.testing.assert_array_equal(log.states, np.concatenate([states[:, 0], states[:, 1]]))
-    assert log.episodes.tolist() == [0, 6, 9, 12] and np.flatnonzero(log.terminals).tolist() == [8]
-
-
 @pytest.mark.parametrize(("cut", "handle", "count"), [((3, 0), False, 1), ((9, 0), False, 0), ((3, 0), True, 0)])
 def test_a_replay_buffer_that_does_not_tell_time_limits_warns(path, cut, handle, count):
     save_buffer(path, 6, cut={cut}, handle_timeout_termination=handle)

@@ -1,13 +1,14 @@
 """`evaluate`: methods on policies that they have not learned from."""
 
 import numpy as np
+import pandas
 import pytest
 from scipy import stats
 from selection_problems import Failing, Scripted, gains, log, true_values
 
 from sopr_fast.estimators import FQE, NearestPolicy, Simulator
 from sopr_fast.selection import evaluate
-from sopr_fast.selection.folds import group_folds, random_folds, read_groups
+from sopr_fast.selection.folds import group_folds, read_groups
 
 POLICIES = gains(12)
 RETURNS = true_values(POLICIES)
@@ -26,6 +27,9 @@ def test_a_learner_never_sees_the_policies_it_is_asked_about():
     assert all(not set(names) & set(known) for names, known in learner.calls)
     assert asked[3:] == [[name for name in NAMES if name.startswith(side)] for side in ("right", "left")]
     assert evaluation.kinds == ["random", "group"]
+    assert [fold.test.tolist() for fold in run({"m": learner}, seed=1).folds] != [
+        f.test.tolist() for f in evaluation.folds
+    ]
 
 
 def test_a_method_without_returns_values_every_policy_once():
@@ -51,7 +55,7 @@ def test_measures_are_taken_over_all_random_folds_together():
 def test_measures_of_groups_are_means_over_groups_of_three_or_more():
     says = dict(zip(NAMES, VALUES + np.random.default_rng(4).standard_normal(12), strict=True))
     groups = {name: "pair" if i < 2 else "ab"[i % 2] for i, name in enumerate(NAMES)}
-    evaluation = run({"m": Scripted(says)}, groups=groups)
+    evaluation = run({"m": Scripted(says)}, groups=pandas.Series(groups)[::-1])
     parts = [[i for i, name in enumerate(NAMES) if groups[name] == group] for group in "ab"]
     expected = np.mean([stats.spearmanr(VALUES[p], [says[NAMES[i]] for i in p]).statistic for p in parts])
     assert evaluation.measures("group")["m"]["spearman"][0] == pytest.approx(expected)
@@ -113,14 +117,6 @@ def test_policies_without_a_return_are_left_out_and_methods_found_in_any_case(na
     assert evaluation.names == NAMES[:6] and evaluation.methods == ["nearest policy"]
 
 
-def test_random_folds_partition_the_policies_by_seed():
-    folds = random_folds(13, 5, seed=3)
-    assert sorted(np.concatenate([fold.test for fold in folds])) == list(range(13))
-    assert all(sorted([*fold.train, *fold.test]) == list(range(13)) for fold in folds)
-    assert len(random_folds(4, 5, 0)) == 4
-    assert random_folds(13, 5, 4)[0].test.tolist() != folds[0].test.tolist()
-
-
 @pytest.mark.parametrize(
     ("groups", "expected"),
     [
@@ -159,6 +155,7 @@ def test_groups_are_found_by_name(names, groups):
         ({"methods": ["nearest policy"], "returns": {NAMES[0]: 1.0}}, ValueError, "at least 4 policies"),
         ({"methods": ["nearest policy"], "cv": 1}, ValueError, "cv must be an integer, 2 or more"),
         ({"methods": ["nearest policy"], "groups": ["a"] * 11 + [None]}, ValueError, "groups hold nothing for policy"),
+        ({"methods": ["nearest policy"], "groups": {"right-00": 1}}, ValueError, "hold nothing for .* and 10 more"),
         ({"methods": ["nearest policy"], "groups": ["a"]}, ValueError, "groups must be one for each of 12 policies"),
     ],
 )
@@ -168,9 +165,7 @@ def test_bad_input_is_named(options, error, message):
 
 
 def test_the_order_of_arguments_of_select_is_refused():
-    with pytest.raises(
-        TypeError, match=r"mapping of policies: the log comes first, as in evaluate\(log, policies, returns"
-    ):
+    with pytest.raises(TypeError, match=r"of policies: the log comes first, as in evaluate\(log, policies, returns"):
         evaluate({"a": np.tanh, "b": np.sin}, np.ones((9, 2)), {"a": 1, "b": 2})
 
 

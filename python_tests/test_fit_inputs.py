@@ -16,7 +16,7 @@ from sopr_fast import Subsets
 from sopr_fast.inputs.policies import Probabilities
 
 QUICK = dataclasses.replace(TINY, steps=2, subsets=2)
-GAINS = training_gains(5)
+GAINS, TWO = training_gains(5), ladder([0.3, 0.4])
 
 
 def fit(**changes):
@@ -77,15 +77,9 @@ def with_nan(actions):
         ({"states": with_nan(log())}, "states are not finite .* at row 3"),
         ({"validation": ladder([0.3])}, "validation must be a pair"),
         ({"validation": (ladder([0.3]), [0.3])}, "at least two validation policies"),
-        ({"validation": (ladder([0.3, 0.4]), [1, 1])}, "validation policies are equal"),
-        (
-            {"validation": (ladder([0.3, 0.4]), [1, 1.1]), **quick(tie_margin=0.2, validation_metric="loss")},
-            "validation policies are equal within tie_margin=0.2",
-        ),
-        (
-            {"validation": (ladder([0.3, 0.4]), [1, 1e300]), **quick(loss="mse")},
-            "mse' cannot standardise the returns of the validation policies",
-        ),
+        ({"validation": (TWO, [1, 1])}, "validation policies are equal"),
+        ({"validation": (TWO, [1, 1.1]), **quick(tie_margin=0.2, validation_metric="loss")}, "equal within .*=0.2"),
+        ({"validation": (TWO, [1, 1e300]), **quick(loss="mse")}, "mse' cannot .* returns of the validation policies"),
         ({"seed": -1}, "seed must be an integer, 0 or more, got -1"),
         ({"keep_subsets": -1}, "keep_subsets must be an integer, 0 or more, got -1"),
         ({"checkpoint": "nowhere/run"}, "cannot write nowhere/run: the folder nowhere does not"),
@@ -102,10 +96,7 @@ def with_nan(actions):
             )
         ),
         ({"policies": {np.str_(name): lambda states: states[:, :0] for name in "abcde"}}, "^policy 'a'"),
-        (
-            {"policies": dict.fromkeys("abcde", np.ma.masked_equal(np.arange(600.0), 3)), **quick(subset_size=600)},
-            "policy 'a' returned nan at state row 3",
-        ),
+        ({"policies": [np.ma.masked_equal(np.arange(600), 3)] * 5, **quick(subset_size=600)}, "nan at state row 3"),
         ({"validation": (ladder([0.3]) | {"wide": lambda s: s[:, :3]}, [1, 2])}, "'wide'"),
     ],
 )
@@ -208,7 +199,7 @@ def test_kinds_of_states_and_actions_give_the_same_model(change, tmp_path):
 
 def test_rank_refuses_inputs_that_do_not_fit_the_model():
     ranker, chooser = fit(), lambda states: Probabilities(np.full((len(states), 2), 0.5))
-    twins = list(ladder([0.3, 0.4]).values())
+    twins = [LinearPolicy(0.3), LinearPolicy(0.4)]
     for twin in twins:
         twin.name = "twin"
     narrow = {"states": Subsets.draw(log(dim=3), 1, size=128, clusters=8)}
@@ -246,9 +237,8 @@ def test_disk_space_of_columns_is_reserved_before_writing(monkeypatch, tmp_path)
         return LinearPolicy(0.3)(states)
 
     monkeypatch.setattr("sopr_fast.sopr.acting._MEMORY_TILES", 0)
-    monkeypatch.setattr(
-        tempfile, "NamedTemporaryFile", partial(tempfile.NamedTemporaryFile, dir=tmp_path, delete=False)
-    )
+    kept = partial(tempfile.NamedTemporaryFile, dir=tmp_path, delete=False)
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", kept)
     fit(policies={"watch": watch} | ladder(GAINS[:4]))
     assert reserved == [True]
 

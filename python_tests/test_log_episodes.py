@@ -25,6 +25,7 @@ FIRST = np.roll(LAST, 1)
 IDS = np.repeat([7, 3, 5, 1], LENGTHS)
 STEPS = np.concatenate([*map(np.arange, LENGTHS)])
 NEVER = np.zeros(COUNT)
+ONES, COUNTED = np.ones(400), np.arange(400)
 
 
 def walk(*, next_states=True, seed=0):
@@ -217,6 +218,11 @@ def test_the_same_without_such_faults_is_not_questioned():
     for marks in ({"timeouts": LAST}, {"episode": IDS, "step": STEPS}):
         assert np.diff(load(STATES | marks, max_episode_steps=6).episodes).max() <= 6
     assert len(load(only(SHUFFLED, STATES | {"t": STEPS, "episode": IDS}), quiet=False).episodes) == 5
+    given = STATES | {"dones": LAST, "timeouts": CUT, "episode": np.repeat(range(4), LENGTHS)}
+    assert len(load({key: np.concatenate([x, x]) for key, x in given.items()}).episodes) == 9  # numbers begin again
+    frame = pandas.DataFrame({name.replace("1", "2").replace("0", "1"): x for name, x in COLUMNS.items()})
+    log = load(frame.assign(action=0.0, reward=1.0, terminated=FELL))
+    np.testing.assert_allclose(log.states, walk()["observations"], rtol=1e-6)
 
 
 def test_rows_without_next_states_and_rows_of_padding_are_left_out(tmp_path):
@@ -232,11 +238,6 @@ def test_rows_without_next_states_and_rows_of_padding_are_left_out(tmp_path):
     for source in (given, tmp_path / "log.csv"):
         log = load(source)
         assert np.diff(log.episodes).tolist() == [5, 2, 6, 3] and log.terminals.sum() == 2
-
-
-def test_numbers_of_episodes_that_begin_again_in_another_file_are_told_by_flags():
-    given = STATES | {"dones": LAST, "timeouts": CUT, "episode": np.repeat(range(4), LENGTHS)}
-    assert len(load({key: np.concatenate([x, x]) for key, x in given.items()}).episodes) == 9
 
 
 @pytest.mark.parametrize("following", [True, False])
@@ -284,12 +285,6 @@ def test_numbers_of_columns_have_no_gap(names, message, tmp_path):
     assert load(frame, columns=columns).states.shape == (COUNT, 2)
 
 
-def test_columns_may_be_numbered_from_1():
-    frame = pandas.DataFrame({name.replace("1", "2").replace("0", "1"): x for name, x in COLUMNS.items()})
-    log = load(frame.assign(action=0.0, reward=1.0, terminated=FELL))
-    np.testing.assert_allclose(log.states, walk()["observations"], rtol=1e-6)
-
-
 def goals(*, limits=True, following=True, apart=False):
     """Return 30 trajectories of 50 steps that stay in a goal region, or pass it, which marks their rows as terminal."""
     random, rows = np.random.default_rng(0), []
@@ -325,14 +320,8 @@ def test_ends_of_environments_that_reset_themselves_are_ends():
     with pytest.warns(UserWarning, match="neither next states nor timeouts show where a time limit cut"):
         sopr_fast.load_log(log | {"terminals": LAST})  # some of which may have been cut and not marked
     discrete = np.eye(3)[np.random.default_rng(0).integers(0, 3, 400)]
-    ends = np.arange(400) % 8 == 7
-    table = {
-        "obs": discrete,
-        "actions": np.zeros(400),
-        "rewards": np.ones(400),
-        "terminals": ends,
-        "timeouts": 0 * ends,
-    }
+    ends = COUNTED % 8 == 7
+    table = {"obs": discrete, "actions": 0 * ends, "rewards": ONES, "terminals": ends, "timeouts": 0 * ends}
     assert len(load(table).episodes) == 51
 
 
@@ -357,19 +346,12 @@ def test_steps_of_vector_environments_that_only_reset_them_are_left_out(followin
     assert not np.isin(loaded.source, np.flatnonzero(last)).any()
 
 
-@pytest.mark.parametrize(
-    "flags", [{"terminals": np.arange(1, 401) % 10 == 0}, {"done": np.ones(400)}, {"episode": np.arange(400)}]
-)
+@pytest.mark.parametrize("flags", [{"terminals": COUNTED % 10 == 9}, {"done": ONES}, {"episode": COUNTED}])
 def test_finite_horizons_and_one_step_episodes_are_no_time_limits(flags):
     random = np.random.default_rng(0)
-    log = {"observations": random.normal(size=(400, 2)), "actions": random.normal(size=400), "rewards": np.ones(400)}
+    log = {"observations": random.normal(size=(400, 2)), "actions": random.normal(size=400), "rewards": ONES}
     assert load(log | flags).terminals.sum() in (40, 400)
-
-
-def test_short_episodes_in_discrete_states_do_not_go_on():
-    """As in a game of cards, most of whose rows are terminal."""
-    random = np.random.default_rng(0)
-    ended = random.random(2000) < 0.7
+    ended = random.random(2000) < 0.7  # as in a game of cards, most of whose rows are terminal
     log = {"observations": random.integers(0, 20, 2000), "actions": np.zeros(2000), "rewards": np.ones(2000)}
     assert len(load(log | {"terminals": ended, "timeouts": np.zeros(2000)}).episodes) - 1 == ended[:-1].sum() + 1
 
@@ -424,17 +406,12 @@ def test_steps_of_rlds_hold_nothing_but_the_last_state_at_the_end():
         load(arrays | {"is_last": LAST | True})
 
 
-BANDIT = {
-    "context": np.random.default_rng(0).normal(size=(400, 2)),
-    "action": np.random.default_rng(1).integers(0, 3, 400),
-    "reward": np.random.default_rng(2).random(400),
-}
-PSCORE = {"pscore": np.full(400, 1 / 3)}
+DRAWN = np.random.default_rng(0)
+BANDIT = {"context": DRAWN.normal(size=(400, 2)), "action": DRAWN.integers(0, 3, 400), "reward": DRAWN.random(400)}
+PSCORE = {"pscore": ONES / 3}
 
 
-@pytest.mark.parametrize(
-    "extra", [{}, {"terminals": np.ones(400)}, {"next_obs": np.zeros((400, 2)), "done": np.ones(400)}]
-)
+@pytest.mark.parametrize("extra", [{}, {"terminals": ONES}, {"next_obs": np.zeros((400, 2)), "done": ONES}])
 def test_every_row_of_a_bandit_is_an_episode(extra):
     log = load(BANDIT | PSCORE | extra, max_episode_steps=1)
     assert log.episodes.tolist() == list(range(401)) and log.terminals.all() and len(log) == 400
@@ -478,10 +455,10 @@ WORDS = np.array(["left", "right"] * 200)
         ({"time": np.array(["noon"] * 400)}, "'time' is no number or ISO date at row 0"),
         ({"context/age": np.ones(400)}, "'context' may be the states, and so may named .*'states': 'context'} or"),
         ({"action": WORDS}, "'action' must be numbers.*number the words, actions as the policies do, .*'left': 0"),
-        ({"episode": np.where(np.arange(400) == 3, np.nan, 0)}, "'episode' has no value at row 3"),
+        ({"episode": np.where(COUNTED == 3, np.nan, 0)}, "'episode' has no value at row 3"),
         (
-            {"episode": np.arange(400) // 2 % 100, "step": np.arange(400) % 2},
-            r"an episode \('episode'\) has 'step' 0 twice, again at row 200: number",
+            {"episode": COUNTED // 2 % 100, "step": COUNTED % 2},
+            "an episode .* has 'step' 0 twice, again at row 200: num",
         ),
     ],
 )
@@ -491,9 +468,8 @@ def test_wrong_probabilities_words_and_numbers_are_refused(arrays, message):
 
 
 def test_probabilities_may_have_other_names_and_exceed_1_for_continuous_actions():
-    log = load(
-        BANDIT | {"log_probs": np.full(400, 0.3)}, max_episode_steps=1, columns={"probabilities": "log_probs"}
-    )  # as the refusal advises
+    columns = {"probabilities": "log_probs"}  # as the refusal advises
+    log = load(BANDIT | {"log_probs": 0.3 * ONES}, max_episode_steps=1, columns=columns)
     np.testing.assert_allclose(log.log_probs, np.log(0.3), rtol=1e-6)
     densities = {"terminals": FELL, "action_prob": np.full(COUNT, 1.5)}
     np.testing.assert_allclose(load(walk() | densities).log_probs, np.log(1.5), rtol=1e-6)
@@ -528,9 +504,7 @@ def test_lists_of_dictionaries_and_indexed_frames(kind, tmp_path):
     assert np.diff(log.episodes).tolist() == list(LENGTHS)
 
 
-@pytest.mark.parametrize(
-    "fields", [{"size": COUNT, "pos": np.inf}, {"_size": COUNT, "ptr": COUNT}, {"pos": COUNT, "full": False}]
-)
+@pytest.mark.parametrize("fields", [{"size": COUNT, "pos": np.inf}, {"_size": COUNT}, {"pos": COUNT, "full": False}])
 def test_unfilled_rows_of_a_buffer_are_left_out(fields, tmp_path):
     arrays = {key: np.concatenate([x, np.zeros((42, *x.shape[1:]))]) for key, x in (walk() | {"done": FELL}).items()}
     np.savez(tmp_path / "buffer.npz", **arrays, **fields)

@@ -53,9 +53,8 @@ def expanded(content):
         stem, is_lettered, first = key.partition("#") if isinstance(key, str) else (key, "", "")
         if is_lettered:
             linear = [part for part in value if isinstance(part, nn.Linear)]
-            result |= {
-                k: v for i, part in enumerate(linear) for k, v in named(f"{stem}{i + int(first)}.", part).items()
-            }
+            for i, part in enumerate(linear, int(first)):
+                result |= named(f"{stem}{i}.", part)
         elif isinstance(value, nn.Module):
             result |= named(key, value)
         else:
@@ -248,9 +247,8 @@ def test_distributions(tmp_path, states, name):
     (policy,) = load(saved(tmp_path, content, name), stochastic=True, **options).values()
     expected = DISTRIBUTIONS[name](states)
     actions = expected.sample()
-    torch.testing.assert_close(
-        policy.log_prob(states, actions), expected.log_prob(actions).sum(1).detach(), rtol=1e-4, atol=1e-4
-    )
+    log_prob = expected.log_prob(actions).sum(1).detach()
+    torch.testing.assert_close(policy.log_prob(states, actions), log_prob, rtol=1e-4, atol=1e-4)
     assert policy.log_prob(states, torch.ones_like(actions)).isfinite().all()  # also on the bound of tanh
 
 

@@ -148,13 +148,8 @@ def test_onnx_reads_no_files_outside_of_its_folder(onnx, tmp_path, module, monke
 
     (tmp_path / "folder").mkdir()
     export_onnx(module, tmp_path / "net.onnx")
-    onnx.save(
-        onnx.load(str(tmp_path / "net.onnx")),
-        str(tmp_path / "outside.onnx"),
-        save_as_external_data=True,
-        location="weights",
-        size_threshold=0,
-    )
+    external = {"save_as_external_data": True, "location": "weights", "size_threshold": 0}
+    onnx.save(onnx.load(str(tmp_path / "net.onnx")), str(tmp_path / "outside.onnx"), **external)
     content = (tmp_path / "outside.onnx").read_bytes()
     (tmp_path / "folder" / "net.onnx").write_bytes(content)
     (tmp_path / "folder" / "weights").symlink_to("../weights")
@@ -209,9 +204,7 @@ JAX = b"\x81\xa6params\x81\xa7Dense_0\x82\xa6kernel\xc7"  # as flax.serializatio
 
 @pytest.mark.parametrize("name", ["dqn_jax.cleanrl_model", "actor.pkl", "actor", "net.pt"])
 def test_files_that_no_code_opens_do_not_advise_it(tmp_path, name):
-    message = (
-        r"damaged .*not a file that torch\.save" if name == "net.pt" else "a JAX agent, .* pass a callable of states"
-    )
+    message = r"damaged .*not a file that torch\.save" if name == "net.pt" else "a JAX agent, .* pass a callable of s"
     (tmp_path / name).write_bytes(b"no file of torch" if name == "net.pt" else JAX)
     with pytest.raises(ValueError, match=message) as caught:
         load(tmp_path / name)

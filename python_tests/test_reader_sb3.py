@@ -114,6 +114,10 @@ def make(algorithm, env=None, actions=None, observations=ROW, policy="MlpPolicy"
     return model
 
 
+def sources(folder, model):
+    return (folder, False), (folder, True), ({"model": model}, False), ({"model": model.policy}, False)
+
+
 def predicted(model, states):
     observations = states.numpy().reshape(-1, *model.observation_space.shape)
     actions = model.predict(observations, deterministic=True)[0]
@@ -137,15 +141,7 @@ def test_acts_as_the_library_does(tmp_path, states, name):
     model = make(algorithm, **options)
     model.save(tmp_path / "model.zip")
     states = states[:, : np.prod(model.observation_space.shape)]
-    policy, opened, live, inner = (
-        load(source, trust=trust)["model"]
-        for source, trust in (
-            (tmp_path, False),
-            (tmp_path, True),
-            ({"model": model}, False),
-            ({"model": model.policy}, 0),
-        )
-    )
+    policy, opened, live, inner = (load(source, trust=trust)["model"] for source, trust in sources(tmp_path, model))
     assert type(policy) is type(opened) is Actor  # no library if our own reader will do
     for each in (policy, live, inner):
         torch.testing.assert_close(each.act(states), predicted(model, states), atol=1e-5, rtol=1e-5)
@@ -166,12 +162,7 @@ REFUSED = {  # algorithm, its options, given options, message, after whose advic
     "features": (sb3.PPO, {"policy_kwargs": {"features_extractor_class": Scaled}}, {}, f"extracts features{LETS}"),
     "activation": (sb3.PPO, {"policy_kwargs": {"activation_fn": nn.Hardswish}}, {}, f"its activation is <class{LETS}"),
     "images": (sb3.PPO, {"policy": "CnnPolicy", "observations": PIXELS}, {}, rf"images of shape \(1, 36, 36\){LETS}"),
-    "statistics": (
-        sb3.PPO,
-        {"env": "halved"},
-        {},
-        rf"statistics in vecnormalize\.pkl: its pickle names \S*Halved;{LETS}",
-    ),
+    "statistics": (sb3.PPO, {"env": "halved"}, {}, rf"in vecnormalize\.pkl: its pickle names \S*Halved;{LETS}"),
     "a count": (sb3.SAC, {}, COUNT, r"its actions are continuous, but action_count=3: leave it out"),
     "another count": (sb3.PPO, {"actions": DISCRETE}, COUNT, "it has 4 discrete actions, but action_count=3: pass 4"),
 }
@@ -210,7 +201,7 @@ def test_more_than_a_row_of_numbers_needs_a_callable(tmp_path, observations, act
     policy = "MultiInputPolicy" if isinstance(observations, spaces.Dict) else "MlpPolicy"
     model = make(sb3.PPO, actions=actions, observations=observations, policy=policy)
     model.save(tmp_path / "model.zip")
-    for source, trust in ((tmp_path, False), (tmp_path, True), ({"model": model}, False), ({"model": model.policy}, 0)):
+    for source, trust in sources(tmp_path, model):
         with pytest.raises(ValueError, match=rf"model.*{message}.*pass a callable") as caught:
             load(source, trust=trust)
         assert "trust" not in str(caught.value)

@@ -42,9 +42,7 @@ def assert_acts_like(policy, model, states, env=None):
 LINEAR, ONE_LAYER = {"policy": "LinearPolicy", "policy_kwargs": {}}, ("action_net.0.", "action_net.")
 OLD = {  # algorithm, its options, version of gym, changed names of layers
     **{name: (*ALGORITHMS[name], "0.17", None) for name in NAMES},
-    **{
-        f"{name} of gym {version}": (*ALGORITHMS[name], version, None) for name in ("ppo", "dqn") for version in LAYOUTS
-    },
+    **{f"{name} of gym {v}": (*ALGORITHMS[name], v, None) for name in ("ppo", "dqn") for v in LAYOUTS},
     # Before version 2, the only layer of a linear policy was not in an `nn.Sequential`.
     "ars linear": (contrib.ARS, LINEAR, "0.21", ONE_LAYER),
     "ars linear, discrete": (contrib.ARS, {**LINEAR, "actions": DISCRETE}, "0.21", ONE_LAYER),

@@ -14,7 +14,7 @@ from problems import ladder, log
 import sopr_fast
 from sopr_fast import load_policies, load_returns
 from sopr_fast.estimators import NearestPolicy
-from sopr_fast.inputs.returns import check_groups, check_returns
+from sopr_fast.inputs.returns import check_returns
 
 NAMES = ["a", "b", "12"]
 STATES = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
@@ -67,12 +67,9 @@ def test_records_and_parquet_hold_standard_errors(tmp_path):
         ("r.csv", "policy,score\na,1\n", "expected columns name and return in the first row, found policy, score"),
         ("r.csv", "a,1\nb,2\n", "expected columns name and return in the first row, found a, 1"),
         ("environment.csv", "1,1000,12.5\n2,2000,14\n", "its first line must name the columns, each once; it is '1,"),
-        ("r.csv", "name,return\na,1\nb,high\n", "the return of policy 'b' is 'high', expected a finite number"),
         ("r.csv", "name;return\na;1,5\nb;1.5\n", "the return of policy 'a' is '1,5', expected a finite number"),
-        ("r.csv", "name;return\na;1.234,5\n", "the return of policy 'a' is '1.234,5', expected a finite"),
         ("r.csv", "name,return,rollouts\na,1,0\n", "the rollouts of policy 'a' is '0', expected a whole number"),
         ("r.csv", "name,return,rollouts\na,1,2.5\n", "the rollouts of policy 'a' is '2.5', expected a whole"),
-        ("r.json", '[{"policy": "a"}, {"policy": "b"}]', "expected columns name and return"),
         ("r.jsonl", '{"name": "a", "return": 1}\n{"name"', "damaged, cut short, or not JSON"),
         ("r.csv", "name,return\na,1\na,1\n", "several returns of policy 'a'"),
         ("r.csv", "name,return\na,1\nb,1,234.5\n", "Error tokenizing data"),
@@ -80,11 +77,9 @@ def test_records_and_parquet_hold_standard_errors(tmp_path):
         ("r.csv", "name,return,Return\na,1,2\n", "columns return and Return mean the same"),
         ("r.csv", "name,return,error\na,1,-1\n", "the error of policy 'a' is '-1', expected 0 or more"),
         ("r.csv", "name,return\nß,2\n".encode("latin-1"), "damaged, cut short, or not a table"),
-        ("r.csv", b"PK\x03\x04\xe6", "damaged, cut short, or not a table"),
         ("r.csv", b"name,return\n\0\xff", "damaged, cut short, or not a table"),
         ("r.json", "{", "damaged, cut short, or not JSON"),
         ("r.json", "[1, 2]", "its returns have no names: write an object of name and return"),
-        ("r.json", '{"a": "x"}', "the return of policy 'a' is 'x', expected a finite number"),
         ("r.json", '{"a": []}', "the rollouts of policy 'a' must be one or more finite returns"),
         ("r.json", '{"a": [1, null]}', "the rollouts of policy 'a' must be one or more finite returns"),
         ("r.json", '{"a": 1, "b": 2, "a": 3}', "an object has the name 'a' twice"),
@@ -135,7 +130,6 @@ def test_returns_in_memory(source):
         (pandas.Series([1, 2], ["a", "a"]), ValueError, "several returns of policy 'a'"),
         (pandas.DataFrame({"a": [1.0]}), ValueError, "returns: expected columns name and return"),
         (pandas.DataFrame({"name": ["a"], "return": ["1,2"]}), ValueError, "policy 'a' is '1,2', expected a finite"),
-        (["a", "b", "c"], ValueError, "the return of policy 'a' is 'a'"),
         ([1, np.inf, 2], ValueError, "the return of policy 'b' is 'inf', expected a finite number"),
         ([1, np.nan, 2], ValueError, "returns hold nothing for policy 'b'"),
         ([1, True, 2], ValueError, "the return of policy 'b' is 'True'"),
@@ -158,9 +152,7 @@ def test_standard_errors(tmp_path):
     pooled = np.sqrt((2 * 4 + 1 * 16) / 3)
     expected = {"a": pooled, "b": 2 / np.sqrt(3), "c": 4 / np.sqrt(2), "d": pooled, "f": 0.5}
     path = tmp_path / "r.csv"
-    path.write_text(
-        "name,return,return_std,rollouts,return_se\na,1,0,1,\nb,2,2,3,\nc,3,4,2,\nd,4,,1,\ne,5,,9,\nf,1,,,.5\n"
-    )
+    path.write_text("name,return,std,rollouts,return_se\na,1,0,1,\nb,2,2,3,\nc,3,4,2,\nd,4,,1,\ne,5,,9,\nf,1,,,.5\n")
     for source in (path, pandas.read_csv(path), pandas.read_csv(path).set_index("name")):
         table = load_returns(source)
         assert table["error"].dropna().to_dict() == pytest.approx(expected)
@@ -244,17 +236,7 @@ def test_the_evaluation_of_a_best_model_and_its_checkpoint_counts_once(tmp_path)
         assert sorted(selection.names) == sorted(names[1:]) and selection.incumbent == "rl_model_2000_steps"
 
 
-PATTERNS = (
-    "policy_{}",
-    "actor_{}",
-    "epoch_{}",
-    "agent-{}",
-    "ep{}",
-    "{}",
-    "model_{}_final",
-    "td3_v2_{:06d}_seed3",
-    "p.{}",
-)
+PATTERNS = ("policy_{}", "epoch_{}", "agent-{}", "ep{}", "{}", "model_{}_final", "td3_v2_{:06d}_seed3", "p.{}")
 
 
 @pytest.mark.parametrize(
@@ -336,18 +318,6 @@ def test_what_is_in_order_needs_names_where_policies_come_from_files(call, tmp_p
     for known in (tmp_path, [tmp_path / "s_2.npy", tmp_path / "s_10.npy"], load_policies(tmp_path)):
         with pytest.raises(ValueError, match="are in order, but policies come from files: give .* by their names"):
             call(known)
-
-
-def test_groups_are_by_name_or_in_order():
-    assert check_groups(pandas.Series(["x", "y", "z"], NAMES)[::-1], NAMES) == ["x", "y", "z"]
-    assert check_groups(np.array(["x", "y", "x"]), NAMES) == ["x", "y", "x"]
-    for groups, message in [
-        ({"a": 1}, "groups hold nothing for policy 'b' and 1 more"),
-        ([1, 2], "groups must be one for each of 3 policies, .*; give them by name"),
-        ([1, None, 2], "groups hold nothing for policy 'b'"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            check_groups(groups, NAMES)
 
 
 def test_evaluate_select_and_update_take_frames(tmp_path):

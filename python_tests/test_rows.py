@@ -51,9 +51,7 @@ def write(path, values, order="C"):
         parquet.write_table(pyarrow.table({"actions": list(values)}), path, row_group_size=16)
 
 
-@pytest.mark.parametrize(
-    ("name", "order"), [("a.npy", "C"), ("a.npy", "F"), ("a.hdf5", "C"), ("a.parquet", "C")], ids=str
-)
+@pytest.mark.parametrize(("name", "order"), [("a.npy", "C"), ("a.npy", "F"), ("a.hdf5", "C"), ("a.parquet", "C")])
 @pytest.mark.parametrize("change", ["cut short", "overwritten", "replaced"])
 def test_a_file_that_changes_while_it_is_in_use(name, order, change, tmp_path):
     """A new file may have the same shape, so that nothing but its version tells."""
