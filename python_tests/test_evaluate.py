@@ -87,7 +87,7 @@ def test_methods_that_fail_or_say_nothing_are_dropped_with_a_reason():
         "diverged": Scripted(dict.fromkeys(NAMES, np.nan)),
     }
     evaluation = run(methods)
-    assert evaluation.methods == ["fine"]
+    assert list(evaluation.values) == ["fine"]
     assert evaluation.dropped == {
         "broken": "no memory left",
         "equal": "it gives all policies the same value",
@@ -114,7 +114,7 @@ def test_a_simulator_resumes_from_its_folder(tmp_path):
 @pytest.mark.parametrize("name", ["Nearest-Policy", "nearest_policy", "NEAREST POLICY"])
 def test_policies_without_a_return_are_left_out_and_methods_found_in_any_case(name):
     evaluation = run([name], returns=dict(list(RETURNS.items())[:6]))
-    assert evaluation.names == NAMES[:6] and evaluation.methods == ["nearest policy"]
+    assert evaluation.names == NAMES[:6] and list(evaluation.values) == ["nearest policy"]
 
 
 @pytest.mark.parametrize(

@@ -42,14 +42,11 @@ class ActionDistanceEstimator(SupervisedEstimator):
         return as_arrays(adapted, columns, layout), compared
 
     def _compare(self, request: Request) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Let policies act and compare them.
+        """Let policies act and compare them; ValueError is raised if the only known policy is to be valued.
 
         Returns:
             (P, rows, dim_c) columns of the policies to value; (M, rows, dim_c) columns of the known ones; (P, M) action
             distances between them, infinity between a policy and itself.
-
-        Raises:
-            ValueError: The only known policy is to be valued.
         """
         policies, known = request.policies, request.known
         rows, states = spread(request.log, self.rows)

@@ -83,8 +83,8 @@ class Dynamics(Learner):
         if self._learns_ends:
             pools = [np.flatnonzero(kind) for _ in range(members) for kind in kinds]
             self._end_batches = Batches(pools, _BATCH // 2, seed + 2**32, log.device)
-        sizes = [log.state_dim + log.action_dim, *hidden, log.state_dim + 2]
-        end_sizes = [log.state_dim, *(min(a, b) for a, b in zip(hidden, _END_HIDDEN, strict=False)), 1]
+        sizes = [log.units.state_dim + log.units.action_dim, *hidden, log.units.state_dim + 2]
+        end_sizes = [log.units.state_dim, *(min(a, b) for a, b in zip(hidden, _END_HIDDEN, strict=False)), 1]
         self._trained = [
             StackedMLP(each, seed=seed * members + member, device=log.device)
             for each in (sizes, end_sizes)

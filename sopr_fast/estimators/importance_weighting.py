@@ -79,7 +79,7 @@ class ImportanceWeighting(RewardEstimator):
         diagnostics: dict[str, Any] = {}
         if log.transitions.log_probs is not None:
             behaviour, edge = log.transitions.log_probs.astype(np.float64), LARGEST
-            if log.discrete and (behaviour > _ROUNDING).any():
+            if log.units.discrete and (behaviour > _ROUNDING).any():
                 row = int(log.transitions.source[behaviour.argmax()])
                 raise ValueError(
                     f"log: log-probability {behaviour.max():.4g} at row {row}; those of discrete actions are at "
@@ -128,7 +128,7 @@ class ImportanceWeighting(RewardEstimator):
         If all logged actions lie within ±1, they are clipped to ±`edge`.
         """
         actions, within = log.actions.cpu(), False
-        if not log.discrete:
+        if not log.units.discrete:
             actions = torch.from_numpy(log.transitions.actions)
             within = bool((actions.abs() <= 1).all())
             if within:
@@ -209,10 +209,10 @@ class _Behaviour(Learner):
 
     def __init__(self, log: Log, hidden: Sequence[int], seed: int):
         self.log = log
-        self.squash = not log.discrete and bool((np.abs(log.transitions.actions) <= 1).all())
+        self.squash = not log.units.discrete and bool((np.abs(log.transitions.actions) <= 1).all())
         self.actions = torch.from_numpy(log.transitions.actions).to(log.device) if self.squash else log.actions
-        width = log.action_dim if log.discrete else _COMPONENTS * (2 * log.action_dim + 1)
-        self.network = StackedMLP([log.state_dim, *hidden, width], seed=seed, device=log.device)
+        width = log.units.action_dim if log.units.discrete else _COMPONENTS * (2 * log.units.action_dim + 1)
+        self.network = StackedMLP([log.units.state_dim, *hidden, width], seed=seed, device=log.device)
         self.networks = {"behaviour": self.network}
         self.optimizers = {"adam": Adam(self.network.parameters, _LEARNING_RATE)}
         self.held_out = held_out_rows(log, seed)
@@ -232,7 +232,7 @@ class _Behaviour(Learner):
         """Return log-densities (B,) of the actions logged in rows (B,), in the log's units."""
         log, actions = self.log, self.actions[rows]
         out = self.network(log.states(rows))[0]
-        if log.discrete:
+        if log.units.discrete:
             return (out.log_softmax(1) * actions).sum(1)
         log_jacobian: Tensor | float  # of the change of units
         if self.squash:
@@ -241,7 +241,7 @@ class _Behaviour(Learner):
             actions = actions.atanh()
         else:
             log_jacobian = -float(np.log(log.units.action_scale).sum())
-        weight, mean, log_std = out.split([_COMPONENTS, *2 * [_COMPONENTS * log.action_dim]], 1)
+        weight, mean, log_std = out.split([_COMPONENTS, *2 * [_COMPONENTS * log.units.action_dim]], 1)
         mean, log_std = (x.unflatten(1, (_COMPONENTS, -1)) for x in (mean, log_std))
         log_std = log_std.clamp(-5, 2)
         normal = -0.5 * ((actions[:, None] - mean) * (-log_std).exp()).square() - log_std - 0.5 * math.log(2 * math.pi)

@@ -153,9 +153,6 @@ def held_out_rows(log: Log, seed: int) -> np.ndarray:
     """Return rows that are held out of training: those of one episode in 20, and at least of one.
 
     If these are more than a tenth of all rows, only the last ones are held out, a twentieth of all rows.
-
-    Raises:
-        ValueError: The log has a single row.
     """
     if log.count == 1:
         raise ValueError("log: one row is too few, because some rows are held out of training; pass more rows")

@@ -130,22 +130,7 @@ class Log:
         """Return everything of the log that an estimate can depend on, for `learning.learn`."""
         logged = self.transitions
         parts = logged.states, logged.actions, logged.rewards, logged.next_states, logged.terminals, logged.episodes
-        return self.discrete, self.action_dim, *parts
-
-    @property
-    def state_dim(self) -> int:
-        """dim_s."""
-        return self.units.state_dim
-
-    @property
-    def action_dim(self) -> int:
-        """Width of actions as networks read them."""
-        return self.units.action_dim
-
-    @property
-    def discrete(self) -> bool:
-        """Whether actions are discrete."""
-        return self.units.discrete
+        return self.units.discrete, self.units.action_dim, *parts
 
     def states(self, rows: Tensor) -> Tensor:
         """Return normalised states (..., dim_s) of rows (...,) of the table."""
@@ -227,11 +212,7 @@ def _one_hot_actions(actions: np.ndarray, count: int) -> Tensor:
 
 
 def read(policies: Any, log: Any) -> tuple[list[Policy], Layout, Log]:
-    """Return checked policies, the layout of their columns, and the log, see `Estimator.estimate`.
-
-    Raises:
-        OSError, TypeError, ValueError: A policy or the log cannot be read, is invalid, or differs between processes.
-    """
+    """Return policies, the layout of their columns, and the log, all checked; see `Estimator.estimate`."""
     transitions = load_transitions(log)
     adapted = load_policies(policies).for_log(transitions.source_count)
     states, source = torch.from_numpy(transitions.states), torch.from_numpy(transitions.source)

@@ -50,11 +50,7 @@ class PolicyActions:
         self._table: Tensor | None = None
 
     def tabulate(self) -> None:
-        """Let all policies act in all states at once, if 1 GiB holds that; otherwise they act anew in every batch.
-
-        Raises:
-            ValueError: A policy is an array of actions, and no next state is a logged row.
-        """
+        """Let all policies act in all states at once, if 1 GiB holds that; otherwise they act anew in every batch."""
         if self.arrays.any() and not self.log.followed.any():
             name = self.policies[int(self.arrays.int().argmax())].name
             raise ValueError(
@@ -140,7 +136,7 @@ def uncovered(actions: PolicyActions) -> np.ndarray:
     rows, candidates = log.evaluated_rows(_COVERED_STATES), log.evaluated_rows()
     nearest = _nearest(log, rows, candidates)  # (B, k)
     taken = actions(rows)  # (P, B, dim_a)
-    if log.discrete:
+    if log.units.discrete:
         never_logged = log.actions[nearest].sum(1) == 0
         shares = (taken * never_logged).sum(2).double().mean(1).cpu().numpy()
     else:

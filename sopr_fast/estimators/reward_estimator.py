@@ -62,8 +62,7 @@ class RewardEstimator(Estimator):
 def decay(transitions: Transitions, discount: float) -> float:
     """Return 1 - γ, over which the weights of endless rewards sum up to 1; for γ = 1, over the longest logged episode.
 
-    Raises:
-        ValueError: γ is 1, and the episodes need not end.
+    ValueError is raised if γ is 1 and episodes are cut.
     """
     if discount < 1:
         return 1 - discount

@@ -190,7 +190,7 @@ def _act(
 
     Stochastic policies sample, all with the same noise.
     """
-    raw = log.units.denormalise(states).cpu().view(len(policies), -1, log.state_dim)
+    raw = log.units.denormalise(states).cpu().view(len(policies), -1, log.units.state_dim)
     key = int(torch.randint(2**62, (), generator=generator, device="cpu"))
     taken = []
     for policy, own in zip(policies, raw, strict=True):

@@ -70,13 +70,14 @@ class Compared:
 
         If a method learns from logged actions (`needs_actions`), those must be as the actions of the policies.
         """
-        log = read_log(log)
+        subsets = None if isinstance(log, Transitions) else as_subsets(log)
+        log = load_log(log) if subsets is None else subsets.to("cpu")
         if isinstance(log, Transitions):
             count, rows = log.source_count, _spread(len(log))
             states, source = log.states[rows], log.source[rows]
-        elif (subsets := as_subsets(log)) is not None:
-            count, rows = subsets.states_count, _spread(len(subsets.states))
-            states, source = subsets.states.numpy()[rows], subsets.source.numpy()[rows]
+        elif subsets is not None:
+            count, rows = log.states_count, _spread(len(log.states))
+            states, source = log.states.numpy()[rows], log.source.numpy()[rows]
         else:
             count, source = len(log), _spread(len(log))
             states = log.read(source)
@@ -129,12 +130,6 @@ def extrapolation(distances: np.ndarray, known: np.ndarray, outside: np.ndarray,
     deviation = _ERROR * unit * ratios * np.sqrt(outside + (_HIDDEN * ratios) ** 2)
     deviation[known] = 0
     return deviation[:, None] * deviation * np.exp(-np.sqrt(distances / typical_distance(distances, known)))
-
-
-def read_log(log: Any) -> Any:
-    """Return transitions where the log holds rewards, else its states, or the subsets that it is."""
-    subsets = None if isinstance(log, Transitions) else as_subsets(log)
-    return load_log(log) if subsets is None else subsets.to("cpu")
 
 
 def possible_returns(log: Transitions) -> tuple[float, float]:

@@ -54,11 +54,6 @@ class Evaluation:
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def methods(self) -> list[str]:
-        """Methods that have values."""
-        return list(self.values)
-
-    @property
     def kinds(self) -> list[str]:
         """Kinds of folds: "random", and "group" if there are several groups."""
         return list(dict.fromkeys(fold.kind for fold in self.folds))
@@ -201,7 +196,7 @@ class Evaluation:
         if measure not in MEASURES:
             raise ValueError(f"no measure {measure!r}; choose from {', '.join(MEASURES)}")
         ax = new_axes(6.4, 1.4 + 0.4 * len(self.values)) if ax is None else ax
-        methods = self.methods[::-1]
+        methods = list(self.values)[::-1]
         labels = {"random": "random folds", "group": "one group left out"}
         for shift, kind in enumerate(self.kinds):
             found = self.measures(kind)

@@ -80,11 +80,7 @@ class Parts:
         return numbers
 
     def log_probs(self, actions: np.ndarray) -> np.ndarray | None:
-        """Return (rows,) log-probabilities of actions (rows, dim_a), from probabilities too; None without both.
-
-        Raises:
-            ValueError: They are no log-probabilities, or no probabilities.
-        """
+        """Return (rows,) log-probabilities of actions (rows, dim_a), from probabilities too; None without both."""
         indices, names = _are_indices(actions), self.names
         values, logs = (self.column(part) if part in self.arrays else None for part in ("probabilities", "log_probs"))
         if values is not None:

@@ -94,7 +94,7 @@ def _of_buffer(buffer: Record, path: Path) -> dict[str, Any]:
         )
     kept = {key: values[rows] for key, values in arrays.items()} | {"terminals": done & ~cut, "timeouts": timeouts}
     kept["actions"] = _unscaled(kept["actions"], content.get("action_space"), path)
-    return {key: _one_after_another(values) for key, values in kept.items()}
+    return {key: x.swapaxes(0, 1).reshape(done.size, *x.shape[2:]) for key, x in kept.items()}  # one after another
 
 
 def _unscaled(actions: np.ndarray, space: Any, path: Path) -> np.ndarray:
@@ -117,9 +117,3 @@ def _unscaled(actions: np.ndarray, space: Any, path: Path) -> np.ndarray:
         )
         return actions
     return low + 0.5 * (actions + 1) * (high - low)
-
-
-def _one_after_another(values: np.ndarray) -> np.ndarray:
-    """Return (steps, environments, …) as (environments · steps, …)."""
-    values = values.swapaxes(0, 1)
-    return values.reshape(values.shape[0] * values.shape[1], *values.shape[2:])

@@ -45,16 +45,6 @@ def read_csv(path: Path) -> dict[str, Any]:
     return read_frame(load_csv(path), str(path))
 
 
-def read_folder(path: Path) -> dict[str, Any]:
-    """Return the arrays of the `.npy` files of a folder, by the stem of their file, read when they are needed."""
-    if not (files := sorted(path.glob("*.npy"))):
-        raise ValueError(
-            f"{path}: expected .npy files, or main_data.hdf5 of a Minari dataset; pass other forms of it as the object "
-            "that minari.load_dataset returns"
-        )
-    return {file.stem: opened_later(partial(open_npy, file)) for file in files}
-
-
 def open_npy(path: Path) -> FileRows:
     """Open an `.npy` file, of which rows are read on demand."""
     check_regular(path)
@@ -165,7 +155,12 @@ def read_arrays(source: Any) -> tuple[Mapping[str, Any], str]:
     if path.is_dir():
         path = next((file for file in (path / _MINARI_DATA, path / "data" / _MINARI_DATA) if file.exists()), path)
     if path.is_dir():
-        return read_folder(path), str(path)
+        if not (files := sorted(path.glob("*.npy"))):
+            raise ValueError(
+                f"{path}: expected .npy files, or main_data.hdf5 of a Minari dataset; pass other forms of it as the "
+                "object that minari.load_dataset returns"
+            )
+        return {file.stem: opened_later(partial(open_npy, file)) for file in files}, str(path)
     suffix = path.suffix.lower()
     if suffix not in READERS:
         raise ValueError(f"{path}: expected a log in a file of .npy, {', '.join(READERS)}, or a Minari dataset")

@@ -37,27 +37,20 @@ class ArrayPolicy(Policy):
         self.name, self.original, self.action_count = name, values, action_count
         self._kind = type(values) if isinstance(values, Gaussian | Probabilities) else None
         parts = values if self._kind else (values,)
-        self._parts = [to_array(part) if isinstance(part, Tensor) else part for part in parts]
-        for part in self._parts:
+        self.parts = [to_array(part) if isinstance(part, Tensor) else part for part in parts]
+        for part in self.parts:
             if part.dtype.kind not in "fiu":
                 raise ValueError(f"policy {name!r} holds values of dtype {part.dtype}, expected numbers; {WORDS}")
             if part.ndim not in (1, 2):
                 raise ValueError(f"policy {name!r} has shape {tuple(part.shape)}, expected (states, action width)")
 
-    def check_rows(self, states_count: int) -> None:
-        """Raise ValueError if an array has not a row for each state of the user's data."""
-        for part in self._parts:
-            if len(part) != states_count:
-                shapes = f"actions for {len(part)} states, the data has {states_count}"
-                raise ValueError(f"policy {self.name!r} has {shapes} (they are indexed like the states)")
-
     def _output(self, states: Tensor, source: Tensor | None) -> Output:
         if source is None:
             raise ValueError(f"policy {self.name!r} is an array of actions: pass source, the states' rows in the data")
-        count = min(map(len, self._parts))
+        count = min(map(len, self.parts))
         if len(source) and int(source.max()) >= count:
             raise ValueError(f"policy {self.name!r} has actions for {count} states, not for row {int(source.max())}")
-        rows = [part[source.numpy()] for part in self._parts]
+        rows = [part[source.numpy()] for part in self.parts]
         if self._kind is Gaussian and rows[1].ndim == 1:  # one number for each state
             rows[1] = rows[1][:, None]
         output = self._kind(*rows) if self._kind else rows[0]

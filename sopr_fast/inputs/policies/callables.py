@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -78,7 +79,7 @@ def adapt(name: str, item: Any, action_count: int | None = None, *, statistics: 
         if is_recurrent or hasattr(item, "as_stateful_wrapper"):
             raise ValueError(RECURRENT)
         if callable(getattr(item, "predict", None)):
-            act = _predict_of(item)
+            act = partial(_predict, item)
             if hasattr(item, "get_action_type") and hasattr(item, "impl"):  # d3rlpy
                 shape = item.observation_shape or ()
                 count = item.action_size if item.get_action_type().name == "DISCRETE" else None
@@ -90,7 +91,7 @@ def adapt(name: str, item: Any, action_count: int | None = None, *, statistics: 
                 if statistics is None and hasattr(item, "get_vec_normalize_env"):
                     statistics = item.get_vec_normalize_env()
         elif isinstance(item, nn.Module):
-            act = _forward_of(item)
+            act = partial(_forward, item)
     except ValueError as error:
         raise ValueError(f"policy {name!r} cannot be used: {error}") from None
     is_standardised = statistics is not None and statistics.norm_obs
@@ -106,26 +107,20 @@ def adapt(name: str, item: Any, action_count: int | None = None, *, statistics: 
     return called
 
 
-def _predict_of(item: Any) -> Callable[[np.ndarray], Any]:
-    def act(states: np.ndarray) -> Any:
-        try:
-            value = item.predict(states, deterministic=True)
-        except TypeError as error:
-            if not re.search("deterministic|keyword", str(error)):
-                raise
-            value = item.predict(states)  # it has no such option
-        return value[0] if type(value) is tuple and value else value  # the action, and the state of a memory
-
-    return act
+def _predict(item: Any, states: np.ndarray) -> Any:
+    try:
+        value = item.predict(states, deterministic=True)
+    except TypeError as error:
+        if not re.search("deterministic|keyword", str(error)):
+            raise
+        value = item.predict(states)  # it has no such option
+    return value[0] if type(value) is tuple and value else value  # the action, and the state of a memory
 
 
-def _forward_of(module: nn.Module) -> Callable[[np.ndarray], Any]:
-    def act(states: np.ndarray) -> Any:
-        tensors = chain(module.parameters(), module.buffers())
-        like = next((tensor for tensor in tensors if tensor.is_floating_point()), torch.empty(0, device="cpu"))
-        return module(torch.from_numpy(states).to(like.device, like.dtype))
-
-    return act
+def _forward(module: nn.Module, states: np.ndarray) -> Any:
+    tensors = chain(module.parameters(), module.buffers())
+    like = next((tensor for tensor in tensors if tensor.is_floating_point()), torch.empty(0, device="cpu"))
+    return module(torch.from_numpy(states).to(like.device, like.dtype))
 
 
 @contextlib.contextmanager

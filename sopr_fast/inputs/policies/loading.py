@@ -33,8 +33,10 @@ class Policies(dict[str, Policy]):
     def for_log(self, states_count: int) -> list[Policy]:
         """Return the policies, or raise ValueError if an array of actions has no row for each state of the log."""
         for policy in self.values():
-            if isinstance(policy, ArrayPolicy):
-                policy.check_rows(states_count)
+            for part in policy.parts if isinstance(policy, ArrayPolicy) else ():
+                if len(part) != states_count:
+                    shapes = f"actions for {len(part)} states, the data has {states_count}"
+                    raise ValueError(f"policy {policy.name!r} has {shapes} (they are indexed like the states)")
         return list(self.values())
 
 

@@ -154,11 +154,7 @@ def to_array(value: Any) -> np.ndarray:
 
 
 def read_output(name: str, value: Any, states: int, source: Tensor | None, action_count: int | None) -> Output:
-    """Read the value that a policy returned for a number of states, see `sopr_fast.load_policies`.
-
-    Raises:
-        ValueError: The value has a wrong type, shape, dtype or content; the message names the row in `source` (N,).
-    """
+    """Read the value that a policy returned for a number of states, which are the rows `source` (N,) of the data."""
     reader = _Reader(name, states, source, action_count)
     if isinstance(value, Probabilities):
         return reader.probabilities(reader.tensor(value.p))
