@@ -104,16 +104,6 @@ def test_contradictions_are_refused_by_advice_that_works(extra, message, followi
     assert log.source_count == COUNT and ("episode" not in extra or len(log.episodes) == 5)
 
 
-@pytest.mark.parametrize("name", ["absorbing", "crashed", "Episode.End", "x"])
-def test_unread_arrays_that_look_like_ends_are_named(name):
-    given = walk() | {name: FELL.astype(float)}
-    with pytest.warns(UserWarning, match=f"dataset: not read, but looks like ends of .*: '{name}'; if so"):
-        assert f"; not read, but like ends or numbers of episodes: {name}\n" in describe(given)
-    np.testing.assert_array_equal(load(given, columns={"terminals": name}).terminals, FELL)
-    quiet = load(walk() | {"terminals": FELL, "x": LAST, "constant": np.ones(COUNT)})
-    assert quiet.verdict.endswith(": x")  # its name tells nothing, and other arrays mark the ends
-
-
 @pytest.mark.parametrize(
     ("name", "values", "part"),
     [
@@ -125,18 +115,22 @@ def test_unread_arrays_that_look_like_ends_are_named(name):
         ("continues", ~FELL, "terminals"),
         ("nonterminals", ~FELL, "terminals"),
         ("mask", ~FELL, "terminals"),
+        *((name, 1.0 * FELL, "") for name in ("absorbing", "crashed", "Episode.End", "x")),
     ],
 )
 def test_an_unread_array_is_read_as_is_advised(name, values, part):
-    ends = {"timeouts": {"done": LAST}, "episodes": {"done": FELL}, "terminals": {"timeouts": CUT}}[part]
+    ends = {"timeouts": {"done": LAST}, "episodes": {"done": FELL}, "terminals": {"timeouts": CUT}, "": {}}[part]
+    part = part or "terminals"
     given = walk() | ends | {name: values}
     with pytest.warns(UserWarning, match=f"looks like .*: '{name}'; .*columns={{'{part}': '{name}'}}") as caught:
-        sopr_fast.load_log(given)
+        assert f"; not read, but like ends or numbers of episodes: {name}\n" in describe(given)
     (message,) = (str(each.message) for each in caught if "looks like" in str(each.message))
-    assert ("; 0 marks ends there" in message) == (part == "terminals")
+    assert ("; 0 marks ends there" in message) == (values[0] > 0 and part == "terminals")
     log = load(given, quiet=False, columns={part: name})
     np.testing.assert_array_equal(log.terminals, FELL)
     assert len(log.episodes) == 5
+    quiet = load(walk() | {"terminals": FELL, "x": LAST, "constant": np.ones(COUNT)})
+    assert quiet.verdict.endswith(": x")  # its name tells nothing, and other arrays mark the ends
 
 
 LONG = np.arange(20, 60)  # lengths of episodes

@@ -251,20 +251,17 @@ def test_a_dataset_that_minari_wrote(tmp_path, arrays, monkeypatch):
         sopr_fast.load_log(folder)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"observations": np.zeros((5, 3))}, "episode 7 has 5 'observations' for 3 'rewards', expected as many or 4"),
-        ({"actions": np.zeros((2, 2))}, "episode 7 has 2 'actions' for 3 'rewards'"),
-        ({"observations": {"arm": 0, "goal": 0}}, "'observations/arm' of an episode are a int; flatten them to one"),
-    ],
-)
-def test_episodes_of_minari_that_do_not_fit(change, message):
-    one = {"observations": np.zeros((4, 3)), "actions": np.zeros((3, 2)), "rewards": np.zeros(3)}
-    one |= {"terminations": np.zeros(3, bool), "truncations": np.zeros(3, bool), "id": 7}
-    episode = SimpleNamespace(**one | change)
-    with pytest.raises((TypeError, ValueError), match=f"Minari dataset kitchen-v0: {message}"):
-        sopr_fast.load_log(SimpleNamespace(id="kitchen-v0", iterate_episodes=lambda: iter([episode])))
+def test_episodes_of_minari_that_do_not_fit():
+    one = {"actions": np.zeros((2, 2)), "rewards": np.zeros(3), "terminations": np.zeros(3), "truncations": np.zeros(3)}
+    for observations, message in (
+        (np.zeros((4, 3)), "episode 7 has 2 'actions' for 3 'rewards'"),
+        ({"arm": 0, "goal": 0}, "'observations/arm' of an episode are a int; flatten them to one"),
+    ):
+        dataset = SimpleNamespace(
+            id="v0", iterate_episodes=lambda x=observations: iter([SimpleNamespace(**one, id=7, observations=x)])
+        )
+        with pytest.raises((TypeError, ValueError), match=f"Minari dataset v0: {message}"):
+            sopr_fast.load_log(dataset)
 
 
 UNEQUAL = [{"observations": np.zeros((n, 1)), "actions": np.zeros((n, 1)), "rewards": np.zeros(4)} for n in (3, 5)]
@@ -275,14 +272,12 @@ BUFFER = b"cstable_baselines3.common.buffers\nReplayBuffer\n)\x81" + pickle.dump
 WRONG = [
     ("log.csv", "1,2\n3,4\n", "its first line must name the columns"),
     ("log.csv", "obs,obs\n1,2\n", "its first line must name the columns, each once"),
-    ("log.csv", "", "its first line must name the columns"),
     ("log.csv", "obs_0,obs_1,obs_01,reward\n1,2,3,4\n", "columns 'obs_1' and 'obs_01' are both number 1; rename one"),
     ("log.csv", "obs_0,action,reward\n1,2,3\n1,2\n", r"'reward' is not finite \(as float32\) at row 1"),
     ("log.csv", "obs_0,action,reward\n1,2,3\n1,5,2,3\n", "Expected 3 fields in line 3, saw 4.*; write numbers with a"),
     ("log.csv", "obs_0,action,reward\n1,5,2,3\n", "line 2 has more values than the header; write numbers with a"),
     ("log.csv", 'obs,action,reward\n"[1, 2]",0,1\n"[1]",0,1\n', "'obs': lists of equal length expected, got 2 at"),
     ("log.csv", "obs_0,action,reward\n1,2,x\n3,4,x\n", "'reward' must be numbers, .*: number the words, .*'x': 0"),
-    ("log.json", "[1, 2", "damaged, cut short, or not JSON"),
     ("log.json", "[1, 2]", "expected an object of arrays, or a list of objects"),
     ("log.json", json.dumps(RAGGED), "'obs' is no array: .*; pass a list of dictionaries"),
     ("log.npz", OBJECTS, "'rewards' holds Python objects, stored as a pickle: if you trust the file, pass dict"),

@@ -185,14 +185,6 @@ def test_deviations_stand_beside_means_if_any_policy_is_stochastic(states, sourc
     assert torch.equal(alone[0], linear(states))
 
 
-def test_every_state_is_shown_once_in_batches(states, source):
-    seen, done = [], []
-    policy = one(lambda s: seen.append(len(s)) or linear(s))
-    with sopr_fast.options(batch_size=16):
-        collect([policy], states, source, Layout("action", DA, DA), progress=done.append)
-    assert seen == [16, 16, 8] and done == [1]
-
-
 @pytest.mark.parametrize("batch_size", [2, DA, 16])
 def test_a_deviation_for_each_action_does_not_depend_on_the_batch(batch_size, states, source):
     deviation = np.arange(1, DA + 1, dtype=np.float32)

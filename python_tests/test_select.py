@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from problems import transitions
 from selection_problems import Scripted, gains, log, true_values
 
-import sopr_fast
 from sopr_fast.estimators import BehaviourQ
 from sopr_fast.estimators.gaussian_process_posterior import Posterior
 from sopr_fast.selection import select
@@ -221,18 +221,9 @@ def test_predictions_stay_within_what_rewards_and_lengths_allow():
     ],
 )
 def test_possible_returns(rewards, terminals, timeouts, expected):
-    states = np.arange(5.0)[:, None]
-    transitions = sopr_fast.load_log(
-        {
-            "observations": states[:4],
-            "actions": np.zeros((4, 1)),
-            "rewards": np.array(rewards, float),
-            "next_observations": states[1:] + 0.5 * (np.array(terminals) + np.array(timeouts))[:, None],
-            "terminals": np.array(terminals, bool),
-            "timeouts": np.array(timeouts, bool),
-        }
-    )
-    assert possible_returns(transitions) == expected
+    states, ends = np.arange(5.0)[:, None], np.add(terminals, timeouts)[:, None]
+    given = states[:4], states[:4], np.array(rewards), states[1:] + 0.5 * ends, terminals, timeouts
+    assert possible_returns(transitions(*given)) == expected
 
 
 def test_candidates_unlike_all_known_policies_are_not_ranked():
