@@ -19,8 +19,7 @@ from selection_problems import log as transitions
 
 import sopr_fast
 from sopr_fast import estimators
-from sopr_fast.cli.main import main
-from sopr_fast.cli.torchrun import leave
+from sopr_fast.cli.main import leave, main
 from sopr_fast.inputs.policies import Layout
 from sopr_fast.runtime import distributed
 from sopr_fast.runtime.distributed import Group, share_policies

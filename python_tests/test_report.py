@@ -19,7 +19,7 @@ from reports import HOSTILE, METHODS, RESULTS, evaluation, ranking, selection
 from sopr_fast import report
 from sopr_fast.estimators import Estimates
 from sopr_fast.reports import figures
-from sopr_fast.reports.text import MISSING, Name, Numbers, chance, listed, number, plain
+from sopr_fast.reports.page import MISSING, Name, Numbers, chance, listed, number, plain
 from sopr_fast.selection.folds import Fold
 
 VOID = {"meta", "link", "br", "img", "input", "source"}

@@ -2,8 +2,7 @@
 
 import sys
 
-from .cli.main import main
-from .cli.torchrun import leave
+from .cli.main import leave, main
 
 if __name__ == "__main__":
     leave(main(sys.argv[1:] or ["info"]))

@@ -9,20 +9,21 @@ import io
 import logging
 import os
 import sys
+import time
 import warnings
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 from .._version import __version__
 from ..runtime import options as runtime
 from ..runtime.process import is_first
 from ..runtime.text import printable
-from .options import add_log, read_log
-from .parser import Parser, add_command
+from .options import Parser, add_command, add_log, read_log
 from .ranking import add_commands as add_ranking_commands
 from .selection import add_commands as add_selection_commands
-from .torchrun import run
+
+_SECONDS = 2  # after the end of another process: torchrun blames the first error, by whole seconds
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with warnings.catch_warnings(), _log_to_stderr():
         warnings.showwarning = lambda message, *_: _complain("warning", message)
         try:
-            run(partial(_run, options))
+            _run(options)
             print(end="", flush=True)
         except BrokenPipeError:
             pass  # the reader, such as `head`, has closed the pipe
@@ -54,13 +55,52 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 _complain("interrupted", interrupt)
             return 130
         finally:
-            _settle_stdout()
+            try:
+                print(end="", flush=True)
+            except OSError:  # leave nothing in stdout that fails when Python closes it
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
+def _is_launched() -> bool:
+    return "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
+
+
 def _run(options: argparse.Namespace) -> None:
-    with runtime.options(device=getattr(options, "device", None)):
-        options.run(options)
+    """Run a command; if torchrun started this process, share its work with the others, and report errors to it."""
+
+    def command() -> None:
+        with runtime.options(device=getattr(options, "device", None)):
+            options.run(options)
+
+    if not _is_launched():
+        command()
+        return
+    from torch.distributed.elastic.multiprocessing.errors import record
+
+    from ..runtime import distributed
+
+    @record
+    def work() -> None:
+        distributed.start()
+        try:
+            command()
+        except distributed.LostProcessError:
+            time.sleep(_SECONDS)
+            raise
+        distributed.stop()
+
+    with contextlib.nullcontext() if os.environ["RANK"] == "0" else contextlib.redirect_stdout(io.StringIO()):
+        work()
+
+
+def leave(status: int) -> NoReturn:
+    """End the process; in a group without the end of the interpreter, which can abort on gloo's last threads."""
+    if not _is_launched():
+        sys.exit(status)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def _complain(kind: str, message: object) -> None:
@@ -81,14 +121,6 @@ def _log_to_stderr() -> Iterator[None]:
     finally:
         log.removeHandler(handler)
         log.setLevel(level)
-
-
-def _settle_stdout() -> None:
-    """Leave nothing in stdout that fails when Python closes it."""
-    try:
-        print(end="", flush=True)
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,4 +1,4 @@
-"""Options that several commands of `sopr-fast` share."""
+"""The parser of `sopr-fast`, and options that several commands share."""
 
 # Commands import what they need: torch takes two seconds, and `--help` needs none of it.
 from __future__ import annotations
@@ -8,11 +8,12 @@ import json
 import math
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..runtime.process import is_first
+from ..runtime.text import list_names, suggest
 
 if TYPE_CHECKING:
     import pandas
@@ -21,6 +22,44 @@ if TYPE_CHECKING:
 
 _INPUTS = ("policies", "returns", "states", "log", "model", "subsets", "groups")
 _OUTPUTS = ("out", "checkpoint", "report")
+
+
+class Parser(argparse.ArgumentParser):
+    """Parser whose errors are one line."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse arguments; a mistyped option ends the process with the nearest one."""
+        if self._subparsers is None:
+            for word in args or []:
+                option = word.partition("=")[0]
+                if word.startswith("--") and not any(known.startswith(option) for known in self._option_string_actions):
+                    self.error(f"no option {option}{suggest(option, self._option_string_actions)}")
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """End the process with a line on stderr."""
+        self.exit(2, f"sopr-fast: error: {message}; see `{self.prog} --help`\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            names = [str(choice) for choice in action.choices]
+            raise argparse.ArgumentError(action, f"no {value!r}{suggest(str(value), names)}: choose {', '.join(names)}")
+
+
+def add_command(
+    commands: Any, name: str, about: str, usage: str, example: str, run: Callable[[argparse.Namespace], None]
+) -> Parser:
+    """Add a command to the subparsers and return its parser; `usage` shows the required options, `example` others."""
+    parser: Parser = commands.add_parser(
+        name,
+        help=about,
+        description=f"{about[0].upper()}{about[1:]}.",
+        usage=" ".join(f"%(prog)s {usage} [options]".split()),
+        epilog=f"example, with files that `sopr-fast demo` writes:\n  sopr-fast {name} {example}".rstrip(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    return parser
 
 
 def add_policies(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +113,6 @@ def read_returns(paths: Sequence[Path], names: Sequence[str]) -> pandas.DataFram
     """Load the returns in all paths; those of a later one replace earlier ones of the same name, with a warning."""
     import pandas
 
-    from ..inputs.logs.keys import list_names
     from ..inputs.returns import load_returns
     from ..runtime.warn import warn
 

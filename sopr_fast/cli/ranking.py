@@ -13,6 +13,7 @@ from ..runtime.process import is_first
 from ..runtime.text import printable, suggest, to_cell
 from ..sopr.config import Config
 from .options import (
+    add_command,
     add_log,
     add_output,
     add_policies,
@@ -25,7 +26,6 @@ from .options import (
     read_states,
     show,
 )
-from .parser import add_command
 
 _STATES = "logged states: .npy, .npz, .hdf5, .parquet or a Minari dataset; or .safetensors that Subsets.save wrote"
 _INPUT = "--policies out/pendulum/policies"

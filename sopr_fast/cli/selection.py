@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..methods import DEFAULT_METHODS, METHODS, find_method, method_class
-from ..runtime.text import printable
+from ..runtime.text import list_names, printable
 from .options import (
+    Parser,
+    add_command,
     add_log,
     add_output,
     add_policies,
@@ -23,7 +25,6 @@ from .options import (
     read_returns,
     show,
 )
-from .parser import Parser, add_command
 
 if TYPE_CHECKING:
     import pandas
@@ -172,7 +173,6 @@ def _estimate(options: argparse.Namespace) -> None:
 
 def _read(options: argparse.Namespace) -> tuple[Policies, pandas.DataFrame | None]:
     """Read policies and returns, and warn of returns of no policy: the policy that was meant becomes a candidate."""
-    from ..inputs.logs.keys import list_names
     from ..runtime.warn import warn
 
     check_outputs(options)

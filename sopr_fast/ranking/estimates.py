@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..runtime.text import join_some
+from ..runtime.text import list_names
 from ..runtime.warn import warn
 from .ranking import Ranking
 from .tables import plain
@@ -20,7 +20,7 @@ class UncertainEstimateWarning(UserWarning):
 def warn_about(reasons: dict[str, str], text: str) -> None:
     """Warn about policies or columns, if there are any, with {} of the text replaced by their names and reasons."""
     if reasons:
-        listed = join_some([f"{name!r} ({reason})" for name, reason in reasons.items()])
+        listed = list_names([f"{name!r} ({reason})" for name, reason in reasons.items()], 5)
         warn(text.format(listed), UncertainEstimateWarning)
 
 

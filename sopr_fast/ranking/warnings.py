@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..runtime.text import join_some
+from ..runtime.text import list_names
 from ..runtime.warn import warn
 
 if TYPE_CHECKING:
@@ -31,20 +31,20 @@ def warn_of_candidates(names: Sequence[str], distances: np.ndarray, limit: float
     rows = list(zip(names, distances.tolist(), strict=True))
     if foreign := [f"{name!r} ({distance:.3g})" for name, distance in rows if distance > limit]:
         warn(
-            f"unlike every known policy: {join_some(foreign)}; scores of candidates farther than {limit:.3g} from the "
-            "nearest one are extrapolations",
+            f"unlike every known policy: {list_names(foreign, 5)}; scores of candidates farther than {limit:.3g} from "
+            "the nearest one are extrapolations",
             ForeignPolicyWarning,
         )
     if unknown := [repr(name) for name, distance in rows if math.isnan(distance)]:
         warn(
-            f"unknown distance to the training policies: {join_some(unknown)}; their scores may be extrapolations. "
+            f"unknown distance to the training policies: {list_names(unknown, 5)}; their scores may be extrapolations. "
             "Rank arrays of actions on the training log or on the subsets of the model to know their distance",
             ForeignPolicyWarning,
         )
     if known := [repr(name) for name, is_known in zip(names, in_training, strict=True) if is_known]:
         warn(
             "the model was trained on candidates, or on policies that act exactly like them: "
-            f"{join_some(known)}. Their scores are no test of the model",
+            f"{list_names(known, 5)}. Their scores are no test of the model",
             TrainingPolicyWarning,
         )
 
@@ -63,8 +63,8 @@ def warn_of_states(states: Tensor, training: Tensor) -> None:
             for column in unlike
         ]
         warn(
-            f"states are unlike those of training, in {len(unlike)} of {len(low)} columns: {join_some(shown)}. Give "
-            "states in the units and the order of columns of training; scores elsewhere mean little"
+            f"states are unlike those of training, in {len(unlike)} of {len(low)} columns: {list_names(shown, 5)}. "
+            "Give states in the units and the order of columns of training; scores elsewhere mean little"
         )
 
 
@@ -92,4 +92,4 @@ def warn_of_scores(names: Sequence[str], scores: np.ndarray, distances: np.ndarr
             f"those of the training policies by {usual:.3g}. Their order means nothing"
         )
     elif equal := [", ".join(map(repr, group.values())) for group in acting.values() if len(group) > 1]:
-        warn(f"equal scores of candidates that act differently: {join_some(equal)}. The model does not order them")
+        warn(f"equal scores of candidates that act differently: {list_names(equal, 5)}. The model does not order them")

@@ -10,8 +10,7 @@ from ..methods import SELECT
 from ..ranking.metrics import spearman
 from ..selection.evaluation import Evaluation
 from . import figures
-from .page import Column, Table, column
-from .text import MISSING, Name, listed, number
+from .page import MISSING, Column, Name, Table, column, listed, number
 
 _GOOD, _USELESS = 0.7, 0.3  # rank correlations
 _DRAWN = 4  # methods

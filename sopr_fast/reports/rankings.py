@@ -10,8 +10,7 @@ from ..inputs.returns import check_returns
 from ..ranking.metrics import spearman
 from ..ranking.ranking import Ranking
 from . import figures
-from .page import Table, column
-from .text import MISSING, Name, Numbers, chance, listed, number
+from .page import MISSING, Name, Numbers, Table, chance, column, listed, number
 
 _SURE = 0.9  # probability from which a score is higher than another
 _TRAINING = ("loss", "subset_size", "clusters", "subsets", "steps", "encoder", "width", "low_layers", "high_layers")

@@ -8,8 +8,7 @@ import numpy as np
 
 from ..selection.selection import Selection
 from . import figures
-from .page import Column, Table, column
-from .text import Name, Numbers, chance, listed, number
+from .page import Column, Name, Numbers, Table, chance, column, listed, number
 
 _ANSWERS = {
     "deploy": "Deploy it, and compare its returns in use with this one.",

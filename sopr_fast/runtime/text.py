@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 _MESSAGE_WIDTH = 1000
+_LISTED_WIDTH = 100  # of names in messages, with remarks about them
 NAME_WIDTH = 48  # of names in tables and figures
 
 
@@ -26,10 +27,11 @@ def printable(text: object, width: int | None = None) -> str:
     return escaped
 
 
-def join_some(texts: Sequence[str], most: int = 5) -> str:
-    """Return the first few texts, and how many more there are."""
-    more = len(texts) - most
-    return ", ".join(texts[:most]) + (f" and {more} more" if more > 0 else "")
+def list_names(names: Sequence[str], most: int = 10) -> str:
+    """Return the first few names, escaped and cut to 100 characters, and how many follow, for messages."""
+    more = len(names) - most
+    shown = ", ".join(printable(name, _LISTED_WIDTH) for name in names[:most]) or "none"
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def to_cell(name: str) -> str:

@@ -10,12 +10,11 @@ import numpy as np
 
 from ..estimators import SOPR, BehaviourQ, Estimator, Simulator, UncertainEstimateWarning
 from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
-from ..inputs.logs.keys import list_names
 from ..inputs.policies import Policy, load
 from ..inputs.returns import check_ordered, read_known_returns
 from ..methods import small_model
 from ..runtime.checks import integer
-from ..runtime.text import printable
+from ..runtime.text import list_names, printable
 from .compared import Compared, possible_returns
 from .folds import FEWEST_KNOWN as FEWEST_TRAINING
 from .folds import Fold, checkpoint_file, cross_fit, random_folds

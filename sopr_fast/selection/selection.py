@@ -11,13 +11,12 @@ import numpy as np
 
 from ..estimators.gaussian_process_posterior import Posterior, fit
 from ..inputs.accepted import ReturnsLike
-from ..inputs.logs.keys import list_names
 from ..inputs.returns import read_known_returns
 from ..ranking.metrics import spearman
 from ..ranking.tables import SHORTENED, to_html, to_text, wrapped
 from ..runtime.checks import integer, number
 from ..runtime.extras import new_axes
-from ..runtime.text import tick_label
+from ..runtime.text import list_names, tick_label
 from .compared import FEWEST_KNOWN, distance_ratios, extrapolation
 from .verdict import EPISODES, Standing, Verdict, judge, numbers, probability_beats, probability_best
 from .verdict import number as shown

@@ -24,7 +24,7 @@ from ..runtime.distributed import Blocks
 from ..runtime.options import current_device
 from ..runtime.progress import Timings
 from ..runtime.tensor_files import fingerprint
-from ..runtime.text import join_some
+from ..runtime.text import list_names
 from ..runtime.warn import warn
 from .acting import collect_all
 from .config import Config
@@ -192,7 +192,7 @@ def _warn_of_copies(names: list[str], training: Tensor, validation: Tensor | Non
             "unlike them a candidate acts"
         )
     elif validation is not None and (same := compare(validation, training)[1]).any():
-        copies = join_some([repr(name) for name, is_copy in zip(names, same, strict=True) if is_copy])
+        copies = list_names([repr(name) for name, is_copy in zip(names, same, strict=True) if is_copy], 5)
         warn(
             f"validation policies are training policies, or act exactly like them: {copies}. The model learned from "
             "them, so they do not show when to stop: validate on other policies",

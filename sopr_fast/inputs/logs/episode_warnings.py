@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...runtime.text import join_some
+from ...runtime.text import list_names
 from ...runtime.warn import warn
 from .keys import ENDS, is_inverted, likely_part, named_like_ends
 from .logged_rows import NEARLY_ALL, Ends, LoggedRows, counts_up, scaled_distance
@@ -199,7 +199,7 @@ def warn_of_unread(parts: Parts) -> None:
         zero += f" (columns={{'valid': {named[0]!r}}} if 0 marks padding)" if "mask" in named[0] else ""
         warn(
             f"{parts.where}: not read, but looks like {'numbers' if part == 'episodes' else 'ends'} of episodes: "
-            f"{join_some([repr(name) for name in named])}; if so, name the part, such as sopr_fast.load_log(…, "
+            f"{list_names([repr(name) for name in named], 5)}; if so, name the part, such as sopr_fast.load_log(…, "
             f"columns={{{part!r}: {named[0]!r}}}) (--columns {part}={named[0]}){zero}; parts are "
             f"{', '.join((*ENDS, 'episodes'))}"
         )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...runtime.text import list_names
 from ...runtime.warn import warn
 from .episode_warnings import number_rows, question_flags, warn_of_ends, warn_of_unread
-from .keys import ENDS, list_names
+from .keys import ENDS
 from .logged_rows import Ends, LoggedRows, counts_up, scaled_distance
 
 _SAMPLED = 65536  # rows

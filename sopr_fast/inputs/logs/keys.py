@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...runtime.text import NAME_WIDTH, join_some, printable
+from ...runtime.text import NAME_WIDTH, list_names, printable
 
 TIMES = ("timestamp", "timestamps", "time", "datetime", "date")  # these order the rows of an episode, and tell no ends
 _NAMES = {  # used by D4RL, Minari, Gymnasium, Stable-Baselines3, d3rlpy, jaxrl, Tianshou, RLlib and data frames
@@ -82,11 +82,6 @@ def check_is_policy(names: Iterable[str], parts: Iterable[str] = (*NEEDED, "next
             raise ValueError(
                 f"a log (it holds {name!r}), not a policy: move it out of the folder of policies, or name the files"
             )
-
-
-def list_names(names: Sequence[str]) -> str:
-    """Return the first ten names, escaped, and how many follow, for messages."""
-    return join_some([printable(name, NAME_WIDTH) for name in names], 10) or "none"
 
 
 def named_like_ends(name: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...runtime.arrays import as_numbers, is_tensor
-from ...runtime.text import NAME_WIDTH, printable
+from ...runtime.text import NAME_WIDTH, list_names, printable
 from ...runtime.warn import warn
 from . import keys
 from .arrays import Lazy, shape_of, spread_rows, table_shape, warn_of_rounding
@@ -203,7 +203,7 @@ def find_parts(arrays: Mapping[str, Any], columns: Columns | None, where: str, w
     others = [] if wanted or count < 0 else [x for x in arrays if not {x, keys.GROUP.sub("", x)} & groups]
     if "episodes" not in chosen and (bounds := [x for x in others if _is_bounds(x, arrays[x], count)]):
         warn(
-            f"{where}: {keys.list_names(bounds)}: lengths or bounds of episodes are not read: add an array 'episode' "
+            f"{where}: {list_names(bounds)}: lengths or bounds of episodes are not read: add an array 'episode' "
             "of each row's number, such as numpy.repeat(numpy.arange(len(lengths)), lengths)"
         )
     return Parts(
@@ -221,7 +221,7 @@ def _find(name: str, part: str, arrays: Mapping[str, Any], where: str) -> str:
         return name
     ends = [key for key in arrays if key.endswith(f"/{name}") and (part != "states" or not key.startswith("next_"))]
     if len(ends) != 1:
-        listed = keys.list_names(ends or [str(key) for key in arrays])
+        listed = list_names(ends or [str(key) for key in arrays])
         raise ValueError(f"{where}: no column {name!r} for the {part}; it has {listed}")
     return ends[0]
 
@@ -248,14 +248,14 @@ def _choose(part: str, arrays: Mapping[str, Any], where: str, count: int) -> str
     if part == "states" and (inner := keys.nested("states", arrays)):
         raise ValueError(
             f"{where}: {name!r} may be the states, and so may named ones: choose by columns={{'states': {name!r}}} or "
-            f"columns={{'states': [{keys.list_names([*map(repr, inner)])}]}}"
+            f"columns={{'states': [{list_names([*map(repr, inner)])}]}}"
         )
     if part in ("states", "next_states", "actions"):
         numbered = [x for x in arrays if (match := keys.NUMBERED.fullmatch(x)) and match[1] == name]
         if numbered and (shape := shape_of(arrays[name])) and shape[1:] != (len(numbered),):
             raise ValueError(
                 f"{where}: there are {name!r} and {numbered[-1]!r}; name those of the {part} by "
-                f"columns={{{part!r}: [{keys.list_names([*map(repr, numbered)])}]}}"
+                f"columns={{{part!r}: [{list_names([*map(repr, numbered)])}]}}"
             )
     return name
 

@@ -16,9 +16,10 @@ import numpy as np
 
 from ...runtime.extras import library
 from ...runtime.rows import FileVersion
+from ...runtime.text import list_names
 from ..files import check_memory, reading
 from .arrays import Lazy, opened_later
-from .keys import NUMBERED, list_names, part_of
+from .keys import NUMBERED, part_of
 
 if TYPE_CHECKING:
     import pandas

@@ -11,8 +11,9 @@ import numpy as np
 from torch import Tensor
 
 from ...runtime.rows import FileRows
+from ...runtime.text import list_names
 from ..logs import tables
-from ..logs.keys import KEYS, NUMBERED, check_is_policy, list_names, part_of
+from ..logs.keys import KEYS, NUMBERED, check_is_policy, part_of
 from .options import Options
 from .output import WORDS, Gaussian, Output, Probabilities, read_output, to_array
 from .policy import Policy

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ...runtime.native import threads, torch_on_one_thread
 from ...runtime.options import current
+from ...runtime.text import list_names
 from ...runtime.warn import warn
-from ..logs.keys import list_names
 from .actor import Actor
 from .callables import Called
 from .output import Output

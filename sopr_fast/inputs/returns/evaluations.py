@@ -8,10 +8,9 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from ...runtime.text import printable
+from ...runtime.text import list_names, printable
 from ...runtime.warn import warn
 from ..files import check_regular, reading
-from ..logs.keys import list_names
 
 _NEAR = 0.01  # of the distance between evaluations: more than the environments that step at once
 _LABEL = re.compile(r"(?<![a-z])(?:seed|run|v)[_-]?\d+")  # a number that is no step

@@ -15,12 +15,11 @@ import numpy as np
 
 from ...runtime.arrays import as_numbers
 from ...runtime.extras import library
-from ...runtime.text import NAME_WIDTH, escaped_errors, printable, suggest
+from ...runtime.text import NAME_WIDTH, escaped_errors, list_names, printable, suggest
 from ...runtime.warn import warn
 from ..accepted import ReturnsLike
 from ..files import check_regular
 from ..logs.episode_files import is_list_of_dicts
-from ..logs.keys import list_names
 from ..logs.tables import load_csv, load_json
 from .evaluations import read_evaluations
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ....runtime.pickles import Record
-from ...logs.keys import list_names
+from ....runtime.text import list_names
 from ..actor import Layer
 from . import names as table
 

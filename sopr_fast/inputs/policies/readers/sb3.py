@@ -19,10 +19,9 @@ from torch import Tensor
 from ....runtime.archives import open_archive, read_members
 from ....runtime.extras import library
 from ....runtime.pickles import SB3_RECORDS, SPACE_RECORDS, Record, RefusedError, read_pickle
-from ....runtime.text import printable
+from ....runtime.text import list_names, printable
 from ....runtime.torch_weights import read_weights
 from ....runtime.warn import warn
-from ...logs.keys import list_names
 from ..actor import ACTIVATIONS, Actor, Standardisation
 from ..callables import RECURRENT, Called, adapt, check_spaces, shape_of, warn_of_masks
 from ..options import Options

@@ -19,10 +19,10 @@ from ....runtime.archives import open_archive, read_members
 from ....runtime.files import read_regular
 from ....runtime.pickles import RefusedError, read_pickle
 from ....runtime.tensor_files import is_own
-from ....runtime.text import printable
+from ....runtime.text import list_names, printable
 from ....runtime.torch_weights import read_weights
 from ....runtime.warn import warn
-from ...logs.keys import KEYS, check_is_policy, list_names
+from ...logs.keys import KEYS, check_is_policy
 from ..actor import ACTIVATIONS, Actor, Layer, Standardisation
 from ..callables import RECURRENT, acts
 from ..options import DISCRETE, HEADS, Options
