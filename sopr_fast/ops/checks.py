@@ -25,15 +25,9 @@ def check_are_tensors(arguments: Mapping[str, Any], names: Iterable[str]) -> Non
 
 
 def check_arguments(shapes: Mapping[str, str], arguments: Mapping[str, Any]) -> None:
-    """Check dtypes and shapes of an operator's tensors.
+    """Raise TypeError or ValueError if a tensor, which may be None, has another dtype or shape than its name says.
 
-    Args:
-        shapes: Dimensions by name, such as "G + 1, E". A letter has one size in all tensors; a number is a size.
-        arguments: Arguments by name; a tensor may be None.
-
-    Raises:
-        TypeError: A tensor has another dtype than its name says.
-        ValueError: A tensor has another shape.
+    Shapes are dimensions, such as "G + 1, E". A letter has one size in all tensors; a number is a size.
     """
     sizes: dict[str, int] = {}
     for name, shape in shapes.items():

@@ -98,8 +98,12 @@ def kmeans(
     for restart in range(restarts):
         rows = kmeans_init(points, k, seeds, method=init, restart=restart).long()
         start = points.gather(1, rows.unsqueeze(2).expand(-1, -1, points.shape[2]))
-        result = _lloyd(points, start, iterations, tolerance)
-        best = _better(result, best) if best else result
+        new = _lloyd(points, start, iterations, tolerance)
+        if best:
+            is_better = new[2] < best[2]  # less inertia
+            places = [is_better.view(-1, *[1] * (part.dim() - 1)) for part in new]
+            new = tuple(torch.where(*parts) for parts in zip(places, new, best, strict=True))
+        best = new
     return _result(best)
 
 
@@ -140,12 +144,6 @@ def kmeans_init(
     if method not in ("k-means++", "random"):
         raise ValueError(f"method must be 'k-means++' or 'random', got {method!r}")
     return _init(points, k, check_seeds(seeds, points), restart, method == "k-means++")
-
-
-def _better(new: tuple[Tensor, ...], old: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Return the result with less inertia for every problem."""
-    is_better = new[2] < old[2]
-    return tuple(torch.where(is_better.view(-1, *[1] * (a.dim() - 1)), a, b) for a, b in zip(new, old, strict=True))
 
 
 def _result(outputs: tuple[Tensor, ...]) -> KMeans:

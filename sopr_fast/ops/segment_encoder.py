@@ -188,13 +188,9 @@ def run_on_cpu(
     memory: Callable[[int], Tensor] = _fresh,
     **gradients: Any,
 ) -> None:
-    """Run the kernel of the forward pass or, with gradients, that of the backward pass.
+    """Run the kernel of the forward pass or, with gradients, that of the backward pass, on the operator's arguments.
 
-    Args:
-        tensors: States, columns, rows, offsets, parameters, rng.
-        options: The other arguments of the operator.
-        fields: Further arguments of the kernel, see `cpu_fields`.
-        memory: Function from a number of floats to the workspace, by default fresh memory.
+    `fields` are further arguments of the kernel, see `cpu_fields`; `memory` makes a workspace of so many floats.
     """
     arguments = _fields(tensors, options, **fields)
     threads, values = native.threads(), by_position(native._cpu, "segment_encoder", arguments)

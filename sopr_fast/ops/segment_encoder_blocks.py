@@ -62,11 +62,8 @@ def segment_encoder_blocks(
 ) -> Tensor:
     """Compute `segment_encoder` for trusted arguments in CPU memory, with a gradient of the parameters for each block.
 
-    Args:
-        tensors: States, columns, rows, offsets, and the same parameters for every block, (B, n), of which row b gets
-            the gradient of block b.
-        blocks: Numbers of policies in adjacent blocks; their sum is P.
-        arena: Memory for activations; those of policies that do not fit are computed again in the backward pass.
+    Adjacent `blocks` have so many policies. Row b of the parameters, (B, n), which are the same for all, gets the
+    gradient of block b. Activations that do not fit the arena are computed again in the backward pass.
     """
     return _Encode.apply(*tensors, rng, Options(**options), blocks, arena)
 

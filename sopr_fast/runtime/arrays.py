@@ -14,18 +14,11 @@ def is_tensor(values: Any) -> bool:
     return torch is not None and isinstance(values, torch.Tensor)
 
 
-def fill_masked(values: Any) -> Any:
-    """Return a masked array as a plain one with NaN in place of masked numbers, and anything else as it is."""
-    if not isinstance(values, np.ma.MaskedArray):
-        return values
-    if values.dtype.kind in "fiub" and np.ma.is_masked(values):
-        return np.where(np.ma.getmaskarray(values), np.nan, values.data)
-    return values.data
-
-
 def as_numbers(values: Any) -> np.ndarray:
     """Return the numbers of a tensor on any device, array or sequence as an array, with NaN for masked ones."""
     if is_tensor(values):
         values = values.float() if values.is_floating_point() and values.itemsize <= 2 else values
         values = values.numpy(force=True)
-    return np.asarray(fill_masked(values))
+    if isinstance(values, np.ma.MaskedArray) and values.dtype.kind in "fiub" and np.ma.is_masked(values):
+        return np.where(np.ma.getmaskarray(values), np.nan, values.data)
+    return np.asarray(values)

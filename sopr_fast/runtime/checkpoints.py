@@ -40,8 +40,8 @@ class Checkpoint:
     """
 
     def __init__(self, path: str | os.PathLike | None = None, kind: str = "", inputs: str = "") -> None:
-        self.path, self.kind, self.inputs = path if distributed.current().rank == 0 else None, kind, inputs
-        path = self.path
+        path = path if distributed.current().rank == 0 else None
+        self.path, self.kind, self.inputs = path, kind, inputs
         self.fingerprints: list[str] = []
         existing = check_checkpoint(path, kind)
         self._written_by = None if existing is None else existing.get("fingerprint", [])
@@ -68,14 +68,11 @@ class Checkpoint:
         Raises:
             ValueError: The file is damaged, or another run has written it since this one began.
         """
-        return distributed.current().from_first(self._load)
-
-    def _load(self) -> State | None:
-        if self.path is None or not Path(self.path).exists():
-            return None
-        tensors, values = load_tensors(self.path, self.kind)
-        self._check_writer(values.get("fingerprint"))
-        return tensors, values
+        state = None
+        if self.path is not None and Path(self.path).exists():
+            state = load_tensors(self.path, self.kind)
+            self._check_writer(state[1].get("fingerprint"))
+        return distributed.current().gather_objects(state)[0]
 
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:
@@ -84,7 +81,12 @@ class Checkpoint:
         try:
             yield
         except KeyboardInterrupt as interrupt:
-            raise KeyboardInterrupt(self._rescue()) from interrupt
+            done = f"training was interrupted after {self._progress}" if self._progress else "training was interrupted"
+            if self.path is None:
+                done += "; name a checkpoint file to be able to resume"
+            elif self._write():
+                done += f"; run it again with checkpoint {os.fspath(self.path)!r} to resume"
+            raise KeyboardInterrupt(done) from interrupt
         except LostProcessError:
             self._write()
             raise
@@ -94,16 +96,9 @@ class Checkpoint:
         return time.monotonic() - self._saved > _SECONDS_BETWEEN
 
     def keep(self, tensors: dict[str, Tensor], values: dict[str, Any], *, progress: str, last: bool = False) -> None:
-        """Keep the state of a run, and write it if ten seconds have passed since the last time.
+        """Keep a copy of the state of a run, and write it if it is the last or if ten seconds have passed.
 
-        Args:
-            tensors: Tensors by name; copied.
-            values: Values that JSON can hold; copied.
-            progress: How far the run is, such as "17 of 200 steps"; for messages.
-            last: The run is complete: write in any case.
-
-        Warns:
-            UserWarning: The file cannot be written; training goes on.
+        `progress` says how far the run is, such as "17 of 200 steps". If the file cannot be written, a warning says so.
         """
         self._progress = progress
         if self.path is None:
@@ -126,14 +121,6 @@ class Checkpoint:
         finally:
             self._saved = time.monotonic()
         return True
-
-    def _rescue(self) -> str:
-        done = f"training was interrupted after {self._progress}" if self._progress else "training was interrupted"
-        if self.path is None:
-            return f"{done}; name a checkpoint file to be able to resume"
-        if self._snapshot is None or not self._write():
-            return done
-        return f"{done}; run it again with checkpoint {os.fspath(self.path)!r} to resume"
 
 
 def check_checkpoint(path: str | os.PathLike | None, kind: str) -> dict[str, Any] | None:

@@ -78,14 +78,7 @@ def integer(least: int = 0, most: float = math.inf) -> Check:
 
 
 def number(*, least: float = 0.0, above: float = -math.inf, below: float = math.inf, most: float = math.inf) -> Check:
-    """Return a check for finite numbers, Python's or NumPy's.
-
-    Args:
-        least: Smallest accepted number.
-        above: Largest number that is too small.
-        below: Smallest number that is too large.
-        most: Largest accepted number.
-    """
+    """Return a check for finite numbers, Python's or NumPy's, from `least`, above `above`, below `below`, to `most`."""
     limits = f", above {above:g}" if above > -math.inf else f", {least:g} or more" if least > -math.inf else ""
     limits += f", less than {below:g}" if below < math.inf else f", at most {most:g}" if most < math.inf else ""
 

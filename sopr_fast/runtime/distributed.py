@@ -57,11 +57,9 @@ class Group:
         return torch.from_numpy(rows).to(own.device)
 
     def sum_blocks(self, blocks: int, own: Tensor) -> Tensor:
-        """Return the sum over blocks: the same bits for any number of processes, see `add_up`.
+        """Return the sum over blocks from this process's tensors, (b, ...): the same bits for any number of processes.
 
-        Args:
-            blocks: Number of blocks.
-            own: (b, ...) tensors of the blocks of this process, `part(blocks)`; b may be 0.
+        These are the blocks `part(blocks)`, which may be none.
         """
         place = self.part(blocks)
         sums = add_up(0, blocks, {(i, i + 1): one for i, one in zip(range(place.start, place.stop), own, strict=True)})
@@ -70,10 +68,6 @@ class Group:
             everyone = {tree: torch.from_numpy(one) for process in gathered for tree, one in process.items()}
             sums = add_up(0, blocks, everyone)
         return sums[0, blocks].to(own.device)
-
-    def from_first(self, value: Callable[[], _T]) -> _T:
-        """Return what the function returns in process 0; other processes do not call it."""
-        return self.gather_objects(value() if self.rank == 0 else None)[0]  # type: ignore[return-value]
 
     def check_same(self, **parts: Any) -> None:
         """Raise ValueError if a process has another array, tensor or value than process 0."""
@@ -125,17 +119,9 @@ def share_policies(
 ) -> Tensor:
     """Return what a function computes for P policies; the processes of the group share them.
 
-    The function gets the same blocks of policies in any number of processes, so that its results have the same bits.
-
-    Args:
-        count: P.
-        compute: Function that returns one row for each policy of a slice, (p, ...). It works only in this process.
-            Without policies it is called once, with an empty slice.
-        singly: Pass policies one by one, if the function gains nothing from several; otherwise at most 8.
-        description: Name of the work in the progress bar; "" for none.
-
-    Returns:
-        (P, ...) rows of all policies, in each process.
+    The function returns one row for each policy of a slice, (p, ...), and works only in this process. It gets the same
+    blocks of at most 8 policies in any number of processes, so that its results have the same bits; one by one if
+    `singly`; an empty slice if there are no policies. The progress bar shows the description, if there is one.
     """
     group, blocks = current(), Blocks(count)
     parts = [slice(i, i + 1) for i in range(count)]

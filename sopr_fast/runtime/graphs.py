@@ -34,15 +34,12 @@ class Replayed:
             self._warm_ups -= 1
             self._function()
         else:
-            self._capture()
+            try:
+                self._graph = capture(self._function, self._device)
+            except RuntimeError as error:  # of memory, too
+                self._allowed = False
+                _log.warning("no CUDA graph, every launch runs by itself: %s", str(error).partition("\n")[0])
             self()
-
-    def _capture(self) -> None:
-        try:
-            self._graph = capture(self._function, self._device)
-        except RuntimeError as error:  # of memory, too
-            self._allowed = False
-            _log.warning("no CUDA graph, every launch runs by itself: %s", str(error).partition("\n")[0])
 
 
 def can_capture(device: torch.device) -> bool:

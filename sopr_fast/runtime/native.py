@@ -110,19 +110,13 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def build_info() -> dict[str, Any]:
-    """Return versions, compiled modules, instruction sets, threads and CUDA architectures.
-
-    Does not touch the CUDA driver.
-    """
+    """Return versions, modules, instruction sets, threads and CUDA architectures, without touching the driver."""
     return {
         "version": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "threads": threads(),
-        "modules": {
-            "_cpu": _cpu.__file__,
-            "_cuda": _cuda.__file__ if _cuda else None,
-        },
+        "modules": {"_cpu": _cpu.__file__, "_cuda": _cuda.__file__ if _cuda else None},
         "instruction_set": _cpu.isa,
         "instruction_sets_available": list(_cpu.supported_isas),
         "why_no_cuda": why_no_cuda,

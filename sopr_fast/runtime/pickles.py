@@ -244,7 +244,7 @@ class PlainUnpickler(pickle._Unpickler):
         self.stack[-1] = function(*arguments)  # type: ignore[attr-defined]
 
     def _newobj(self) -> None:
-        self.stack[-1] = ()  # type: ignore[attr-defined]  # of stand-ins, none uses arguments of __new__
+        self.stack[-1] = ()  # type: ignore[attr-defined]  # no stand-in uses arguments of __new__
         self.load_newobj()  # type: ignore[attr-defined]
 
     def _empty_list(self) -> None:

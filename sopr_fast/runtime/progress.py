@@ -37,14 +37,8 @@ def progress_bar(total: int, description: str, unit: str, *, show: bool = True, 
     """Return a context manager that shows how far a stage is, after its first second.
 
     On a terminal and in a notebook it is a bar of tqdm. Elsewhere it logs to the logger "sopr_fast" at level INFO,
-    every 30 seconds and at the end of the stage. Both have `n`, `update`, `set_postfix` and `reset`.
-
-    Args:
-        total: Number of units in the stage.
-        description: Name of the stage.
-        unit: Name of a unit.
-        show: Show progress if `sopr_fast.options` asks for it, in process 0 only.
-        initial: Units done before.
+    every 30 seconds and at the end of the stage. Both have `n`, `update`, `set_postfix` and `reset`. It is shown in
+    process 0 only, if `sopr_fast.options` asks for it; `initial` units were done before.
     """
     show = show and current().progress and is_first()
     description = _part.get() + description

@@ -23,14 +23,9 @@ Read = Callable[[int, int], np.ndarray]  # start and stop → (stop - start, …
 
 
 def gather(read: Read, rows: np.ndarray, out: np.ndarray, row_bytes: int, unit: int = 1) -> None:
-    """Read rows in pieces: whole units, a few megabytes at most, without wide gaps.
+    """Read ascending rows (n,) into `out` (n, …), in pieces of a few megabytes at most, without wide gaps.
 
-    Args:
-        read: Reads consecutive rows.
-        rows: (n,) int64, ascending.
-        out: (n, …) of any dtype; receives the rows.
-        row_bytes: Bytes from one row to the next in the store.
-        unit: Rows that the store reads together.
+    A row has `row_bytes` in the store, which reads `unit` rows together.
     """
     if not len(rows):
         return

@@ -23,18 +23,9 @@ _KEY = "sopr_fast"  # of the metadata
 
 @escaped_errors()
 def save_tensors(path: str | os.PathLike, tensors: dict[str, Tensor], kind: str, description: dict[str, Any]) -> None:
-    """Write a safetensors file whose metadata hold a description and a hash of all contents.
+    """Write a safetensors file whose metadata hold a description, its kind, and a hash of all contents.
 
-    Equal contents give equal bytes.
-
-    Args:
-        path: File to write or replace.
-        tensors: Tensors by name, on any device.
-        kind: Kind of file, which `load_tensors` must be asked for.
-        description: Values that JSON can hold.
-
-    Raises:
-        OSError: See `check_place`.
+    The description holds values of JSON. Equal contents give equal bytes.
     """
     tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     described = json.loads(json.dumps({**description, "kind": kind}, sort_keys=True))  # as it will be read
@@ -45,14 +36,7 @@ def save_tensors(path: str | os.PathLike, tensors: dict[str, Tensor], kind: str,
 
 @escaped_errors()
 def load_tensors(path: str | os.PathLike, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what `save_tensors` wrote; the tensors own their memory, and the file is read once.
-
-    Args:
-        path: File.
-        kind: Kind of file that it must be.
-
-    Returns:
-        Tensors by name, and the description.
+    """Return the tensors and the description that `save_tensors` wrote to a file of this kind, which is read once.
 
     Raises:
         FileNotFoundError: No such file.
@@ -95,8 +79,7 @@ def _header(data: bytes) -> bytes:
 
 
 def _content_hash(tensors: Mapping[str, Tensor], description: Any) -> str:
-    named = [part for name in sorted(tensors) for part in (name, tensors[name])]
-    return fingerprint(description, *named)
+    return fingerprint(description, *(part for name in sorted(tensors) for part in (name, tensors[name])))
 
 
 def fingerprint(*parts: Any) -> str:
@@ -140,11 +123,8 @@ def check_tensors(
 ) -> dict[str, int]:
     """Return the size of each dimension, or raise ValueError if a tensor is missing, unknown, or of another layout.
 
-    Args:
-        tensors: Tensors that must have these names and no others.
-        layouts: Name → dtype and dimensions, such as `(torch.float32, "U D")`. A letter has one size in all tensors; a
-            number is the size itself.
-        sizes: Sizes of letters that are known.
+    A layout is a dtype and dimensions, such as `(torch.float32, "U D")`. A letter has one size in all tensors, which
+    `sizes` may hold; a number is the size itself.
     """
     sizes = dict(sizes or {})
     for name in (*tensors, *layouts):

@@ -15,10 +15,7 @@ NAME_WIDTH = 48  # of names in tables and figures
 def printable(text: object, width: int | None = None) -> str:
     r"""Return text in which control, bidi and other invisible characters are escaped, as in `\x1b` or `\u202e`.
 
-    Args:
-        text: Text of any origin, or an object to be shown as text, such as a path.
-        width: Largest number of characters; of longer text, the middle is cut out, since names of policies often begin
-            alike. None for no limit.
+    Of text longer than `width`, the middle is cut out, since names of policies often begin alike.
     """
     escaped = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in str(text))
     if width is not None and len(escaped) > width:

@@ -21,10 +21,7 @@ _TILE_BYTES = 256 << 20  # at most
 def collect_all(policies: list[Policy], states: Tensor, source: Tensor, layout: Layout) -> Tensor:
     """Return the columns of P policies in U states on the CPU, (P, U, dim_c); see `inputs.policies.collect`.
 
-    They are kept on disk if they exceed 1 GiB, or a quarter of the free memory.
-
-    Raises:
-        OSError: The disk has no room for them.
+    They are kept on disk if they exceed 1 GiB, or a quarter of the free memory; OSError if it has no room for them.
     """
     shape = (len(policies), len(states), layout.width)
     if 4 * np.prod(shape) > _MEMORY_TILES * tile_bytes(_TILE_BYTES):

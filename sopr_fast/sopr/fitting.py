@@ -201,16 +201,10 @@ def _warn_of_copies(names: list[str], training: Tensor, validation: Tensor | Non
 
 
 class KnownPolicies(NamedTuple):
-    """M policies that train, or that choose the weights.
-
-    Attributes:
-        policies: The policies.
-        labels: (M,) float64 returns, or (M, M) preferences.
-        objective: Loss of their scores.
-    """
+    """M policies that train, or that choose the weights."""
 
     policies: Policies
-    labels: np.ndarray
+    labels: np.ndarray  # (M,) float64 returns, or (M, M) preferences
     objective: Objective
 
 

@@ -15,17 +15,11 @@ _AT_ONCE = 8  # policies whose moments a GPU computes at a time
 
 
 class Moments(NamedTuple):
-    """Moments of rows of width D, in float64.
+    """Moments of rows of width D, in float64."""
 
-    Attributes:
-        mean: (D,) mean.
-        covariance: (D, D) biased covariance.
-        row_count: () number of rows.
-    """
-
-    mean: Tensor
-    covariance: Tensor
-    row_count: Tensor
+    mean: Tensor  # (D,)
+    covariance: Tensor  # (D, D), biased
+    row_count: Tensor  # ()
 
 
 class InputNorm(nn.BatchNorm1d):

@@ -67,16 +67,10 @@ class Objective:
 
 
 def pair_labels(targets: Tensor, tie_margin: float) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Yield the paper's labels y of the pairs i < j of M policies, as many rows i at a time as fit.
+    """Yield rows i < j, the paper's labels of their pairs (rows, M), and whether each counts, some rows at a time.
 
-    A label is 1 if i is better, 0 if it is worse, 0.5 for a tie.
-
-    Args:
-        targets: (M,) returns, or (M, M) labels with NaN for unknown pairs.
-        tie_margin: Largest difference of returns that is a tie.
-
-    Yields:
-        Rows; their labels (rows, M), 0 for pairs that do not count; whether each pair counts.
+    A label is 1 if i is better, 0 if it is worse, 0.5 for a tie. Targets are returns (M,), or labels (M, M) with NaN
+    for unknown pairs.
     """
     count = len(targets)
     at_once = max(1, _PAIRS // count)
@@ -162,10 +156,7 @@ def check_preferences(preferences: Any, names: list[str]) -> Tensor:
     known = ~np.isnan(y)
     wrong = known & ~np.isin(y, (0, 0.5, 1))
     contradicting = known & known.T & (y + y.T != 1)
-    for bad, complaint in (
-        (wrong, "is not 0, 0.5, 1 or NaN"),
-        (contradicting, "contradicts its mirror image"),
-    ):
+    for bad, complaint in ((wrong, "is not 0, 0.5, 1 or NaN"), (contradicting, "contradicts its mirror image")):
         if bad.any():
             i, j = np.argwhere(bad)[0]
             raise ValueError(f"preferences[{i}, {j}] = {y[i, j]} ({names[i]!r} over {names[j]!r}) {complaint}")

@@ -101,7 +101,11 @@ def _restore(tensors: dict[str, Tensor], description: dict[str, Any]) -> dict[st
     if not len(names) or not len(source) or source[0] < 0 or (source.diff() <= 0).any():
         raise ValueError("training_policies must have names, and a source that ascends from 0")
     input_dim = state_dim + layout.width
-    if _least_size(config, input_dim) > size:
+    attention = 4 * config.width if config.encoder == "transformer" else 0
+    low = config.low_layers * (2 * config.low_feedforward + attention)
+    high = config.high_layers * (2 * config.high_feedforward + attention)
+    sorted_scores = config.clusters if config.score == "sort" else 0
+    if config.width * (input_dim + low + high) + sorted_scores > size:  # a lower bound, before any memory is taken
         raise ValueError(f"config needs more weights than the {size} of the file")
     model = ScoringModel(input_dim, config)
     model.load_state_dict(weights)
@@ -119,12 +123,3 @@ def _restore(tensors: dict[str, Tensor], description: dict[str, Any]) -> dict[st
         "subsets": kept,
         **{name: fields[name] for name in ("history", "seed", "return_mean", "return_scale")},
     }
-
-
-def _least_size(config: Config, input_dim: int) -> int:
-    """Return a lower bound on the number of weights of a model."""
-    attention = 4 * config.width if config.encoder == "transformer" else 0
-    low = config.low_layers * (2 * config.low_feedforward + attention)
-    high = config.high_layers * (2 * config.high_feedforward + attention)
-    sorted_scores = config.clusters if config.score == "sort" else 0
-    return config.width * (input_dim + low + high) + sorted_scores

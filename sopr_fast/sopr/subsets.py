@@ -209,18 +209,13 @@ def read_states(states: StatesLike) -> StoredStates | Subsets:
 
 @dataclass(frozen=True)
 class Drawing:
-    """Subsets drawn but not yet clustered; see `Subsets`.
-
-    Attributes:
-        rows: (S, N) int32 indices into `states`, in the order drawn.
-        cluster_seeds: (S,) int64 seeds of the clustering.
-    """
+    """Subsets drawn but not yet clustered; see `Subsets`."""
 
     states: Tensor
     source: Tensor
-    rows: Tensor
+    rows: Tensor  # in the order drawn
     states_count: int
-    cluster_seeds: Tensor
+    cluster_seeds: Tensor  # (S,) int64
 
     @classmethod
     def draw(cls, log: StoredStates, count: int, *, size: int, seed: int) -> Drawing:

@@ -150,7 +150,6 @@ class _Trainer:
             self.at.best, self.at.best_step = float(self.update.best), None if best_step < 0 else best_step
 
     def is_done(self) -> bool:
-        """Return whether no step is left to take."""
         return self.at.step == self.config.steps
 
     def collapsed(self) -> bool:

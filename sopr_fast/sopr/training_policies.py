@@ -17,21 +17,13 @@ _SAME = 1e-10  # of the mean square of a column: float32 rounding in batches of 
 
 @dataclass(frozen=True, eq=False)
 class TrainingPolicies:
-    """M training policies in a sample of R states.
-
-    Attributes:
-        names: (M,) names.
-        states: (R, dim_s) sampled states.
-        source: (R,) their rows in the training log.
-        columns: (M, R, dim_c) columns of the policies.
-        scores: (M,) float64 scores by the trained model.
-    """
+    """M training policies in a sample of R states."""
 
     names: list[str]
-    states: Tensor
-    source: Tensor
-    columns: Tensor
-    scores: Tensor
+    states: Tensor  # (R, dim_s)
+    source: Tensor  # (R,) rows of the training log
+    columns: Tensor  # (M, R, dim_c)
+    scores: Tensor  # (M,) float64, by the trained model
 
     @cached_property
     def distance_limit(self) -> float:

@@ -31,18 +31,11 @@ _FEWEST_OF_A_BLOCK = 4  # policies in a step
 
 @dataclass(frozen=True)
 class Examples:
-    """M policies as the model reads them, on the device that computes.
+    """M policies as the model reads them, on the device that computes."""
 
-    Attributes:
-        columns: (m, U, dim_c) columns in every drawn state, of this process's policies.
-        own: Which of the M policies these are.
-        labels: (M,) returns; for training policies also (M, M) preferences.
-        objective: Loss of their scores.
-    """
-
-    columns: Tensor
-    own: slice
-    labels: np.ndarray
+    columns: Tensor  # (m, U, dim_c) in every drawn state, of this process's policies
+    own: slice  # which of the M policies these are
+    labels: np.ndarray  # (M,) returns; for training policies also (M, M) preferences
     objective: Objective
 
     def scores(self, model: ScoringModel, subsets: Subsets, chosen: Tensor, precision: str | None = None) -> Tensor:
@@ -53,11 +46,8 @@ class Examples:
 class Update:
     """Gradient, Adam and validation of a step, on tensors that stay in place: a CUDA graph can replay it.
 
-    Attributes:
-        results: Loss; with validation, also its last loss and its last rank correlation, float64.
-        best: Best validation result so far.
-        best_step: Step of that result; -1 before the first.
-        best_weights: State of the model then.
+    `results` are the loss and, with validation, its last loss and rank correlation, float64. `best_step` is -1 before
+    the first validation.
     """
 
     def __init__(
@@ -100,14 +90,7 @@ class Update:
         self._run_validation = graphs.Replayed(self._validate, device, allowed=allowed)
 
     def run(self, step: int, rate: float, key: int, random: Callable[[str], np.random.Generator]) -> None:
-        """Take a step on the next subset.
-
-        Args:
-            step: Number of the step.
-            rate: Learning rate.
-            key: Seed of dropout.
-            random: Function from a purpose to its random numbers, which choose "policies" and subsets of "validation".
-        """
+        """Take a step on the next subset, with a learning rate, a seed of dropout, and random numbers by purpose."""
         subset = step % len(self.subsets)
         self._rows.copy_(self.subsets.rows[subset])
         self._offsets.copy_(self.subsets.offsets[subset])
@@ -163,13 +146,6 @@ class Update:
         ]
         return np.concatenate(chosen)
 
-    def _batch(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return states, columns of this process's policies, and rows of a step."""
-        index, own = self._rows[0].long(), self._chosen[self._own] - self.examples.own.start
-        columns = self.examples.columns[own[:, None], index]
-        rows = torch.arange(len(index), dtype=torch.int32, device=self.device)[None]
-        return self.subsets.states[index], columns, rows
-
     def moments(self, states: Tensor, columns: Tensor, rows: Tensor) -> Moments:
         """Return the moments of the rows of all processes' policies, given the columns of this process's."""
         parts = part_moments(states, columns, rows, self._own_blocks)
@@ -178,7 +154,10 @@ class Update:
     def compute_gradients(self) -> Tensor:
         """Write the gradients of all parameters and return the loss."""
         model, first, own = self.model.train(), self._own.start, self._own_blocks
-        states, columns, rows = self._batch()
+        index = self._rows[0].long()
+        states = self.subsets.states[index]
+        columns = self.examples.columns[(self._chosen[self._own] - self.examples.own.start)[:, None], index]
+        rows = torch.arange(len(index), dtype=torch.int32, device=self.device)[None]
         moments = self.moments(states, columns, rows)
         model.norm.observe(moments)
         weights = model.weights(moments)
