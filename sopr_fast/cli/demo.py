@@ -20,12 +20,7 @@ from ..sopr.fitting import fit
 
 
 def demo(folder: Path, *, quick: bool = False) -> None:
-    """Print a ranking and a selection next to the true returns; write them, a model, reports and the files of a log.
-
-    Args:
-        folder: Folder to write to; made if it does not exist.
-        quick: Train a quarter of the steps.
-    """
+    """Print a ranking and a selection next to the true returns; write them, a model, reports and the files of a log."""
     folder.mkdir(parents=True, exist_ok=True)
     command = f"sopr-fast demo{' --quick' if quick else ''}"
     written = [*_rank(folder, command, quick), *_select(folder, command), "pendulum"]

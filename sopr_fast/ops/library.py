@@ -66,12 +66,8 @@ def define(
     def run(*arguments: Any) -> Any:
         check_are_tensors(dict(zip(names, arguments, strict=True)), shapes)
         check_reverse_mode(name, *arguments)
-        device = arguments[0].device
-        if device.type not in ("cpu", "meta") and (device.type != "cuda" or not native._cuda):
-            reason = "compute on a CPU or with CUDA"
-            if device.type == "cuda":
-                reason = f"the CUDA module is {native.why_no_cuda}. Or compute on the CPU"
-            raise NotImplementedError(f"{name} has no kernel for {device}: {reason}")
+        if reason := _why_no_kernel(arguments[0].device):
+            raise NotImplementedError(f"{name} has no kernel for {arguments[0].device}: {reason}")
         return operator(*arguments)
 
     return run
@@ -84,6 +80,15 @@ def differentiable_once(operator: str) -> Callable:
         raise NotImplementedError(f"{operator} is differentiable once")
 
     return backward
+
+
+def _why_no_kernel(device: torch.device) -> str:
+    """Return why a device has no kernels, and what helps; "" if it has."""
+    if device.type in ("cpu", "meta"):
+        return ""
+    if device.type != "cuda":
+        return "compute on a CPU or with CUDA"
+    return "" if native._cuda else f"the CUDA module is {native.why_no_cuda}. Or compute on the CPU"
 
 
 def call_cpu(kernel: str, *, threads: int | None = None, **arguments: Any) -> None:

@@ -26,19 +26,12 @@ _PLOTTED = 50  # candidates
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """How the model of a ranking was trained.
-
-    Attributes:
-        names: (M,) names of the training policies.
-        scores: (M,) float64 scores of the training policies by the model that learned from them.
-        history: Loss and validation results of each step, and how training went.
-        settings: Seed and configuration, as plain text and numbers.
-    """
+    """How the model of a ranking was trained on M policies."""
 
     names: list[str]
-    scores: np.ndarray
-    history: dict[str, Any]
-    settings: dict[str, Any]
+    scores: np.ndarray  # (M,) float64, by the model that learned from these policies
+    history: dict[str, Any]  # loss and validation results of each step, and how training went
+    settings: dict[str, Any]  # seed and configuration, as plain text and numbers
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -83,13 +76,7 @@ class Ranking:
 
     @classmethod
     def from_subsets(cls, names: list[str], subset_scores: np.ndarray, **fields: Any) -> Ranking:
-        """Return the ranking by the mean score over subsets.
-
-        Args:
-            names: (P,) names of the candidates.
-            subset_scores: (P, S) scores.
-            fields: Other attributes of the ranking.
-        """
+        """Return the ranking by the mean of scores (P, S) over subsets; `fields` are its other attributes."""
         mean = subset_scores.mean(1)
         replicates = mean[:, None] + (subset_scores - mean[:, None]) / np.sqrt(subset_scores.shape[1])
         return cls(names, mean, subset_scores=subset_scores, replicates=replicates, **fields)

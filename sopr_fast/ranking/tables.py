@@ -23,10 +23,7 @@ _NARROWEST = 20  # characters of names
 def to_text(cells: Mapping[str, Sequence[str]], *, left: Collection[str], rows: int | None = None) -> str:
     """Return a table of at most 80 columns, for which the names in its first left column are cut in the middle.
 
-    Args:
-        cells: Heading -> printed values, which may be untrusted.
-        left: Headings of the columns of words, which are adjusted to the left; names come first.
-        rows: See `Ranking.table`.
+    `cells` are printed values, which may be untrusted, by heading; those of `left` headings are words.
     """
     import pandas
 

@@ -15,15 +15,7 @@ __all__ = ["check_report", "report"]
 
 
 def check_report(path: str | os.PathLike) -> None:
-    """Check before long work that a report can be written.
-
-    Args:
-        path: File to write.
-
-    Raises:
-        ImportError: matplotlib is not installed.
-        OSError: The file cannot be written.
-    """
+    """Raise ImportError (no matplotlib) or OSError, before long work, if no report can be written to a file."""
     check_place(path)
     library("matplotlib.figure", "plot", "a report")
 

@@ -51,7 +51,6 @@ def evaluation_page(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def _order(evaluation: Evaluation, kind: str) -> list[str]:
-    """Return the methods, the best first."""
     measures = evaluation.measures(kind)
     return sorted(measures, key=lambda name: -np.nan_to_num(measures[name]["spearman"][0], nan=-2))
 

@@ -47,11 +47,7 @@ def listed(names: Sequence[str], most: int = 5) -> str:
 
 
 class Numbers:
-    """Formats numbers of one column with as many decimals as distinguish them.
-
-    Args:
-        values: The numbers of the column.
-    """
+    """Formats numbers of one column with as many decimals as distinguish them."""
 
     def __init__(self, values: Sequence[float] | np.ndarray) -> None:
         array = np.asarray(values, float)
@@ -104,23 +100,14 @@ def column(head: str, values: Sequence[float] | np.ndarray, show: Callable[[floa
 
 @dataclass(frozen=True)
 class Table:
-    """A table of policies or methods.
-
-    Attributes:
-        caption: What it shows.
-        head: Heading of the names.
-        names: Name of each row.
-        classes: Classes of each row in the style sheet, such as "known" or "foreign chosen".
-        columns: Numbers.
-        remarks: Remark about each row; none for a table without remarks.
-    """
+    """A table of policies or methods, one a row."""
 
     caption: str
-    head: str
+    head: str  # of the names
     names: list[Name]
-    classes: list[str]
+    classes: list[str]  # of each row in the style sheet, such as "known" or "foreign chosen"
     columns: list[Column]
-    remarks: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)  # about each row, or none
 
 
 def render(about: str, command: str, *, settings: dict[str, Any], **page: Any) -> str:
@@ -133,7 +120,13 @@ def render(about: str, command: str, *, settings: dict[str, Any], **page: Any) -
         page: Headline `verdict` with its `tone` ("good", "open", "bad" or "" for its colour), sentences (`reasons`,
             `now`, `notes`, `legend`, `evidence`), `title` of the `tables`, and figures (`main`, `pictures`).
     """
-    style, script = _style(), _template("page.js")
+
+    def root(colours: dict[str, str]) -> str:
+        return ":root {" + "".join(f" --{name}: {colour};" for name, colour in colours.items()) + " }\n"
+
+    dark = f"@media screen and (prefers-color-scheme: dark) {{\n{root(DARK)}}}\n"  # paper is light
+    style = ":root { color-scheme: light dark; }\n" + root(LIGHT) + dark + _template("style.css")
+    script = _template("page.js")
     policy = (
         f"default-src 'none'; style-src 'sha256-{_hash(style)}'; script-src 'sha256-{_hash(script)}'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
@@ -163,16 +156,6 @@ def _environment() -> Environment:
     )
     environment.tests["finite"] = math.isfinite
     return environment
-
-
-def _style() -> str:
-    """Return the style sheet; paper is light."""
-
-    def root(colours: dict[str, str]) -> str:
-        return ":root {" + "".join(f" --{name}: {colour};" for name, colour in colours.items()) + " }\n"
-
-    dark = f"@media screen and (prefers-color-scheme: dark) {{\n{root(DARK)}}}\n"
-    return ":root { color-scheme: light dark; }\n" + root(LIGHT) + dark + _template("style.css")
 
 
 def _template(name: str) -> str:

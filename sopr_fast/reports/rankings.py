@@ -40,7 +40,11 @@ def ranking_page(ranking: Ranking, returns: Any = None) -> dict[str, Any]:
         main=_main(ranking, order, foreign, errors),
         title="All candidates",
         tables=[_table(ranking, order, foreign, errors, true)],
-        legend=_legend(ranking),
+        legend="Errors and probabilities come from replicates, such as bootstrap samples or members of an ensemble."
+        if ranking.subset_scores is None
+        else "Errors and probabilities cover the noise of drawing states only, not whether the model orders policies "
+        "as their returns do. Distance is the mean squared distance of actions to the nearest known policy, over twice "
+        "the upper quartile of these distances among the known policies. Above 1 a candidate is foreign.",
         evidence=_evidence(ranking),
         pictures=pictures,
         settings=settings,
@@ -148,16 +152,6 @@ def _table(
         np.where(foreign, "foreign", "candidate")[order].tolist(),
         [*columns, column("distance", distances[order])],
         remarks[order].tolist(),
-    )
-
-
-def _legend(ranking: Ranking) -> str:
-    if ranking.subset_scores is None:
-        return "Errors and probabilities come from replicates, such as bootstrap samples or members of an ensemble."
-    return (
-        "Errors and probabilities cover the noise of drawing states only, not whether the model orders policies as "
-        "their returns do. Distance is the mean squared distance of actions to the nearest known policy, over twice "
-        "the upper quartile of these distances among the known policies. Above 1 a candidate is foreign."
     )
 
 

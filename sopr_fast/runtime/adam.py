@@ -13,13 +13,9 @@ _EPS = 1e-8
 
 
 class Adam:
-    """Adam (Kingma & Ba 2015) of tensors that stay in place, with decoupled weight decay (AdamW).
+    """Adam (Kingma & Ba 2015) of tensors that stay in place, with weight decay relative to the rate (AdamW).
 
-    Args:
-        parameters: Tensors to train, on one device.
-        rate: Learning rate; a () float32 tensor on a GPU, so that a CUDA graph reads its value.
-        betas: Decay rates of the two moments.
-        decay: Weight decay a step, relative to the rate.
+    On a GPU the rate is a () float32 tensor, so that a CUDA graph reads its value.
     """
 
     def __init__(

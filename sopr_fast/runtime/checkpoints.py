@@ -27,16 +27,9 @@ State = tuple[dict[str, Tensor], dict[str, Any]]  # tensors by name, and values 
 class Checkpoint:
     """File from which a training run resumes, rewritten every ten seconds and when the run ends or is interrupted.
 
-    If there are several processes, only process 0 reads and writes it.
-
-    Args:
-        path: File to write, and to resume from if it exists; None to keep no checkpoint.
-        kind: Kind of checkpoint, see `save_tensors`.
-        inputs: What the fingerprints cover in addition to policies, options and seed; named in messages.
-
-    Raises:
-        OSError: No file can be written to `path`.
-        ValueError: The file at `path` is damaged or of another kind.
+    If there are several processes, only process 0 reads and writes it. Without a path nothing is kept. `inputs` say
+    what the fingerprints cover in addition to policies, options and seed. Raises OSError if the file cannot be written,
+    ValueError if it is damaged or of another kind.
     """
 
     def __init__(self, path: str | os.PathLike | None = None, kind: str = "", inputs: str = "") -> None:
@@ -63,11 +56,7 @@ class Checkpoint:
             )
 
     def load(self) -> State | None:
-        """Return the state to resume from, which process 0 reads, or None to start anew.
-
-        Raises:
-            ValueError: The file is damaged, or another run has written it since this one began.
-        """
+        """Return the state to resume from, which process 0 reads; ValueError if another run has written it since."""
         state = None
         if self.path is not None and Path(self.path).exists():
             state = load_tensors(self.path, self.kind)

@@ -24,16 +24,10 @@ def short(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Check:
-    """A check of one option or field.
+    """A check of one option or field, called with its name and its value."""
 
-    Attributes:
-        convert: Return the value in Python's own types; called with name and value; raises ValueError.
-        parse: Function that reads the value from a command line's text.
-        choices: Accepted values, if they are few.
-    """
-
-    convert: Callable[[str, Any], Any]
-    parse: Callable[[str], Any] = str
+    convert: Callable[[str, Any], Any]  # returns the value in Python's own types, or raises ValueError
+    parse: Callable[[str], Any] = str  # of a command line
     choices: tuple[str, ...] = ()
 
     def __call__(self, name: str, value: Any) -> Any:
@@ -53,11 +47,7 @@ def descriptions(kind: type) -> dict[str, str]:
 
 
 class Options:
-    """Base of dataclasses whose fields are made by `option`.
-
-    Raises:
-        ValueError: A value fails its check; names the option.
-    """
+    """Base of dataclasses whose fields are made by `option`; ValueError names one whose value fails its check."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]

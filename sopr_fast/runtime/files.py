@@ -16,12 +16,7 @@ from .text import escaped_errors
 
 
 def open_regular(path: str | os.PathLike) -> io.BufferedReader:
-    """Open a regular file, or a link to one, for reading: a pipe would wait for a writer, a device may have no end.
-
-    Raises:
-        OSError: The file cannot be opened, or is a folder.
-        ValueError: It is a pipe, socket or device.
-    """
+    """Open a regular file, or a link to one, for reading: a pipe would wait for a writer, a device may have no end."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -65,10 +60,7 @@ def _resolve(path: str | os.PathLike) -> Path:
 def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
     """Yield a temporary file next to `path` that replaces it when the block ends, and is removed if the block raises.
 
-    The target of a link is replaced, not the link, and its mode is kept.
-
-    Raises:
-        OSError: See `check_place`; errors of the temporary file name `path`.
+    The target of a link is replaced, not the link, and its mode is kept. Errors name `path`, see `check_place`.
     """
     path = _resolve(path)
     with escaped_errors(), _temporary_file(path) as temporary:

@@ -336,14 +336,8 @@ class PlainUnpickler(pickle._Unpickler):
 def read_pickle(source: Path | BinaryIO | bytes, *, records: tuple[str, ...] = ()) -> Any:
     """Return the value of a pickle: numbers, text, arrays, and lists, tuples and dicts of them.
 
-    Args:
-        source: Path, open file, or content.
-        records: Full names, or prefixes of them that end with a dot. Instances of such classes, and results of such
-            functions, become `Record`s.
-
-    Raises:
-        RefusedError: The pickle names another global, or its values are far larger than the file.
-        ValueError: The pickle is damaged.
+    Records are full names, or prefixes of them that end with a dot. Instances of such classes, and results of such
+    functions, become `Record`s. RefusedError if the pickle names another global, or is far smaller than its values.
     """
     with opened(source) as stream, damaged():
         unpickler = PlainUnpickler(stream, size_of(stream), records)

@@ -58,18 +58,10 @@ class FileVersion:
 class FileRows:
     """Rows of the array in an `.npy` file, which is mapped only while they are read; indexed by arrays of rows.
 
-    Attributes:
-        shape: (rows, …).
-        dtype: Type of the numbers.
-        name: Beginning of error messages.
-        row_bytes: Bytes from one row to the next.
-        unit: Rows that are read together, 1.
-
-    Raises:
-        ValueError: Damaged, an archive, a single number, or an array of Python objects.
+    ValueError if the file is damaged, an archive, a single number, or an array of Python objects.
     """
 
-    unit = 1
+    unit = 1  # row that is read together with others
 
     def __init__(self, path: Path) -> None:
         self.name, self._path = printable(path), path

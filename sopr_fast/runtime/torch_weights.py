@@ -21,11 +21,7 @@ _MAGIC = (0x1950A86A20F9469CFC6C).to_bytes(10, "little")  # of torch.save before
 
 
 def read_weights(source: Path | BinaryIO | bytes) -> Any:
-    """Return what `torch.save` wrote: values as `read_pickle` returns, and tensors.
-
-    Raises:
-        RefusedError: The file is also a program.
-    """
+    """Return what `torch.save` wrote: values as `read_pickle` returns, and tensors; RefusedError for a program."""
     with opened(source) as stream:
         head = stream.read(20)
         size = size_of(stream)

@@ -21,22 +21,13 @@ _PAIRS = 1 << 18  # pairs at once
 
 @dataclass(frozen=True)
 class Objective:
-    """A loss of scores with the values that bound training.
+    """A loss of scores with the values that bound training."""
 
-    Attributes:
-        of: Function from scores (M,) and targets to the loss.
-        targets: What scores are compared with, on the device of the scores.
-        flat: Loss of equal scores.
-        floor: Smallest possible loss.
-        mean: Mean by which returns are standardised, if they are.
-        scale: Standard deviation by which returns are standardised.
-    """
-
-    of: Callable[[Tensor, Tensor], Tensor]
-    targets: Tensor
-    flat: float
-    floor: float
-    mean: float = 0.0
+    of: Callable[[Tensor, Tensor], Tensor]  # from scores (M,) and targets to the loss
+    targets: Tensor  # on the device of the scores
+    flat: float  # loss of equal scores
+    floor: float  # smallest possible loss
+    mean: float = 0.0  # by which returns are standardised, if they are
     scale: float = 1.0
 
     @classmethod

@@ -23,21 +23,13 @@ LEVELS = LOW, HIGH = "low", "high"
 
 
 class Weights(NamedTuple):
-    """Parameters of a model, flat and with batch norm folded into the projection; row b is for the policies of block b.
+    """Parameters of a model, flat and with batch norm folded into the projection; row b is for block b."""
 
-    Attributes:
-        low: (B, n) projection and layers of the low encoder.
-        high: (B, m) layers of the high encoder.
-        score: (B, h) class token, or weights and biases of the score.
-        blocks: Number of policies in each block; empty for one block of all.
-        arena: Memory for activations of a training step on the CPU, or None.
-    """
-
-    low: Tensor
-    high: Tensor
-    score: Tensor
-    blocks: tuple[int, ...] = ()
-    arena: Arena | None = None
+    low: Tensor  # (B, n) projection and layers of the low encoder
+    high: Tensor  # (B, m) layers of the high encoder
+    score: Tensor  # (B, h) class token, or weights and biases of the score
+    blocks: tuple[int, ...] = ()  # policies in each block; none for one block of all
+    arena: Arena | None = None  # memory for activations of a training step on the CPU
 
     def apart(self, blocks: tuple[int, ...], arena: Arena | None) -> Weights:
         """Return leaves of the same values, whose gradients are those of each block apart."""
@@ -117,11 +109,7 @@ class ScoringModel(nn.Module):
             return self._score(clusters, offsets, weights, encode)
 
     def weights(self, moments: Moments | None = None) -> Weights:
-        """Return the parameters as encoders and score read them, for all policies as one block.
-
-        Args:
-            moments: Moments of a training batch, which batch norm uses; None in evaluation mode.
-        """
+        """Return the parameters for all policies as one block; batch norm uses the moments of a training batch."""
         projection = self.norm.fold(self.projection, moments)
         score = [self.class_token] if self.config.class_token else [self.score.weight, self.score.bias]
         if self.config.score == "sort":
