@@ -26,7 +26,9 @@ def test_pairwise_in_chunks_has_the_gradient_of_all_pairs_at_once(generator, mon
     loss = losses.pairwise(scores, targets)
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(*(torch.autograd.grad(3 * each, scores)[0] for each in (loss, expected)))
-    assert losses.pairwise_floor(targets) == pytest.approx(math.log(2) * float((y[~y.isnan()] == 0.5).float().mean()))
+    assert losses.Objective.of_pairs(targets).floor == pytest.approx(
+        math.log(2) * float((y[~y.isnan()] == 0.5).float().mean())
+    )
 
 
 def test_pairs_of_many_policies_are_never_in_memory_at_once():

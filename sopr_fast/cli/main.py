@@ -150,20 +150,15 @@ def _demo(options: argparse.Namespace) -> None:
     demo(options.out, quick=options.quick)
 
 
-def _show_installation() -> None:
-    """Print what `build_info` returns, one fact a line."""
-    from ..runtime.native import build_info
-
-    info = build_info()
-    why_no_cuda, modules = info.pop("why_no_cuda"), info.pop("modules")
-    for name, value in (info | {f"modules.{name}": path or why_no_cuda for name, path in modules.items()}).items():
-        text = ", ".join(value) if isinstance(value, list) else value
-        print(f"{name:<28} {text or 'none'}")
-
-
 def _info(options: argparse.Namespace) -> None:
     if options.path is None:
-        _show_installation()
+        from ..runtime.native import build_info
+
+        info = build_info()
+        why_no_cuda, modules = info.pop("why_no_cuda"), info.pop("modules")
+        for name, value in (info | {f"modules.{name}": path or why_no_cuda for name, path in modules.items()}).items():
+            text = ", ".join(value) if isinstance(value, list) else value
+            print(f"{name:<28} {text or 'none'}")
         return
     from ..inputs.logs import describe
     from ..inputs.logs.sources import is_log

@@ -22,30 +22,19 @@ MOST_ROWS = 20
 _WIDTH, _ROW = 5.4, 0.2  # inches
 _LABEL = 34  # characters of names
 
-LIGHT = {
-    "ink": "#1b2027",
-    "muted": "#545e6a",
-    "line": "#d6dce3",
-    "surface": "#ffffff",
-    "raised": "#f4f6f8",
-    "accent": "#0b5fb0",
-    "known": "#66717d",
-    "warn": "#9a4c00",
-    "good": "#166b3c",
-    "bad": "#a4262c",
+_COLOURS = {  # on light and on dark pages
+    "ink": ("#1b2027", "#e7ebef"),
+    "muted": ("#545e6a", "#a5b0bb"),
+    "line": ("#d6dce3", "#343c45"),
+    "surface": ("#ffffff", "#13171b"),
+    "raised": ("#f4f6f8", "#1c2228"),
+    "accent": ("#0b5fb0", "#74b5ff"),
+    "known": ("#66717d", "#8f9ba7"),
+    "warn": ("#9a4c00", "#f2a65e"),
+    "good": ("#166b3c", "#6fd19a"),
+    "bad": ("#a4262c", "#ff9a94"),
 }
-DARK = {
-    "ink": "#e7ebef",
-    "muted": "#a5b0bb",
-    "line": "#343c45",
-    "surface": "#13171b",
-    "raised": "#1c2228",
-    "accent": "#74b5ff",
-    "known": "#8f9ba7",
-    "warn": "#f2a65e",
-    "good": "#6fd19a",
-    "bad": "#ff9a94",
-}
+LIGHT, DARK = ({name: pair[page] for name, pair in _COLOURS.items()} for page in range(2))
 INK, MUTED, LINE, SURFACE = (LIGHT[name] for name in ("ink", "muted", "line", "surface"))
 ACCENT, KNOWN, WARN = (LIGHT[name] for name in ("accent", "known", "warn"))
 
@@ -110,7 +99,7 @@ def _uri(svg: str) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
 
-_COLOURS = {"candidate": ACCENT, "known": KNOWN, "foreign": WARN}
+_KINDS = {"candidate": ACCENT, "known": KNOWN, "foreign": WARN}
 
 
 def intervals(
@@ -133,7 +122,7 @@ def intervals(
 
     def plot(ax: Axes) -> None:
         for place, (value, kind) in enumerate(zip(values, kinds, strict=True)):
-            colour = _COLOURS[kind]
+            colour = _KINDS[kind]
             ax.hlines(place, *ends[place], color=colour, linewidth=1.6)
             face = SURFACE if kind == "foreign" else colour
             ax.plot(value, place, "o", color=colour, markerfacecolor=face, markersize=5, markeredgewidth=1.4)

@@ -98,15 +98,8 @@ class _ProgressLog:
         if not self._show:
             return
         self._logged = time.monotonic()
-        _log.info(
-            "%s: %s %d of %d%s, %.0f s",
-            self._description,
-            self._unit,
-            self.n,
-            self._total,
-            self._postfix,
-            self._logged - self._begun,
-        )
+        seconds = self._logged - self._begun
+        _log.info(f"{self._description}: {self._unit} {self.n} of {self._total}{self._postfix}, {seconds:.0f} s")
 
 
 class Timings(dict[str, float]):

@@ -33,8 +33,12 @@ class Objective:
     @classmethod
     def of_pairs(cls, targets: Tensor, tie_margin: float = 0.0) -> Objective:
         """Return the pairwise objective of returns (M,) or of labels (M, M), see `pair_labels`."""
-        loss = functools.partial(pairwise, tie_margin=tie_margin)
-        return cls(loss, targets, math.log(2), pairwise_floor(targets, tie_margin))
+        ties, count = 0, 0
+        for _, labels, known in pair_labels(targets, tie_margin):
+            ties += int(((labels == 0.5) & known).sum())
+            count += int(known.sum())
+        floor = math.log(2) * ties / count  # ln 2 for each tie, 0 for every other pair
+        return cls(functools.partial(pairwise, tie_margin=tie_margin), targets, math.log(2), floor)
 
     @classmethod
     def from_returns(cls, config: Config, returns: np.ndarray, mean: float, scale: float) -> Objective:
@@ -103,15 +107,6 @@ class _PairwiseLoss(torch.autograd.Function):
 def pairwise(scores: Tensor, targets: Tensor, tie_margin: float = 0.0) -> Tensor:
     """Return the mean binary cross-entropy of sigmoid(score_i - score_j) over known pairs i < j (Eq. 1)."""
     return cast(Tensor, _PairwiseLoss.apply(scores, targets, tie_margin))
-
-
-def pairwise_floor(targets: Tensor, tie_margin: float = 0.0) -> float:
-    """Return the smallest pairwise loss: ln 2 for each tie, 0 for every other pair, on average."""
-    ties, count = 0, 0
-    for _, labels, known in pair_labels(targets, tie_margin):
-        ties += int(((labels == 0.5) & known).sum())
-        count += int(known.sum())
-    return math.log(2) * ties / count
 
 
 def listwise(scores: Tensor, returns: Tensor) -> Tensor:

@@ -47,9 +47,6 @@ class ScoringModel(nn.Module):
         config: Shapes and options.
         seed: Seed of the initial weights. All but an MLP's layers equal those of torch's modules with torch's global
             generator so seeded.
-
-    Attributes:
-        config: Shapes and options.
     """
 
     def __init__(self, input_dim: int, config: Config, *, seed: int = 0) -> None:
