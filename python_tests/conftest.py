@@ -54,7 +54,6 @@ def poison():
 
 @pytest.fixture
 def set_threads():
-    """torch.set_num_threads, undone after the test."""
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)

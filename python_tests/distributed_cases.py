@@ -20,12 +20,10 @@ from selection_problems import log as transitions
 import sopr_fast
 from sopr_fast import estimators
 from sopr_fast.cli.main import leave, main
-from sopr_fast.inputs.policies import Layout
 from sopr_fast.runtime import distributed
-from sopr_fast.runtime.distributed import Group, share_policies
+from sopr_fast.runtime.distributed import Group
 from sopr_fast.selection import evaluate
 from sopr_fast.selection.compared import Compared
-from sopr_fast.sopr.acting import collect_shared
 
 RANK = int(os.environ.get("RANK", "0"))
 TIMEOUT = 240  # seconds, far more than any of these tests needs
@@ -97,9 +95,6 @@ def estimates() -> list[str]:
     methods = {method.name: method for method in methods}
     columns = evaluate(transitions(), known, known_returns, methods=methods)
     lines += [f"evaluate {name} {digest(np.concatenate(values))}" for name, values in columns.values.items()]
-    none, states = torch.empty(0, 2), torch.zeros(5, 4)
-    shapes = [share_policies(0, lambda part: none, singly=singly).shape for singly in (False, True)]
-    lines.append(f"no policies {shapes} {collect_shared([], states, torch.arange(5), Layout('action', 2, 2)).shape}")
     return [*lines, f"distances {digest(Compared.build(known, transitions()).distances)}"]
 
 

@@ -44,7 +44,6 @@ def pages() -> list[Path]:
 
 
 def blocks(page: Path) -> list[Block]:
-    """Return the blocks of a page in order."""
     text = page.read_text()
     return [
         Block(match[1], match[2] or "", match[3], text.count("\n", 0, match.start(3)))
@@ -116,7 +115,6 @@ def _is_in_repository(words: list[str]) -> bool:
 
 
 def _check_words(words: list[str]) -> None:
-    """Check that what a command names exists."""
     while "=" in words[0]:
         words = words[1:]
     if words[0] == "make":
@@ -141,7 +139,6 @@ def comparable(text: str) -> str:
 
 
 def agrees(expected: Block | None, printed: str) -> bool:
-    """Return whether a block printed what its page says."""
     if expected is None:
         return not printed
     if expected.title == "for example":

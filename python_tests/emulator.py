@@ -37,28 +37,13 @@ def compile_for_cpu(
 ) -> Path:
     """Build a shared library of kernels, whose accesses to memory are watched, and of other sources.
 
-    Skips the test where there is no compiler.
-
-    Args:
-        target: File to write.
-        kernels: CUDA sources.
-        others: Further sources, next to those of simt/.
-        folders: Folders of headers, next to simt/ and csrc/.
-        definitions: Macros, NAME=VALUE.
+    `folders` are of headers, next to simt/ and csrc/; `definitions` are macros, NAME=VALUE.
     """
     compiler = shutil.which("c++")
     if not compiler:
         pytest.skip("no C++ compiler here")
-    options = [
-        "-std=c++17",
-        "-O1",
-        "-w",
-        "-fPIC",
-        "-fvisibility=hidden",
-        "-U_FORTIFY_SOURCE",
-        "-fno-threadsafe-statics",
-    ]
-    options += [f"-I{folder}" for folder in (SIMT, CSRC, *folders)] + [f"-D{macro}" for macro in definitions]
+    flags = ["-std=c++17", "-O1", "-w", "-fPIC", "-fvisibility=hidden", "-U_FORTIFY_SOURCE", "-fno-threadsafe-statics"]
+    flags += [f"-I{folder}" for folder in (SIMT, CSRC, *folders)] + [f"-D{macro}" for macro in definitions]
     # gcc announces accesses to functions named as thread sanitizer's, which simt/shadow.cpp has instead of its library.
     builds = [
         (kernels, ["-fsanitize=thread"]),
@@ -68,7 +53,7 @@ def compile_for_cpu(
     for sources, more in builds:
         for source in sources:
             objects.append(target.parent / f"{source.stem}-{len(objects)}.o")
-            subprocess.run([compiler, *options, *more, "-x", "c++", "-c", source, "-o", objects[-1]], check=True)
+            subprocess.run([compiler, *flags, *more, "-x", "c++", "-c", source, "-o", objects[-1]], check=True)
     subprocess.run([compiler, "-shared", *objects, "-o", target], check=True)
     return target
 

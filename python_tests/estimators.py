@@ -28,12 +28,10 @@ def small_log() -> Transitions:
 
 
 def gains(count=3, std=None):
-    """Return policies by name."""
     return {f"gain-{i}": LinearGain(np.array([0.1 * i, -0.2 * i]), std) for i in range(count)}
 
 
 def with_other(log, **parts):
-    """Return the log with other parts."""
     return Transitions(**{**vars(log), **parts})
 
 

@@ -13,19 +13,12 @@ from sopr_fast.inputs.policies import Gaussian, Probabilities
 
 @dataclass(frozen=True)
 class Tabular:
-    """A process with S states, one-hot, and A discrete actions.
+    """A process with S states, one-hot, and A discrete actions."""
 
-    Attributes:
-        step: (S, A, S) probabilities of next states.
-        end: (S, A) probabilities of termination.
-        reward: (S, A) rewards.
-        start: (S,) probabilities of initial states.
-    """
-
-    step: np.ndarray
-    end: np.ndarray
-    reward: np.ndarray
-    start: np.ndarray
+    step: np.ndarray  # (S, A, S) probabilities of next states
+    end: np.ndarray  # (S, A) probabilities of termination
+    reward: np.ndarray  # (S, A)
+    start: np.ndarray  # (S,) probabilities of initial states
 
     @classmethod
     def random(cls, seed: int = 0, states: int = 5, actions: int = 3, end: float = 0.0) -> Tabular:
@@ -35,7 +28,6 @@ class Tabular:
         return cls(step, ends, random.normal(1.0, 1.0, (states, actions)), random.dirichlet(np.ones(states)))
 
     def policy(self, seed: int) -> np.ndarray:
-        """Return a random policy (S, A)."""
         return np.random.default_rng([seed, 98]).dirichlet(np.ones(self.reward.shape[1]), len(self.reward))
 
     def q(self, policy: np.ndarray, discount: float) -> np.ndarray:
@@ -82,15 +74,8 @@ class Tabular:
                 rows[e].append((now[e], a, self.reward[now[e], a], following, ended, t == length - 1 and not ended))
                 now[e], alive[e] = following, not ended
         s, a, r, following, ended, cut = (np.array(c) for c in zip(*(row for e in rows for row in e), strict=True))
-        return transitions(
-            np.eye(states)[s],
-            np.eye(actions)[a],
-            r,
-            np.eye(states)[following],
-            ended,
-            cut,
-            np.log(behaviour[s, a]) if log_probs else None,
-        )
+        columns = np.eye(states)[s], np.eye(actions)[a], r, np.eye(states)[following], ended, cut
+        return transitions(*columns, np.log(behaviour[s, a]) if log_probs else None)
 
     def estimated(self, log: Transitions) -> Tabular:
         """Return the process that a log's counts describe, with the log's initial states."""
@@ -107,8 +92,6 @@ class Tabular:
 
 
 class TablePolicy:
-    """A policy with probabilities (S, A) for one-hot states."""
-
     def __init__(self, table: np.ndarray):
         self.table = table.astype(np.float32)
 
@@ -121,20 +104,13 @@ class Linear:
     """A linear process with quadratic cost and one action: s' = A s + B a + noise, r = -s·C s - u a².
 
     Policies are a = gain·s + noise.
-
-    Attributes:
-        a: (2, 2) A.
-        b: (2,) B.
-        cost: (2, 2) C.
-        effort: u.
-        noise: Standard deviation of the noise of each state.
     """
 
-    a: np.ndarray
-    b: np.ndarray
-    cost: np.ndarray
-    effort: float = 0.2
-    noise: float = 0.1
+    a: np.ndarray  # (2, 2)
+    b: np.ndarray  # (2,)
+    cost: np.ndarray  # (2, 2) C
+    effort: float = 0.2  # u
+    noise: float = 0.1  # standard deviation of the noise of each state
 
     @classmethod
     def small(cls) -> Linear:
@@ -183,8 +159,6 @@ class Linear:
 
 
 class LinearGain:
-    """The policy a = gain·s, or a normal distribution around it."""
-
     def __init__(self, gain: np.ndarray, std: float | None = None):
         self.gain, self.std = gain.astype(np.float32), std
 

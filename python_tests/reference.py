@@ -16,7 +16,6 @@ _WORD = 0xFFFFFFFF
 
 
 def segment_mean(x, offsets):
-    """See `ops.segment_mean`."""
     bounds = offsets.tolist()
     means = [x[a:b].mean(0) if b > a else x.new_zeros(x.shape[1]) for a, b in itertools.pairwise(bounds)]
     return torch.stack(means) if means else x.new_zeros(0, x.shape[1])
@@ -60,7 +59,6 @@ def dropout_mask(segment, row, columns, *, rng, probability, level, layer, site,
 
 
 def segment_dropout(x, offsets, *, probability, rng, level=0, layer=0, site=0, segment_base=0):
-    """See `ops.segment_dropout`."""
     if rng is None or probability == 0:
         return x
     segment, row = segments_and_rows(offsets)
@@ -69,7 +67,6 @@ def segment_dropout(x, offsets, *, probability, rng, level=0, layer=0, site=0, s
 
 
 def segment_attention(q, k, v, offsets, *, scale=None, dropout=0.0, rng=None, level=0, layer=0, segment_base=0):
-    """See `ops.segment_attention`."""
     scale = max(1, q.shape[2]) ** -0.5 if scale is None else scale
     head, parts = torch.arange(q.shape[1], device=q.device)[:, None], [q[:0]]
     for g, (begin, end) in enumerate(itertools.pairwise(offsets.tolist())):

@@ -165,7 +165,6 @@ def test_cuda_kmeans_computes_few_distances(emulator, generator):
 
 
 def test_launches_of_kmeans(emulator, cuda_module_for_cpu, generator):
-    """Whatever the numbers of problems, blocks and iterations."""
     points = blobs(3, 600, 3, generator)
     for call, launches in [
         (lambda: ops.kmeans(points, 5, init=points[:, :5]), 2),
@@ -179,27 +178,19 @@ def test_launches_of_kmeans(emulator, cuda_module_for_cpu, generator):
 
 
 @pytest.mark.parametrize(
-    ("block_clusters", "processors", "shared", "problems", "count", "k", "width", "expected"),
+    ("problem", "expected"),  # of compute capabilities 9.0, 8.0 and 12.0
     [
-        (True, 132, SHARED, 200, 16384, 256, 17, (8, True, True)),
-        (True, 132, SHARED, 200, 2048, 256, 17, (1, True, True)),
-        (True, 132, SHARED, 200, 65536, 256, 17, (1, True, False)),
-        (True, 132, SHARED, 200, 16384, 4096, 17, (8, False, True)),
-        (False, 108, 163 << 10, 1, 16384, 256, 17, (1, True, False)),
-        (True, 188, 99 << 10, 200, 16384, 256, 11, (1, True, False)),
-        (True, 188, 99 << 10, 200, 4096, 256, 17, (4, True, True)),
+        ((True, 132, SHARED, 200, 16384, 256, 17), (8, True, True)),
+        ((True, 132, SHARED, 200, 2048, 256, 17), (1, True, True)),
+        ((True, 132, SHARED, 200, 65536, 256, 17), (1, True, False)),
+        ((True, 132, SHARED, 200, 16384, 4096, 17), (8, False, True)),
+        ((False, 108, 163 << 10, 1, 16384, 256, 17), (1, True, False)),
+        ((True, 188, 99 << 10, 200, 16384, 256, 11), (1, True, False)),
+        ((True, 188, 99 << 10, 200, 4096, 256, 17), (4, True, True)),
     ],
     ids=str,
 )
-def test_plan_of_kmeans(block_clusters, processors, shared, problems, count, k, width, expected, cuda_module_for_cpu):
-    """Compute capabilities 9.0, 8.0 and 12.0."""
-    *plan, shared_bytes = cuda_module_for_cpu.kmeans_plan(
-        block_clusters=block_clusters,
-        processors=processors,
-        shared_bytes=shared,
-        problems=problems,
-        count=count,
-        k=k,
-        width=width,
-    )
-    assert tuple(plan) == expected and shared_bytes <= shared
+def test_plan_of_kmeans(problem, expected, cuda_module_for_cpu):
+    """A problem is whether blocks form clusters, processors, shared bytes, problems, rows, clusters and columns."""
+    *plan, shared_bytes = cuda_module_for_cpu.kmeans_plan(*problem)
+    assert tuple(plan) == expected and shared_bytes <= problem[2]

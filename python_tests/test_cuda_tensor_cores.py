@@ -154,11 +154,7 @@ def test_other_shapes_are_computed_in_fp32_and_differentiated_by_torch(caplog, e
         ([20, 40], {"policies": 3, "subsets": 3, "spare": 240}, 2 + 2 * (3 + 3 * 4)),
         ([20, 40], {"policies": 2, "subsets": 1, "spare": 460, "pool": False}, 2 + 3 + 2 * 3),
         ([20, 128, 60], ALONE | {"spare": 800, "long_tiles": 0}, 5),
-        (
-            [20, 150, 300, 9],
-            ALONE | {"spare": 800, "long_tiles": 5},
-            9,
-        ),  # two and three tiles, which the workspace holds
+        ([20, 150, 300, 9], ALONE | {"spare": 800, "long_tiles": 5}, 9),  # two and three tiles, held by the workspace
     ],
 )
 def test_launches_of_the_tensor_cores(sizes, options, expected, cuda_module_for_cpu):

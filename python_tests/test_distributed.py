@@ -30,7 +30,6 @@ pytestmark = pytest.mark.skipif(not dist.is_gloo_available(), reason="needs gloo
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory):
-    """Folder and hashes of the results of one process."""
     folder = tmp_path_factory.mktemp("one")
     with warnings.catch_warnings(action="ignore"):
         return folder, [*cases.results(folder), *cases.estimates()]
@@ -91,7 +90,6 @@ NEAREST = ["--log", "log.npz", "--policies", "gains", "--methods", "nearest poli
 
 
 def without_times(text):
-    """Return JSON without the seconds that something took."""
     times = ("seconds", "timings")
     return json.loads(text, object_hook=lambda values: {k: v for k, v in values.items() if k not in times})
 

@@ -1,8 +1,9 @@
 """What the estimators share: seeds, units, kinds of policies, ends of episodes."""
 
+import itertools
 import json
 import math
-from types import SimpleNamespace
+import re
 
 import numpy as np
 import pytest
@@ -71,31 +72,14 @@ def test_estimates_do_not_depend_on_the_other_policies(method, log):
         ("simulator", ["simulator", "rolling out"]),
     ],
 )
-def test_each_phase_has_a_bar_that_fills(name, phases, log, monkeypatch):
-    bars = []
-
-    class Bar:
-        def __init__(self, total, initial, desc, unit, delay):
-            self.total, self.done, self.phase = total, initial, desc
-            bars.append(self)
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *error):
-            assert self.done == self.total > 0
-
-        def update(self, done=1):
-            self.done += done
-
-        def set_postfix(self, values=None, refresh=True, **more): ...
-
-    monkeypatch.setattr(progress, "_Bar", Bar)
-    terminal = SimpleNamespace(isatty=lambda: True)
-    monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=terminal))
-    with sopr_fast.options(progress=True):
+def test_progress_of_each_phase_reaches_its_end(name, phases, log, monkeypatch, caplog):
+    clock = itertools.count(0, 31)  # seconds, so that every update logs a line
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    with caplog.at_level("INFO", "sopr_fast"):
         METHODS[name].estimate(gains(), log)
-    assert [bar.phase for bar in bars] == phases
+    lines = [re.match(r"(.*): \S+ (\d+) of (\d+)", record.getMessage()) for record in caplog.records]
+    done = {line[1]: int(line[2]) / int(line[3]) for line in lines if line}
+    assert done == dict.fromkeys(phases, 1) and [*done] == phases
 
 
 @pytest.mark.parametrize("name", ["fqe", "dual-dice"])

@@ -85,7 +85,6 @@ def test_policies_are_compared_on_evenly_spaced_rows():
 
 
 def named(*gains):
-    """Return policies that differ in one number, by name."""
     return {f"gain {gain}": policy for gain, policy in zip(gains, line(*gains), strict=True)}
 
 

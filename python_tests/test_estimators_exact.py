@@ -17,14 +17,8 @@ from sopr_fast.inputs.policies import load
 DISCOUNT = 0.9
 GAINS = [np.array([-0.2, -0.8]), np.array([0.3, -0.3]), np.array([0.2, 0.1])]
 BEHAVIOUR = np.array([0.0, -0.3]), 0.5  # gain and standard deviation
-TABLE = {
-    "hidden": (),
-    "updates": 1500,
-    "batch_size": 1024,
-    "learning_rate": 1e-2,
-    "target_rate": 0.05,
-    "discount": DISCOUNT,
-}
+STEPS = {"updates": 1500, "batch_size": 1024, "learning_rate": 1e-2, "target_rate": 0.05}
+TABLE = {"hidden": (), "discount": DISCOUNT, **STEPS}
 
 
 @pytest.fixture(scope="module", params=[0.0, 0.05], ids=["timeouts", "terminals"])

@@ -59,7 +59,6 @@ def test_mse_scores_are_values_and_the_encoder_names_the_method(log, known):
 
 
 def acting(policies, kind):
-    """Return policies of one kind: deterministic, stochastic, or mixed."""
     stochastic = {"deterministic": set(), "stochastic": set(policies), "mixed": set(list(policies)[::2])}[kind]
     return {
         name: (lambda s, p=policy: Gaussian(p(s), 0.1 + p(s) ** 2)) if name in stochastic else policy

@@ -25,7 +25,6 @@ def test_the_help_of_a_command_is_no_docstring(command, capsys):
 
 
 def example_of(command, capsys):
-    """Return the arguments of the example at the end of a command's help."""
     with pytest.raises(SystemExit):
         cli.main([command, "--help"])
     return shlex.split(capsys.readouterr().out.rstrip().splitlines()[-1])
@@ -47,10 +46,7 @@ def test_the_examples_run_on_the_files_of_the_demo(tmp_path, monkeypatch, capsys
     [
         ("slect", "no 'slect' (did you mean 'select'?)"),
         ("select --polices runs --log log.npz", "no option --polices (did you mean '--policies'?)"),
-        (
-            "fit --policies runs --loss pairwse",
-            "no 'pairwse' (did you mean 'pairwise'?): choose pair",
-        ),
+        ("fit --policies runs --loss pairwse", "no 'pairwse' (did you mean 'pairwise'?): choose pair"),
         ("rank", "the following arguments are required: --policies; see `sopr-fast rank --help`"),
     ],
 )

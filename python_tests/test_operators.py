@@ -80,8 +80,6 @@ def test_operator_refuses_invalid_values(name, argument, message, compiled):
 
 
 class Recorder(torch.utils._python_dispatch.TorchDispatchMode):
-    """Record the calls of the registered operators, as compiled and exported code makes them."""
-
     def __init__(self):
         super().__init__()
         self.calls = {}

@@ -28,23 +28,6 @@ def actor_layers(seed=0, dims=HOPPER, actions=3):
     return layers
 
 
-def test_action_is_independent_of_the_batch():
-    rng, actor = np.random.default_rng(1), Actor(actor_layers(dims=(11, 96, 70), actions=3))
-    states, noise = rng.standard_normal((70, 11)), rng.standard_normal((70, 3))
-    means = np.stack([actor.act(state[None])[0][0] for state in states])
-    alone = [actor.act(state[None], row[None]) for state, row in zip(states, noise, strict=True)]
-    drawn, log_probs = np.concatenate([one for one, _ in alone]), np.concatenate([one for _, one in alone])
-    for size in range(1, 71):
-        rows = rng.choice(70, size, replace=False)
-        aligned = np.empty(size * 11 + size % 8, np.float32)[size % 8 :].reshape(size, 11)  # at any address
-        aligned[:] = states[rows]
-        np.testing.assert_array_equal(actor.act(states[rows])[0], means[rows])
-        np.testing.assert_array_equal(actor.act(aligned)[0], means[rows])
-        actions, densities = actor.act(np.asfortranarray(states[rows]), noise[rows])
-        np.testing.assert_array_equal(actions, drawn[rows])
-        np.testing.assert_array_equal(densities, log_probs[rows])
-
-
 def test_actor_agrees_with_the_package_reading_its_file(tmp_path):
     stack = [actor_layers(seed) for seed in range(3)]
     save_stack(tmp_path / "a.npz", stack)
@@ -111,7 +94,6 @@ SIZES = dataclasses.replace(cells.SIZES["smoke"], rows=(64,))
 
 
 def write_policies(path, gains, returns):
-    """Write linear actors with the given gains to one archive, and their returns."""
     path.parent.mkdir(parents=True, exist_ok=True)
     weight = np.random.default_rng(7).standard_normal((3, 11)) / 4
     np.savez(path, **{"mean.weight": np.reshape(gains, (-1, 1, 1)) * weight, "mean.bias": np.zeros((len(gains), 3))})

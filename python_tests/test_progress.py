@@ -12,7 +12,6 @@ from sopr_fast.runtime import progress
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Seconds that the progress log sees."""
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     return now

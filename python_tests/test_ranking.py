@@ -1,9 +1,7 @@
 import dataclasses
 import json
 import re
-import sys
 import warnings
-from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -265,7 +263,6 @@ def test_discrete_candidates_may_return_indices():
 
 
 def ranking_of(names, scores, **fields):
-    """A ranking of scores with standard errors 1."""
     return Ranking(list(names), np.array(scores, float), np.ones(len(scores)), **fields)
 
 
@@ -381,18 +378,6 @@ def test_a_long_ranking_is_shortened_in_the_middle():
     assert len(repr(ranking_of(names[:60], range(60))).splitlines()) == 61
     assert ranking._repr_html_().count("<tr") == 12
     assert len(ranking.plot().get_yticklabels()) == 50
-
-
-def test_plot_is_shown_where_ipython_runs(monkeypatch):
-    pyplot = pytest.importorskip("matplotlib.pyplot")
-    ranking = ranking_of("ab", [2, 1])
-    assert ranking.plot() and not pyplot.get_fignums()
-    kernel = MagicMock(version_info=(8, 24))
-    kernel.get_ipython.return_value.config = ["IPKernelApp"]
-    monkeypatch.setitem(sys.modules, "IPython", kernel)
-    ranking.plot()
-    assert len(pyplot.get_fignums()) == 1
-    pyplot.close("all")
 
 
 def test_rank_finds_its_model(ranker, candidates, tmp_path, monkeypatch):

@@ -176,7 +176,6 @@ def test_gradients_of_many_rows_are_as_good_as_torchs(rows, layers, ops):
 
 @pytest.mark.parametrize("pool", [True, False])
 def test_the_composed_encoder_matches_float64(pool, monkeypatch):
-    """The backward pass takes several groups of policies."""
     tensors, options = problem([0, 3, 40], policies=3, subsets=2, spare=7, **SMALL, pool=pool)
     options |= {"dropout": 0.2, "rng": torch.tensor([3, 4])}
     oracle = run(reference.segment_encoder, tensors, options, torch.float64)

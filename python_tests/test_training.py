@@ -80,7 +80,6 @@ def test_subsets_may_be_drawn_in_inference_mode():
 
 @pytest.mark.parametrize("offset", [300.0, 1e4])
 def test_the_offset_of_a_column_does_not_matter(offset):
-    """With and without the offset, all are ordered right."""
     gains, unseen = training_gains(), np.linspace(0.15, 1.45, 9)
     states = log()
     states[:, 3] += offset
@@ -127,10 +126,7 @@ def updates(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize(
-    ("warmup_steps", "rates"),
-    [(0, [8, 8, 8, 8, 8]), (4, [2, 4, 6, 8, 8]), (8, [1, 2, 3, 4, 5])],
-)
+@pytest.mark.parametrize(("warmup_steps", "rates"), [(0, [8, 8, 8, 8, 8]), (4, [2, 4, 6, 8, 8]), (8, [1, 2, 3, 4, 5])])
 def test_the_learning_rate_rises_linearly_in_warm_up(updates, warmup_steps, rates):
     fit(dataclasses.replace(TINY, steps=5, learning_rate=8e-4, warmup_steps=warmup_steps))
     assert [rate for rate, _ in updates] == pytest.approx([1e-4 * rate for rate in rates])
@@ -138,7 +134,6 @@ def test_the_learning_rate_rises_linearly_in_warm_up(updates, warmup_steps, rate
 
 @pytest.fixture
 def taken(monkeypatch):
-    """The policies and the subsets of every step."""
     seen, compute = [], update.Update._compute
 
     def watched(self):
@@ -218,10 +213,6 @@ def test_the_settings_of_the_paper():
     assert sopr_fast.Config.paper(encoder="mlp") == dataclasses.replace(sopr_fast.Config.paper(), encoder="mlp")
 
 
-class Killed(Exception):
-    pass
-
-
 def fit_from_17(monkeypatch, step, **options):
     """Return the model of a run that must resume at step 17."""
     taken = []
@@ -240,11 +231,11 @@ def test_a_killed_run_resumes_to_the_same_model(validation, tmp_path, monkeypatc
 
     def dies_at_17(self):
         if self.at.step == 17:
-            raise Killed
+            raise ZeroDivisionError
         step(self)
 
     monkeypatch.setattr(training._Trainer, "step", dies_at_17)
-    with pytest.raises(Killed):
+    with pytest.raises(ZeroDivisionError):
         fit(validation=validation, checkpoint=path)
     resumed = fit_from_17(monkeypatch, step, validation=validation, checkpoint=path)
     assert torch.equal(weights(resumed), weights(whole))
