@@ -80,6 +80,12 @@ def generator() -> torch.Generator:
 
 
 @pytest.fixture
+def states(generator) -> torch.Tensor:
+    """States of five columns, more than two blocks of rows."""
+    return torch.randn(2500, 5, generator=generator) * 3
+
+
+@pytest.fixture
 def undisturbed_draws():
     """A thread that draws from torch's global generator all the while, and must get what it would get alone."""
     done, drawn = threading.Event(), []

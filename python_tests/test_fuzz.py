@@ -11,7 +11,9 @@ import resource
 import signal
 from contextlib import contextmanager
 
+import h5py
 import numpy as np
+import pandas
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -50,15 +52,13 @@ def evaluate(path):
 
 
 def write_hdf5(path, groups=("",)):
-    with pytest.importorskip("h5py").File(path, "w") as file:
+    with h5py.File(path, "w") as file:
         for group in groups:
             for name, values in TRANSITIONS.items():
                 file[f"{group}{name}"] = values
 
 
 def write_parquet(path):
-    pandas = pytest.importorskip("pandas")
-    pytest.importorskip("pyarrow")
     pandas.DataFrame({"observations": list(STATES), "rewards": TRANSITIONS["rewards"]}).to_parquet(path)
 
 
@@ -142,8 +142,7 @@ KINDS = {
     "layers": (".npz", lambda path: np.savez(path, **LAYERS), load_policy),
     "actions": (".npy", lambda path: np.save(path, TRANSITIONS["actions"]), load_policy),
     "state dict": (".pt", lambda path: torch.save(SEQUENTIAL.state_dict(), path), load_policy),
-    "old state dict": (".pt", lambda path: torch.save(WEIGHTS, path, _use_new_zipfile_serialization=False),
-        load_policy),
+    "old weights": (".pt", lambda path: torch.save(WEIGHTS, path, _use_new_zipfile_serialization=False), load_policy),
     "safetensors": (".safetensors", lambda path: save_file(SEQUENTIAL.state_dict(), path), load_policy),
     "checkpoint": (".pt", lambda path: torch.save(CHECKPOINT, path), load_policy),
     "D4RL": (".pkl", write_pickle, load_policy),
@@ -162,9 +161,8 @@ KINDS = {
     "log of episodes": (".pkl", lambda path: path.write_bytes(pickle.dumps([TRANSITIONS] * 3)), sopr_fast.load_log),
     "replay buffer": (".pkl", write_replay_buffer, sopr_fast.load_log),
     "log by episodes": (".hdf5", lambda path: write_hdf5(path, ["episode_0/", "episode_1/"]), sopr_fast.load_log),
-    "evaluations": (".npz", lambda path: np.savez(path, timesteps=np.arange(9), results=np.ones((9, 3))),
-        read_names),
-    "returns json": (".json", lambda path: path.write_text(json.dumps({f"p{i}": [i, i + 1.5] for i in range(20)})),
+    "evaluations": (".npz", lambda path: np.savez(path, timesteps=np.arange(9), results=np.ones((9, 3))), read_names),
+    "returns json": (".json", lambda path: path.write_text(json.dumps({f"p{i}": [i, 2] for i in range(9)})),
         read_names),
     "returns csv with errors": (".csv", lambda path: path.write_text(RETURNS), read_names),
 }  # fmt: skip

@@ -120,8 +120,6 @@ WRITERS = {
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_every_file_loads_like_its_arrays(name, tmp_path, arrays):
-    if name.endswith("parquet"):
-        pytest.importorskip("pyarrow")
     WRITERS[name](tmp_path / name, arrays)
     with warnings.catch_warnings(action="error"):
         log = sopr_fast.load_log(tmp_path / name)
@@ -257,9 +255,8 @@ def test_episodes_of_minari_that_do_not_fit():
         (np.zeros((4, 3)), "episode 7 has 2 'actions' for 3 'rewards'"),
         ({"arm": 0, "goal": 0}, "'observations/arm' of an episode are a int; flatten them to one"),
     ):
-        dataset = SimpleNamespace(
-            id="v0", iterate_episodes=lambda x=observations: iter([SimpleNamespace(**one, id=7, observations=x)])
-        )
+        episode = SimpleNamespace(**one, id=7, observations=observations)
+        dataset = SimpleNamespace(id="v0", iterate_episodes=lambda episode=episode: iter([episode]))
         with pytest.raises((TypeError, ValueError), match=f"Minari dataset v0: {message}"):
             sopr_fast.load_log(dataset)
 

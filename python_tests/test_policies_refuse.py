@@ -32,8 +32,7 @@ def late(states):
 NET = nn.Linear(DS, DA)
 RETURNS = {  # what a policy returns next to a good one → message
     "fewer columns": (lambda s: s[:, :2], "'x' returned shape (13, 2), expected (13, 3) as policy 'good'"),
-    "fewer rows": (lambda s: s[1:, :3],
-        "shape (12, 3), expected (13, action width); a policy gets a batch of states"),
+    "fewer rows": (lambda s: s[1:, :3], "shape (12, 3), expected (13, action width); a policy gets a batch of states"),
     "one action": (lambda s: s[0, :3], "'x' returned shape (3,), expected (13, action width)"),
     "complex": (lambda s: good(s) * 1j, "'x' returned a ndarray of complex64, expected an array or tensor"),
     "bool": (lambda s: good(s) > 0, "'x' returned a ndarray of bool"),
@@ -53,8 +52,7 @@ RETURNS = {  # what a policy returns next to a good one → message
         "'x' returned a Independent of event shape (13, 3): return a distribution of continuous actions for each"),
     "discrete": (lambda s: Probabilities(s * 0 + 0.2), "'x' has discrete actions, policy 'good' con"),
     "integers": (lambda s: np.ones(len(s), int), "integer actions: load the policies by sopr_fast.load_policies("),
-    "integer matrix": (lambda s: np.ones((len(s), 3), int),
-        "of several actions at once, return one index for each"),
+    "integer matrix": (lambda s: np.ones((len(s), 3), int), "of several actions at once, return one index for each"),
     "raising": (raising, "policy 'x' raised KeyError on 13 states: 'weights'"),
     "a module in a callable": (lambda s: NET(s), "callables receive a numpy array: pass the module itself"),
 }  # fmt: skip
@@ -115,14 +113,12 @@ NO_POLICIES = {
     "empty": ([], ValueError, "no policies given"),
     "one name": ([NAMED, good, NAMED], ValueError, "2 policies are named 'sac': name them in a dict"),
     "a count": ({"x": good}, ValueError, "action_count"),
-    "words": ({"x": np.array(["left"])}, ValueError,
-        "'x' holds values of dtype <U4, expected numbers; give words as"),
+    "words": ({"x": np.array(["left"])}, ValueError, "'x' holds values of dtype <U4, expected numbers; give words as"),
     "paths and others": ([good, "a.npz"], TypeError, "some policies are paths, others are not: name all of them"),
     "numbers of rows": ({"x": pandas.DataFrame({"id": [3, 4, 5], "a": 0.0})}, ValueError, "'x': 'id' numbers the rows"),
     "records": ({"x": np.zeros(9, [("a", "f4")])}, ValueError, "'x' holds values of dtype [('a', '<f4')]"),
     "a method": ({"x": Agent()}, TypeError, "pass a callable of states that calls its method act"),
-    "an array's layout": ({"x": ZEROS(60, 3).to_sparse()}, ValueError,
-        "'x' holds values of dtype object, expected numbers"),
+    "an array's layout": ({"x": ZEROS(60, 3).to_sparse()}, ValueError, "'x' holds values of dtype object"),
 }  # fmt: skip
 
 

@@ -41,11 +41,6 @@ def oracle(arrays, states, i=(), head="mean", activation=lambda x: np.maximum(x,
     return torch.from_numpy(x @ arrays[f"{head}.weight"][i].T.astype(float) + arrays[f"{head}.bias"][i])
 
 
-@pytest.fixture
-def states(generator):
-    return torch.randn(2500, DS, generator=generator)  # more than two blocks of rows
-
-
 def test_stack_of_actors(tmp_path, states):
     arrays = make_layers(stack=(4,))
     np.savez(tmp_path / "sac.npz", **arrays)

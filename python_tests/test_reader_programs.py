@@ -17,11 +17,6 @@ DS, DA = 5, 3
 
 
 @pytest.fixture
-def states(generator):
-    return torch.randn(1001, DS, generator=generator)
-
-
-@pytest.fixture
 def module():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(DS, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, DA), nn.Tanh()).eval()

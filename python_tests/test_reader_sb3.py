@@ -124,11 +124,6 @@ def predicted(model, states):
     return torch.from_numpy(np.eye(4, dtype=np.float32)[actions] if actions.ndim == 1 else actions).flatten(1)
 
 
-@pytest.fixture
-def states(generator):
-    return torch.randn(1500, DS, generator=generator) * 3
-
-
 def test_every_algorithm_has_a_case():
     algorithms = {kind for library in (sb3, contrib) for kind in vars(library).values() if hasattr(kind, "predict")}
     assert algorithms == {kind for kind, _ in ALGORITHMS.values()} | {contrib.CrossQ, contrib.RecurrentPPO}

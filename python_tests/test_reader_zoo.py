@@ -14,14 +14,9 @@ contrib = pytest.importorskip("sb3_contrib", reason="needs the extra [sb3]")
 
 from old_files import LAYOUTS, make_old, save_old_statistics  # noqa: E402
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize  # noqa: E402
-from test_reader_sb3 import ALGORITHMS, DISCRETE, DS, Still, make, predicted  # noqa: E402
+from test_reader_sb3 import ALGORITHMS, DISCRETE, Still, make, predicted  # noqa: E402
 
 NAMES = ("ppo", "a2c", "trpo", "sac", "tqc", "td3", "ddpg", "ars", "a2c discrete", "dqn", "ars discrete")
-
-
-@pytest.fixture
-def states(generator):
-    return torch.randn(300, DS, generator=generator) * 3
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +79,7 @@ FOLDERS = {  # statistics in the folder of model.zip, how that was trained → w
     "in a folder of its name": (["model/vecnormalize.pkl"], "", True),
     "of the folder": (["vecnormalize.pkl"], "", True),
     "of the folder, older": (["vec_normalize.pkl"], "", True),
-    "several": (["A/vecnormalize.pkl", "B/vecnormalize.pkl"], "",
-        r"several .*: A/vecn\S*, B/vecn\S*; copy .* to model_v"),
+    "several": (["A/vecnormalize.pkl", "B/vecnormalize.pkl"], "", r"several .*: A/v\S*, B/vecn\S*; copy .* to model_v"),
     "of a folder next to it": (["Env/vecnormalize.pkl"], "", True),
     "of its step": (["model_vecnormalize_2000_steps.pkl", "vecnormalize.pkl"], "", True),
     "one chosen": (["model_vecnormalize.pkl", "A/vecnormalize.pkl", "B/vecnormalize.pkl"], "", True),
@@ -93,8 +87,7 @@ FOLDERS = {  # statistics in the folder of model.zip, how that was trained → w
     "raw, of the folder": (["vecnormalize.pkl"], "raw", RAW.format("vecnormalize.pkl")),
     "raw, older": (["vec_normalize.pkl"], "raw", RAW.format("vec_normalize.pkl")),
     "raw, own": (["model_vecnormalize.pkl"], "raw", True),
-    "missing": ([], "normalised",
-        "states are not standardised, though the model was trained with VecNormalize; copy "),
+    "missing": ([], "normalised", "states are not standardised, though the model was trained with VecNormalize; copy "),
     "another case": (["VecNormalize.pkl"], "", OTHERS.format("VecNormalize.pkl")),
     "other separators": (["vec-normalize-final.pkl"], "", OTHERS.format("vec-normalize-final.pkl")),
     "another name": (["sac_vecnormalize.pkl"], "", OTHERS.format("sac_vecnormalize.pkl")),
