@@ -219,7 +219,7 @@ def test_wrong_arrays(name, values, message):
     [
         ({}, r"'observations' .*columns={'states': …}\) \(--columns states=…\); the arrays there are none"),
         ({"obs": np.zeros((3, 1)), "rewards": np.zeros(3)}, "'actions'.* there are obs, rewards"),
-        ({"a\x1b[2J\n\u202eb": [0], "c" * 99: [0]}, r"'observations' .* there are a\\x1b\[2J\\n\\u202eb, c{23}…c{24}"),
+        ({"a\x1b[2J\n\u202eb": [0], "c" * 199: [0]}, r"'observations' .* there are a\\x1b\[2J\\n\\u202eb, c{49}…c{50}"),
     ],
 )
 def test_a_log_without_states_or_actions_lists_its_names(arrays, message):
