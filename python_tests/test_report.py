@@ -171,6 +171,7 @@ def test_a_selection_shows_its_numbers(pages):
 def test_a_selection_of_measured_policies_predicts_nothing(tmp_path):
     measured = dict.fromkeys(selection().candidates, -900.0)
     text = read(selection().update(measured), tmp_path / "s.html").text("html")[0]
+    assert f"known returns{len(selection().names)}" in "".join(text.split("\n"))
     assert "Measured returns" in text and "Distance is" not in text and "Blue: predicted" not in text
 
 

@@ -40,7 +40,7 @@ def selection_page(selection: Selection) -> dict[str, Any]:
         else "",
         evidence=_evidence(selection),
         pictures=_left_out(selection),
-        settings=selection.settings,
+        settings={**selection.settings, "known returns": int(known.sum())},
     )
 
 

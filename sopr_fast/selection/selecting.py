@@ -105,7 +105,6 @@ def select(
         {
             "seed": seed,
             "policies": len(names),
-            "known returns": len(known),
             "compared states": compared.states,
             "mean": method or "constant",
         },
