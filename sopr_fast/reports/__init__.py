@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import datetime
 import os
+from pathlib import Path
 from typing import Any
 
 from ..ranking.ranking import Ranking
 from ..runtime.extras import library
 from ..runtime.files import atomic_path, check_place
+from ..runtime.text import printable
 from ..selection import Evaluation, Selection
 
 __all__ = ["check_report", "report"]
 
 
 def check_report(path: str | os.PathLike) -> None:
-    """Raise ImportError (no matplotlib) or OSError, before long work, if no report can be written to a file."""
+    """Raise ImportError (no matplotlib), OSError or ValueError (no HTML), before long work, if a report cannot be written."""
     check_place(path)
+    if Path(path).suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"a report is HTML, so its name must end in .html, got {printable(path)}")
     library("matplotlib.figure", "plot", "a report")
 
 
@@ -33,7 +37,7 @@ def report(
 
     Args:
         result: The result of `rank`, `evaluate`, `select`, or of an estimator.
-        path: File to write or replace.
+        path: File to write or replace, .html.
         title: What it is about, such as the name of the log or the task, to print with the date.
         returns: True returns to print next to the scores of a ranking, see `Ranking.spearman`.
         command: Command that makes the report again.
@@ -43,7 +47,7 @@ def report(
         ImportError: matplotlib is not installed.
         OSError: The file cannot be written.
         TypeError: There is no report of such a result, or `returns` is given for another than a ranking.
-        ValueError: A candidate has no return, or returns are not finite numbers.
+        ValueError: The name does not end in .html, a candidate has no return, or returns are not finite numbers.
     """
     check_report(path)
     from .evaluations import evaluation_page  # here, because jinja2 is needed only to write
