@@ -214,6 +214,8 @@ WRONG = [
     (rank, "--states wide.npy", "5"),
     (rank, "--report model.safetensors", "--model and --report name one file, model.safetensors: choose another"),
     (rank, "--report nowhere/r.html", "cannot write nowhere/r.html: the folder nowhere does not exist"),
+    (rank, "--report r.pdf", "a report is HTML, so its name must end in .html, got r.pdf"),
+    (rank, "--model gain.npz", "gain.npz is not a whole safetensors file, so no model"),
     (rank, "--report .", "cannot write .: it is a folder"),
     (rank, "--policies short.npy", "'short' has actions for 599 states, the data has 600"),
     (rank, "--policies .", "model.safetensors: a model, subsets or a checkpoint of sopr_fast, not a policy"),

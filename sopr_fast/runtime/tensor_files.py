@@ -55,7 +55,7 @@ def load_tensors(path: str | os.PathLike, kind: str) -> tuple[dict[str, Tensor],
     try:
         tensors = load(data)
     except (AssertionError, KeyError, RuntimeError, SafetensorError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is not a whole safetensors file: {error}") from error
+        raise ValueError(f"{path} is not a whole safetensors file, so no {kind}: {error}") from error
     try:
         description = json.loads(json.loads(_header(data))["__metadata__"][_KEY])
         content_hash, found = description.pop("hash"), description["kind"]

@@ -85,7 +85,7 @@ def evaluate(
     found, dropped, timings = _values(chosen, compared, values, errors, splits, seed, checkpoints)
     notes = compared.copies()
     if not any(fold.kind == "group" for fold in splits):
-        notes.append("nothing shows how foreign candidates are ranked; pass groups= or policies of other origins")
+        notes.append("nothing shows how foreign candidates are ranked: pass groups=… (--groups …)")
     return Evaluation(
         names=names,
         returns=values,

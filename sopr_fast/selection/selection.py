@@ -202,7 +202,7 @@ class Selection:
     def _evidence_doubts(self) -> list[str]:
         count = int(self.known.sum())
         if not count:
-            return [f"no return is known: only {self._mean_name} ranks, and nothing checks it"]
+            return [f"no return is known: the order is by {self._mean_name}"]
         if count < FEWEST_KNOWN:
             returns = "return is" if count == 1 else "returns are"
             basis = f"{self._mean_name} and on assumptions" if self.method else "assumptions"

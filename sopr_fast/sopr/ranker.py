@@ -148,7 +148,7 @@ class Ranker:
             subsets=drawn.rows,
             **self.model.state_dict(),
         )
-        check_widths(policies, self.state_dim)
+        check_widths(policies, self.state_dim, "the model", "take a model of their environment, or leave them out")
         on_training_log = states is None or (
             is_array.any()
             and isinstance(log, StoredStates)

@@ -157,8 +157,8 @@ def read_arrays(source: Any) -> tuple[Mapping[str, Any], str]:
     if path.is_dir():
         if not (files := sorted(path.glob("*.npy"))):
             raise ValueError(
-                f"{path}: expected .npy files, or main_data.hdf5 of a Minari dataset; pass other forms of it as the "
-                "object that minari.load_dataset returns"
+                f"{path}: a folder is a log if it has .npy files, one of each array, or main_data.hdf5 of Minari; "
+                "other forms of Minari's datasets: pass the object that minari.load_dataset returns"
             )
         return {file.stem: opened_later(partial(open_npy, file)) for file in files}, str(path)
     suffix = path.suffix.lower()

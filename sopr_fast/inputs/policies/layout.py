@@ -79,14 +79,19 @@ def warn_of_units(columns: Tensor, logged: Tensor, layout: Layout) -> None:
         )
 
 
-def check_widths(policies: Sequence[Policy], width: int) -> None:
-    """Raise ValueError if a policy of known width does not read states of the log's width."""
+_CHOOSE_COLUMNS = (
+    "if the log is of their environment, choose its columns by sopr_fast.load_log(…, columns={'states': […]}) "
+    "(--columns states=…); if not, leave these policies out"
+)
+
+
+def check_widths(policies: Sequence[Policy], width: int, whose: str = "the log", remedy: str = _CHOOSE_COLUMNS) -> None:
+    """Raise ValueError if a policy of known width does not read states of this width."""
     others = [f"{policy.name} reads {policy.state_dim}" for policy in policies if policy.state_dim not in (None, width)]
     if others:
         raise ValueError(
-            f"the log's states have {width} columns, but {len(others)} of {len(policies)} policies read another "
-            f"number: {list_names(others)}; if the log is of their environment, choose its columns by "
-            "sopr_fast.load_log(…, columns={'states': […]}) (--columns states=…); if not, leave these policies out"
+            f"{whose}'s states have {width} columns, but {len(others)} of {len(policies)} policies read another "
+            f"number: {list_names(others)}; {remedy}"
         )
 
 
