@@ -17,7 +17,7 @@ __all__ = ["check_report", "report"]
 
 
 def check_report(path: str | os.PathLike) -> None:
-    """Raise ImportError (no matplotlib), OSError or ValueError, before long work, if no report can be written to a file."""
+    """Raise ImportError (no matplotlib), OSError or ValueError before long work if no report can be written."""
     check_place(path)
     if Path(path).suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"a report is HTML, so its name must end in .html, got {printable(path)}")
