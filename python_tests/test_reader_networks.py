@@ -290,7 +290,7 @@ def moved(*places):
 
 
 HEADS = "heads are action, mean, mean_log_std, values, logits, probabilities"
-REFUSED = {  # … the message, and the options that it advises, which `test_policies_advice` applies
+REFUSED = {  # … the message, and the options that it advises, which `test_policies_refuse` applies
     "nothing given": (changed(), {}, "does not say its activation and head and squash: pass activation=…", PLAIN),
     "no head": (changed(), {**RELU, "squash": "none"}, HEADS, {**RELU, "head": "values"}),
     "continuous and a count": (changed(), {**SQUASHED, "action_count": 3},

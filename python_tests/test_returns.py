@@ -167,15 +167,10 @@ def test_standard_errors(tmp_path):
     assert load_returns([[1.0], [2.0]], ["a", "b"])["error"].isna().all()  # nothing tells
 
 
-@pytest.mark.parametrize(
-    "columns",
-    [
-        *({label: 2} for label in ("error", "stderr", "se", "SEM", "return_stderr", "standard_error")),
-        *({"std": 4, "rollouts": 4}, {"return_std": 4, "n": 4}, {"sd": 4, "n_episodes": 4}),
-    ],
-)
-def test_names_of_errors_and_deviations(columns):
-    assert load_returns(pandas.DataFrame({"policy": ["a"], "mean": 1} | columns))["error"].tolist() == [2]
+def test_names_of_errors_and_deviations():
+    errors = [{label: 2} for label in ("error", "stderr", "se", "SEM", "return_stderr", "standard_error")]
+    for columns in (*errors, {"std": 4, "rollouts": 4}, {"return_std": 4, "n": 4}, {"sd": 4, "n_episodes": 4}):
+        assert load_returns(pandas.DataFrame({"policy": ["a"], "mean": 1} | columns))["error"].tolist() == [2]
 
 
 @pytest.mark.parametrize(
@@ -293,9 +288,6 @@ def test_broken_evaluations(tmp_path, arrays, message):
     path = tmp_path / "evaluations.npz"
     np.savez(path, **arrays)
     with pytest.raises(ValueError, match=rf"evaluations\.npz: .*{message}"):
-        load_returns(path, NAMES)
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(ValueError, match=r"evaluations\.npz: damaged, cut short"):
         load_returns(path, NAMES)
 
 

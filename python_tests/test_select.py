@@ -56,8 +56,8 @@ def test_a_candidate_that_surely_beats_the_known_ones_is_deployed():
     ("mean", "rankable", "why"),
     [
         (-1e-3, True, "its expected return is lower"),
-        (0.5, True, "would gain too little"),
-        (0.5, False, "this log can"),
+        (0.5, True, "it would gain too little"),
+        (0.5, False, "this log cannot rank it"),
     ],
 )
 def test_a_likelier_best_policy_that_is_not_deployed_is_explained(mean, rankable, why):
@@ -70,7 +70,7 @@ def test_a_likelier_best_policy_that_is_not_deployed_is_explained(mean, rankable
     posterior = replace(selection.posterior, mean=means, covariance=np.diag(deviations**2), limits=limits)
     marks = np.append(rankable, np.ones(count - 1, bool))
     said = _likelier(replace(selection._standing, posterior=posterior, rankable=marks), count - 1)
-    assert said.startswith(f". {selection.names[0]} is likelier to be the best (0.") and why in said
+    assert said.startswith(f". {selection.names[0]} is likelier to be the best (0.") and said.endswith(f", but {why}")
 
 
 @pytest.mark.parametrize(("most", "first"), [(np.inf, 0), (40, 1)])
