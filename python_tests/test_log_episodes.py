@@ -72,6 +72,7 @@ def test_every_name_has_its_meaning(flags):
     np.testing.assert_array_equal(log.episodes[1:] - 1, ENDS)
     assert log.verdict.startswith("episodes: 4 of 3 to 6 steps; 2 end in a terminal state, 2 are cut; decided by ")
     assert all(repr(name) in log.verdict for name in flags)
+    assert repr(log) == f"Transitions({len(log)} steps; {log.verdict})"
 
 
 @pytest.mark.parametrize("name", ["episode_terminals", "is_last", "dones", "done"])

@@ -23,7 +23,7 @@ _STORED = (Lazy, FileRows, Hdf5Array)  # arrays that are read when they are need
 _ROW_BYTES = 32  # of flags and of the rows in the user's data
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Transitions:
     """N logged steps in order, episode after episode; made by `sopr_fast.load_log`.
 
@@ -55,6 +55,9 @@ class Transitions:
 
     def __len__(self) -> int:
         return len(self.states)
+
+    def __repr__(self) -> str:
+        return f"Transitions({len(self):,} steps; {self.verdict})"
 
     @property
     def initial_states(self) -> np.ndarray:
