@@ -61,7 +61,7 @@ def _verdict(tied: list[str], mean: float, kind: str) -> str:
     what = f"{KINDS[kind]}: rank correlation {number(mean)}."
     if len(tied) == 1:
         return f"{tied[0]} ranks best on {what}"
-    return f"{listed(tied)} rank equally well on {what}"
+    return f"No method is clearly better than {tied[0]} on {what}"
 
 
 def _reason(evaluation: Evaluation, kind: str) -> str:
