@@ -296,6 +296,8 @@ def test_update_agrees_with_a_new_selection_and_trains_nothing():
         ({"returns": {"right-00": [1.0, np.inf]}}, "the return of policy 'right-00' is 'inf', expected a finite"),
         ({"candidates": {"right-00": gains(1, first=5)["left-05"]}}, "both named 'right-00'"),
         ({"simulator": simulator(**{"left-21": np.nan})}, "the simulator gives policy 'left-21' no finite value"),
+        ({"simulator": "fq"}, "no method 'fq' .did you mean 'FQE'"),
+        ({"simulator": 3}, "a method must be a name, or an estimator such as"),
         ({"seed": -1}, "seed must be an integer, 0 or more"),
         ({"update": {"nobody": 1.0}}, "no policy 'nobody' in the selection"),
         ({"update": [1.0, 2.0]}, "returns must be by name"),

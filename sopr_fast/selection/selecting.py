@@ -12,7 +12,7 @@ from ..estimators import SOPR, BehaviourQ, Estimator, Simulator, UncertainEstima
 from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
 from ..inputs.policies import Policy, load
 from ..inputs.returns import check_ordered, read_known_returns
-from ..methods import small_model
+from ..methods import read_methods, small_model
 from ..runtime.checks import integer
 from ..runtime.text import list_names, printable
 from .compared import Compared, possible_returns
@@ -29,7 +29,7 @@ def select(
     returns: ReturnsLike | None = None,
     *,
     incumbent: str | None = None,
-    simulator: Estimator | None = None,
+    simulator: Estimator | str | None = None,
     checkpoints: str | os.PathLike | None = None,
     seed: int = 0,
 ) -> Selection:
@@ -47,7 +47,7 @@ def select(
         returns: Known returns by name, or of `policies` in order (of `candidates` without these): a mapping from name
             to return or to the returns of rollouts, a file, folder or data frame, see `sopr_fast.load_returns`.
         incumbent: Name of the policy in use; by default the best known one is to be beaten.
-        simulator: Estimator whose values count as measurements; None for `estimators.Simulator()`.
+        simulator: Estimator, or its name, whose values count as measurements; None for `estimators.Simulator()`.
         checkpoints: Folder to keep the trained simulator in, and to resume from.
         seed: Seed of everything random.
 
@@ -67,6 +67,7 @@ def select(
         UserWarning: The log or the returns look wrong.
     """
     seed = integer(0)("seed", seed)
+    estimator = None if simulator is None else next(iter(read_methods([simulator]).values()))
     chosen, further = load(candidates), None if policies is None else load(policies)
     check_ordered("returns", returns, chosen if further is None else further)
     first, second = list((further or {}).values()), list(chosen.values())
@@ -82,7 +83,7 @@ def select(
         incumbent = copies.get(incumbent, incumbent) if incumbent else None
     known = np.flatnonzero(np.isfinite(values))
     compared = Compared.build(everyone, log, needs_actions=True)
-    mean, method, outside, notes = _mean(compared, values, simulator, checkpoints, seed)
+    mean, method, outside, notes = _mean(compared, values, estimator, checkpoints, seed)
     if mean is None and not len(known):
         remedy = "policies that can act in any state, or simulator=sopr_fast.estimators.BehaviourQ()"
         if not compared.has_rewards:
