@@ -218,6 +218,11 @@ WRONG = [
     (rank, "--model gain.npz", "gain.npz is not a whole safetensors file, so no model"),
     (rank, "--report .", "cannot write .: it is a folder"),
     (rank, "--policies short.npy", "'short' has actions for 599 states, the data has 600"),
+    (
+        rank,
+        "--policies narrow.npz",
+        "the model's states have 4 columns, but 1 of 1 policies read another number: narrow",
+    ),
     (rank, "--policies .", "model.safetensors: a model, subsets or a checkpoint of sopr_fast, not a policy"),
     (rank, "--subsets 100", "cannot take 100 subsets: there are 5; pass the log"),
     (rank, "--policies wrong.pt --trust", "policy 'wrong' raised RuntimeError"),
@@ -230,6 +235,7 @@ def test_wrong_input_is_reported_in_one_line(trained, capsys, command, options, 
     np.save("wide.npy", np.zeros((600, 5)))
     np.save("short.npy", np.zeros((599, 2)))
     torch.save(torch.nn.Linear(7, 2), "wrong.pt")
+    np.savez("narrow.npz", **{"mean.weight": np.ones((2, 3)), "mean.bias": np.zeros(2)})
     assert command(*options.split()) == 2
     error = capsys.readouterr().err
     assert error.startswith("sopr-fast: error: ") and message in error and error.count("\n") == 1
