@@ -24,7 +24,6 @@ def _why_no_cuda() -> str | None:
 
 @pytest.fixture(scope="session", params=["cpu", "cuda"])
 def device(request) -> torch.device:
-    """Each device the operators run on; CUDA skips with its reason."""
     if request.param == "cuda" and (reason := _why_no_cuda()):
         pytest.skip(reason)
     return torch.device(request.param)
@@ -32,7 +31,6 @@ def device(request) -> torch.device:
 
 @pytest.fixture(scope="session")
 def ops(device) -> operators.OnDevice:
-    """`sopr_fast.ops`, computed on each device."""
     return operators.OnDevice(device)
 
 
@@ -61,7 +59,6 @@ def set_threads():
 
 @pytest.fixture
 def on_threads(set_threads):
-    """A function that returns the results of a call on these numbers of threads."""
 
     def run(call, *counts):
         results = []

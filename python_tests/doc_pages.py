@@ -39,7 +39,6 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """Return the pages that hold code."""
     return [page for page in sorted((ROOT / "docs").rglob("*.md")) if blocks(page)]
 
 

@@ -119,24 +119,18 @@ class Linear:
     def value(
         self, gain: np.ndarray, discount: float, starts: np.ndarray, std: float = 0.0, horizon: int = 400
     ) -> float:
-        """Return the mean of V(s) = -s·W s - w over `starts` (E, 2), after `horizon` backups."""
-        w, constant = self._backups(gain, discount, std, horizon)
-        return float(-np.einsum("ei,ij,ej->e", starts, w, starts).mean() - constant)
+        """Return the mean of V(s) = -s·W s - w over `starts` (E, 2).
 
-    def _backups(self, gain: np.ndarray, discount: float, std: float, count: int) -> tuple[np.ndarray, float]:
-        """Iterate W ← C + γ Fᵀ W F and w ← u σ² + γ (tr(W Σ) + w)."""
+        Iterates W ← C + γ Fᵀ W F and w ← u σ² + γ (tr(W Σ) + w) `horizon` times; Σ is the covariance of a step.
+        """
         closed = self.a + np.outer(self.b, gain)
         cost = self.cost + self.effort * np.outer(gain, gain)
-        spread = self._spread(std)
+        spread = self.noise**2 * np.eye(2) + std**2 * np.outer(self.b, self.b)
         w, constant = np.zeros_like(cost), 0.0
-        for _ in range(count):
+        for _ in range(horizon):
             constant = self.effort * std**2 + discount * (np.trace(w @ spread) + constant)
             w = cost + discount * closed.T @ w @ closed
-        return w, constant
-
-    def _spread(self, std: float) -> np.ndarray:
-        """Return the covariance (2, 2) of a step."""
-        return self.noise**2 * np.eye(2) + std**2 * np.outer(self.b, self.b)
+        return float(-np.einsum("ei,ij,ej->e", starts, w, starts).mean() - constant)
 
     def log(
         self, gain: np.ndarray, std: float, episodes: int, length: int, seed: int, log_probs: bool = False

@@ -38,7 +38,6 @@ def dumps(value):
 
 
 def old_space(space, version):
-    """Return a space of gymnasium with the attributes of a version of gym."""
     shape, random = LAYOUTS[version]
     old = copy.copy(space)
     values = {"dtype": space.dtype, shape: space.shape}

@@ -5,6 +5,7 @@ Add new operators to CALLS. `python operators.py [device]` compares all of them 
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -85,15 +86,17 @@ _points = (8 * _random(3, 1500, 5)).round() / 8 + 8 * _random(3, 1500, 1, seed=1
 _offsets = torch.tensor([0, 0, 1, 17, 33, 33, 50, 51, 90, 200, 203, 236, 236], dtype=torch.int32)
 _rng = torch.tensor([3, 14])
 _dropout = {"rng": _rng, "level": 1, "layer": 2, "segment_base": 5}
-_heads = {"q": _random(236, 2, 12), "k": _random(236, 2, 12, seed=1), "v": _random(236, 2, 12, seed=2)}
-_layers = {"width": 16, "layers": 2, "heads": 2, "feedforward": 24}
+_clusters = {"points": _points, "start": _points[:, ::70]}
+_rows = {"x": _random(236, 24), "offsets": _offsets}
+_heads = {name: _random(236, 2, 12, seed=seed) for seed, name in enumerate("qkv")} | {"offsets": _offsets}
+_leaves = ("columns", "parameters")
 _encoder = {
     "states": _random(300, 5),
     "columns": _random(3, 300, 3, seed=1),
     "rows": torch.arange(480, dtype=torch.int32).view(2, 240) * 7 % 300,
     "offsets": torch.stack([_offsets, _offsets]),
     "parameters": 0.2 * _random(sum(torch.Size(s).numel() for s in ops.encoder_shapes(8, 16, 2, 24)), seed=2),
-    **_layers,
+    **{"width": 16, "layers": 2, "heads": 2, "feedforward": 24},
 }
 _long = torch.tensor([0, 0, 1, 17, 33, 33, 50, 51, 190, 200, 203, 236, 236], dtype=torch.int32)
 _tensor_cores = {
@@ -104,25 +107,13 @@ _tensor_cores = {
 }
 
 CALLS = {
-    "kmeans": Call(
-        _lloyd,
-        lambda points, start: reference.kmeans(points, start, 4, 0),
-        (),
-        5e-6,
-        {"points": _points, "start": _points[:, ::70]},
-    ),
+    "kmeans": Call(_lloyd, partial(reference.kmeans, iterations=4, tolerance=0), (), 5e-6, _clusters),
     "kmeans_init": Call(lambda points: ops.kmeans_init(points, 12, seeds=5), _init, (), 0, {"points": _points}),
-    "segment_mean": call("segment_mean", ("x",), x=_random(236, 24), offsets=_offsets),
-    "segment_dropout": call(
-        "segment_dropout", ("x",), x=_random(236, 24), offsets=_offsets, probability=0.3, **_dropout
-    ),
-    "segment_attention": call(
-        "segment_attention", ("q", "k", "v"), offsets=_offsets, dropout=0.2, **_heads, **_dropout
-    ),
-    "segment_encoder": call("segment_encoder", ("columns", "parameters"), **_encoder),
-    "segment_encoder with dropout": call(
-        "segment_encoder", ("columns", "parameters"), dropout=0.2, rng=_rng, **_encoder
-    ),
+    "segment_mean": call("segment_mean", ("x",), **_rows),
+    "segment_dropout": call("segment_dropout", ("x",), probability=0.3, **_rows, **_dropout),
+    "segment_attention": call("segment_attention", ("q", "k", "v"), dropout=0.2, **_heads, **_dropout),
+    "segment_encoder": call("segment_encoder", _leaves, **_encoder),
+    "segment_encoder with dropout": call("segment_encoder", _leaves, dropout=0.2, rng=_rng, **_encoder),
     "segment_encoder without gradients": call("segment_encoder", dropout=0.2, rng=_rng, **_encoder),
     "segment_encoder in bf16": call("segment_encoder", tolerance=2e-2, precision="bf16", **_encoder),
     "segment_encoder of width 64": call("segment_encoder", dropout=0.2, rng=_rng, **_tensor_cores),

@@ -28,7 +28,6 @@ GAINS = np.random.default_rng(1).permutation(np.linspace(0.1, 1.5, 12))
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
-    """Relative paths of a run's files, in an empty folder."""
     return write_files(tmp_path, monkeypatch)
 
 
@@ -131,14 +130,6 @@ def test_validation_by_name_and_returns_of_json(files, capsys):
     assert "trained on 10 policies" in capsys.readouterr().out
     assert (files / "returns.csv.model").read_bytes() == (files / "returns.json.model").read_bytes()
     assert len(load("returns.csv.model").history["validation_rank_correlation"]) == 10
-
-
-def test_policies_without_a_return_are_left_out(files, capsys):
-    write_returns("returns.csv", range(11))
-    assert fit() == 0
-    out, err = capsys.readouterr()
-    assert "trained on 11 policies" in out
-    assert "warning: policies without a return are left out: returns hold nothing for policy 'gain-011'" in err
 
 
 def test_ctrl_c_says_how_to_resume(files, capsys, monkeypatch):

@@ -59,7 +59,6 @@ def test_unequal_inputs_are_refused_by_all_processes(tmp_path):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Folder with policies, states, a log and returns, and a model that one process has trained."""
     folder = tmp_path_factory.mktemp("files")
     states, transitions = cases.log(), selection_problems.log()
     values = selection_problems.gains(12)

@@ -11,7 +11,6 @@ from sopr_fast.ranking.metrics import policy_distances
 
 
 def line(*gains):
-    """Return policies that differ in one number."""
     return [LinearGain(np.array([gain, 0.0])) for gain in gains]
 
 

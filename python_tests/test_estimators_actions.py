@@ -32,7 +32,6 @@ def shifted(log, offset):
 
 
 def set_points(offset, std=None):
-    """Return policies that add an offset to actions on the grid."""
 
     def act(policy):
         def mean(states):

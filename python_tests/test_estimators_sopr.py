@@ -103,11 +103,3 @@ def test_known_returns_are_needed(log):
     for options in ({}, {"known": gains()}, {"returns": [1, 2, 3]}):
         with pytest.raises(ValueError, match="SOPR-T learns from known returns: pass known="):
             METHOD.estimate(gains(), log, **options)
-
-
-def test_sopr_learns_an_order(log):
-    """Values of unseen policies between known ones follow their order; a model at random has none."""
-    policies, returns = gains(16), np.arange(16.0)
-    config = replace(CONFIG, steps=60, subsets=12, warmup_steps=5)
-    evaluation = sopr_fast.evaluate(log, policies, returns, methods=[SOPR(config)], cv=4)
-    assert evaluation.measures()["SOPR-T"]["spearman"][0] > 0.8

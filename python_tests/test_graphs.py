@@ -93,7 +93,6 @@ def test_a_replayed_run_resumes_from_its_checkpoint(tmp_path, monkeypatch):
 
 
 def paper_sized(policies, subsets=None, **changes):
-    """Return a trainer with the paper's layers on small data."""
     config = Config(subset_size=40, clusters=4, subsets=2, **changes)
     subsets = subsets or Subsets.draw(log(), 2, size=40, clusters=4)
     columns = torch.randn(policies, len(subsets.states), 3, generator=torch.Generator().manual_seed(0))

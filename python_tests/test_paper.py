@@ -52,7 +52,6 @@ def gymnasium():
 
 
 def plain_loop(environment, layers, seed, stochastic):
-    """Run one episode as in Gymnasium's documentation."""
     actor = Actor(layers)
     noise = np.random.default_rng([seed, 1]).standard_normal((1000, actor.action_dim))
     state, _ = environment.reset(seed=seed)

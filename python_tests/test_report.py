@@ -144,7 +144,6 @@ def test_the_title_says_the_answer_the_log_and_the_date(pages, tmp_path):
 
 
 def cells(page, section):
-    """Return the texts of the rows of the first table of a section."""
     [text] = [part for part in page if f'aria-labelledby="{section}"' in part]
     table = Document(text[text.index("<tbody>") : text.index("</tbody>") + 8])
     count = len(table.all("tr"))

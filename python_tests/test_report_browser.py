@@ -35,7 +35,6 @@ def chromium():
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """Return paths of reports with hostile names, by kind; and of one with many policies."""
     folder = tmp_path_factory.mktemp("reports")
     paths = {kind: folder / f"{kind}.html" for kind in (*RESULTS, "long")}
     for kind, make in RESULTS.items():

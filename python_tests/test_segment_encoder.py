@@ -17,6 +17,11 @@ HIGH = {"width": 64, "layers": 2, "heads": 8, "feedforward": 512, "project": Fal
 SMALL = {"width": 16, "layers": 2, "heads": 2, "feedforward": 24}
 
 
+def shapes_of(inputs, options):
+    sizes = (options[name] for name in ("width", "layers", "feedforward"))
+    return ops.encoder_shapes(inputs, *sizes, options.get("project", True))
+
+
 def problem(sizes, *, seed=0, policies=2, subsets=1, ds=5, dc=3, scale=1.0, spare=2, distinct=None, **options):
     """Return random arguments of `segment_encoder`: subsets have segments of these sizes and `spare` unused rows."""
     generator = torch.Generator().manual_seed(seed)
@@ -25,9 +30,7 @@ def problem(sizes, *, seed=0, policies=2, subsets=1, ds=5, dc=3, scale=1.0, spar
     size = sum(sizes) + spare
     distinct = distinct or subsets * size
     rows = [torch.randperm(max(distinct, size), generator=generator)[:size] % distinct for _ in range(subsets)]
-    shapes = ops.encoder_shapes(
-        ds + dc, options["width"], options["layers"], options["feedforward"], options.get("project", True)
-    )
+    shapes = shapes_of(ds + dc, options)
     parameters = [
         torch.randn(shape, generator=generator) * (shape[-1] ** -0.5 if len(shape) > 1 else 0.3) for shape in shapes
     ]
@@ -54,13 +57,7 @@ def gradients(function, tensors, options, dtype=torch.float32, seed=1):
     weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(seed))
     unused = 0 * (columns.sum() + parameters.sum())  # without segments, the output does not depend on them
     ((out * weights).sum() + unused).backward()
-    shapes = ops.encoder_shapes(
-        states.shape[1] + columns.shape[2],
-        options["width"],
-        options["layers"],
-        options["feedforward"],
-        options.get("project", True),
-    )
+    shapes = shapes_of(states.shape[1] + columns.shape[2], options)
     return [columns.grad, *parameters.grad.split([math.prod(s) for s in shapes])]
 
 

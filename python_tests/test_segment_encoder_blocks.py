@@ -1,10 +1,10 @@
 """The encoder of a training step: blocks of policies in one call, with activations kept or computed again."""
 
-import math
 
 import pytest
 import reference
 import torch
+from test_segment_encoder import problem
 
 from sopr_fast import ops
 from sopr_fast.ops.segment_encoder_blocks import Arena, segment_encoder_blocks
@@ -15,18 +15,11 @@ BLOCKS = (3, 1, 4)
 EVERYTHING = 1 << 30
 
 
-def problem(shape, generator, subsets=2, count=60, clusters=5, states=70):
-    """Returns inputs of 8 policies, one cluster of which is empty, and a gradient of the output."""
-    width = 3 if shape["project"] else shape["width"]
-    own_states = torch.randn(states, 4 if shape["project"] else 0, generator=generator)
-    columns = torch.randn(sum(BLOCKS), states, width, generator=generator)
-    rows = torch.stack([torch.randperm(states, generator=generator)[:count] for _ in range(subsets)]).int()
-    offsets = torch.tensor([[0, 7, 7, 30, 41, 58], [0, 20, 21, 40, 50, 60]], dtype=torch.int32)
-    inputs = own_states.shape[1] + width
-    shapes = ops.encoder_shapes(inputs, shape["width"], shape["layers"], shape["feedforward"], shape["project"])
-    parameters = torch.randn(sum(map(math.prod, shapes)), generator=generator) * 0.2
-    grad = torch.randn(sum(BLOCKS), subsets, clusters, shape["width"], generator=generator)
-    return (own_states, columns, rows, offsets, parameters), grad
+def block_problem(shape, generator):
+    """Return inputs of 8 policies, one cluster of which is empty, and a gradient of the output."""
+    states = 4 if shape["project"] else 0
+    tensors, _ = problem([7, 0, 23, 11, 17], policies=sum(BLOCKS), subsets=2, ds=states, distinct=70, **shape)
+    return tensors, torch.randn(sum(BLOCKS), 2, 5, shape["width"], generator=generator)
 
 
 def in_one_call(tensors, grad, shape, arena, **options):
@@ -57,7 +50,7 @@ def block_by_block(tensors, grad, shape, operator=ops.segment_encoder, **options
 @pytest.mark.parametrize("budget", [0, 400_000, EVERYTHING], ids=["nothing kept", "some kept", "all kept"])
 @pytest.mark.parametrize("shape", [LOW, HIGH], ids=["low", "high"])
 def test_one_call_has_the_bits_of_a_call_for_each_block(shape, budget, precision, generator):
-    tensors, grad = problem(shape, generator)
+    tensors, grad = block_problem(shape, generator)
     options = {"dropout": 0.3, "rng": torch.tensor([3, 4]), "precision": precision, "segment_base": 20}
     actual = in_one_call(tensors, grad, shape, Arena(budget), **options)
     expected = block_by_block(tensors, grad, shape, **options)
@@ -66,7 +59,7 @@ def test_one_call_has_the_bits_of_a_call_for_each_block(shape, budget, precision
 
 @pytest.mark.parametrize("shape", [LOW, HIGH], ids=["low", "high"])
 def test_kept_activations_give_the_gradients_of_float64(shape, generator):
-    tensors, grad = problem(shape, generator)
+    tensors, grad = block_problem(shape, generator)
     options = {"dropout": 0.3, "rng": torch.tensor([3, 4]), "precision": "fp32", "segment_base": 0}
     actual = in_one_call(tensors, grad, shape, Arena(EVERYTHING), **options)
     exact = [tensor.double() if tensor.is_floating_point() else tensor for tensor in tensors]
@@ -76,7 +69,7 @@ def test_kept_activations_give_the_gradients_of_float64(shape, generator):
 
 
 def test_an_arena_is_used_again_and_within_its_budget(generator):
-    tensors, grad = problem(LOW, generator)
+    tensors, grad = block_problem(LOW, generator)
     options = {"dropout": 0.0, "rng": None, "precision": "fp32", "segment_base": 0}
     arena = Arena(400_000)
     first = in_one_call(tensors, grad, LOW, arena, **options)
