@@ -1,6 +1,5 @@
 """The encoder of a training step: blocks of policies in one call, with activations kept or computed again."""
 
-
 import pytest
 import reference
 import torch
