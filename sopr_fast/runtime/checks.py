@@ -55,12 +55,13 @@ class Options:
             object.__setattr__(self, field.name, value)
 
 
-def integer(least: int = 0) -> Check:
-    """Return a check for integers, Python's or NumPy's, from `least`."""
+def integer(least: int = 0, most: float = math.inf) -> Check:
+    """Return a check for integers, Python's or NumPy's, from `least` to `most`."""
 
     def convert(name: str, value: Any) -> int:
-        if not isinstance(value, numbers.Integral) or isinstance(value, bool) or int(value) < least:
-            raise ValueError(f"{name} must be an integer, {least} or more, got {short(value)}")
+        if not isinstance(value, numbers.Integral) or isinstance(value, bool) or not least <= int(value) <= most:
+            limits = f"{least} or more" if most == math.inf else f"{least} to {most}"
+            raise ValueError(f"{name} must be an integer, {limits}, got {short(value)}")
         return int(value)
 
     return Check(convert, int)

@@ -22,6 +22,7 @@ class Context:
     batch_size: int = 16384
     device: torch.device | None = None
     precision: Literal["fp32", "bf16"] | None = None
+    activation_memory: int = 1 << 30
 
 
 _context: ContextVar[Context] = ContextVar("sopr_fast.options", default=Context())  # noqa: B039
@@ -46,6 +47,7 @@ def options(
     batch_size: int | None = None,
     device: torch.device | str | None = None,
     precision: Literal["fp32", "bf16"] | None = None,
+    activation_memory: int | None = None,
 ) -> Iterator[None]:
     """Set runtime choices of all functions called in a `with` block; blocks nest, and None keeps a choice.
 
@@ -60,6 +62,8 @@ def options(
             Policies act where they are.
         precision: Operands of matrix products when `rank` scores and the simulator trains, "fp32" or "bf16".
             By default that of the model's `Config`; for the simulator bf16 on CPUs that compute in it.
+        activation_memory: Bytes of activations that a training step on the CPU keeps for its backward pass, by default
+            1 GiB; the rest is computed again. The result has the same bits.
 
     Raises:
         ValueError: A choice has a wrong value, or torch cannot use the device.
@@ -77,6 +81,8 @@ def options(
         if precision not in ("fp32", "bf16"):
             raise ValueError(f"precision is {precision!r}; choose 'fp32' or 'bf16'")
         changes["precision"] = precision
+    if activation_memory is not None:
+        changes["activation_memory"] = integer(0)("activation_memory", activation_memory)
     token = _context.set(replace(current(), **changes))
     try:
         yield

@@ -16,6 +16,7 @@ from ..ops.segment_encoder_blocks import Arena
 from ..runtime import devices, distributed, graphs
 from ..runtime.adam import Adam
 from ..runtime.distributed import Blocks
+from ..runtime.options import current
 from .config import Config
 from .input_norm import Moments, merge_moments, part_moments
 from .losses import Objective
@@ -25,7 +26,6 @@ from .subsets import Subsets
 
 _VALIDATE_EVERY = 4  # steps
 _VALIDATION_SUBSETS = 3  # of a validation
-_ACTIVATION_BYTES = 1 << 30  # that a step on the CPU keeps for its backward pass; the rest is computed again
 _FEWEST_OF_A_BLOCK = 4  # policies in a step
 
 
@@ -78,7 +78,7 @@ class Update:
         self._rng = torch.zeros(2, dtype=torch.int64, device=device)
         self._step = torch.zeros((), dtype=torch.int64, device=device)
         has_arena = config.encoder == "transformer" and not devices.runs_ahead(device)
-        self._arena = Arena(_ACTIVATION_BYTES) if has_arena else None
+        self._arena = Arena(current().activation_memory) if has_arena else None
         self.results = torch.zeros(1 if validation is None else 3, dtype=torch.float64, device=device)
         self.best = torch.full((), -math.inf, dtype=torch.float64, device=device)
         self.best_step = torch.full_like(self._step, -1)
