@@ -160,10 +160,8 @@ def test_arrays_of_three_axes_are_refused_by_advice_that_works():
     advice = r"pass .* \[{name: x\[i\] for name, x in log.items\(\)} for i in range\(14\)\], or .* range\(2\)"
     with pytest.raises(ValueError, match=rf"'observations' must have shape .* got \(14, 2, 3\); {advice}"):
         sopr_fast.load_log(log)
-    for given in (
-        [{name: x[i] for name, x in log.items()} for i in range(14)],
-        [{name: x[:, i] for name, x in log.items()} for i in range(2)],
-    ):
+    episodes = [{name: x[i] for name, x in log.items()} for i in range(14)]
+    for given in (episodes, [{name: x[:, i] for name, x in log.items()} for i in range(2)]):
         assert sopr_fast.load_log(given).source_count == 28
 
 

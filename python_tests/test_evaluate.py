@@ -79,12 +79,8 @@ def test_a_tie_is_called_a_tie():
 
 
 def test_methods_that_fail_or_say_nothing_are_dropped_with_a_reason():
-    methods = {
-        "fine": Scripted(RETURNS),
-        "broken": Failing(RuntimeError("no memory\nleft")),
-        "equal": Scripted(dict.fromkeys(NAMES, 1.0)),
-        "diverged": Scripted(dict.fromkeys(NAMES, np.nan)),
-    }
+    methods = {"fine": Scripted(RETURNS), "broken": Failing(RuntimeError("no memory\nleft"))}
+    methods |= {"equal": Scripted(dict.fromkeys(NAMES, 1.0)), "diverged": Scripted(dict.fromkeys(NAMES, np.nan))}
     evaluation = run(methods)
     assert list(evaluation.values) == ["fine"]
     assert evaluation.dropped == {
@@ -94,9 +90,6 @@ def test_methods_that_fail_or_say_nothing_are_dropped_with_a_reason():
     }
     with pytest.raises(ValueError, match="no method is left to value the policies .broken: no memory left"):
         run({"broken": methods["broken"]})
-
-
-def test_methods_that_need_rewards_are_dropped_where_the_log_has_none():
     states = {"observations": log().states}
     evaluation = evaluate(states, POLICIES, RETURNS, methods=["nearest policy", "FQE"], cv=2)
     assert evaluation.dropped == {"FQE": "it needs rewards, which the log lacks"}

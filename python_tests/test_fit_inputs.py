@@ -171,12 +171,6 @@ def test_bad_options(options, message):
         dataclasses.replace(TINY, **options)
 
 
-def test_numpy_options_are_kept_as_plain_ones():
-    options = {"steps": np.int64(7), "dropout": np.float32(0.5), "class_token": np.True_}
-    kept = json.loads(json.dumps(dataclasses.replace(TINY, **options).to_dict()))
-    assert {name: kept[name] for name in options} == {"steps": 7, "dropout": 0.5, "class_token": True}
-
-
 @pytest.mark.parametrize("change", KINDS_OF_ARRAYS)
 def test_kinds_of_states_and_actions_give_the_same_model(change, tmp_path):
     states = log()
@@ -211,7 +205,10 @@ def test_rank_refuses_inputs_that_do_not_fit_the_model():
             ranker.rank(candidates, **arguments)
 
 
-def test_numpy_seeds_are_accepted_and_columns_may_be_on_disk(tmp_path, monkeypatch):
+def test_numpy_options_and_seeds_are_plain_ones_and_columns_may_be_on_disk(tmp_path, monkeypatch):
+    options = {"steps": np.int64(7), "dropout": np.float32(0.5), "class_token": np.True_}
+    kept = json.loads(json.dumps(dataclasses.replace(TINY, **options).to_dict()))
+    assert {name: kept[name] for name in options} == {"steps": 7, "dropout": 0.5, "class_token": True}
     fit(seed=3, keep_subsets=1).save(tmp_path / "expected")
     monkeypatch.setattr("sopr_fast.sopr.acting._MEMORY_TILES", 0)
     ranker = fit(seed=np.int64(3), keep_subsets=np.uint8(1))

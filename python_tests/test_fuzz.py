@@ -33,13 +33,8 @@ SECONDS = 5
 MEMORY = 200 << 20
 DOCUMENTED = (ValueError, TypeError, OSError, ImportError, MemoryError)
 STATES = log(64)
-TRANSITIONS = {
-    "observations": STATES,
-    "actions": np.zeros((64, 2), np.float32),
-    "rewards": np.ones(64, np.float32),
-    "terminals": np.zeros(64, bool),
-    "timeouts": np.arange(64) % 16 == 15,
-}
+TRANSITIONS = {"observations": STATES, "actions": np.zeros((64, 2), np.float32), "rewards": np.ones(64, np.float32)}
+TRANSITIONS |= {"terminals": np.zeros(64, bool), "timeouts": np.arange(64) % 16 == 15}
 
 
 def fit(path=None):
@@ -162,8 +157,7 @@ KINDS = {
     "replay buffer": (".pkl", write_replay_buffer, sopr_fast.load_log),
     "log by episodes": (".hdf5", lambda path: write_hdf5(path, ["episode_0/", "episode_1/"]), sopr_fast.load_log),
     "evaluations": (".npz", lambda path: np.savez(path, timesteps=np.arange(9), results=np.ones((9, 3))), read_names),
-    "returns json": (".json", lambda path: path.write_text(json.dumps({f"p{i}": [i, 2] for i in range(9)})),
-        read_names),
+    "returns json": (".json", lambda path: path.write_text(json.dumps({f"p{i}": [i] for i in range(9)})), read_names),
     "returns csv with errors": (".csv", lambda path: path.write_text(RETURNS), read_names),
 }  # fmt: skip
 
@@ -189,11 +183,8 @@ BYTES = st.one_of(
     st.binary(min_size=1, max_size=8),
     st.sampled_from([b"\x00" * 8, b"\xff" * 8, b"9" * 24, b"-1", b"NaN", b"null", b'""', b"[[[[", b"\x80\x04(((("]),
 )
-MUTATIONS = st.lists(
-    st.tuples(st.sampled_from(["overwrite", "insert", "delete", "truncate", "repeat"]), PLACE, BYTES, PLACE),
-    min_size=1,
-    max_size=4,
-)
+HOW = st.sampled_from(["overwrite", "insert", "delete", "truncate", "repeat"])
+MUTATIONS = st.lists(st.tuples(HOW, PLACE, BYTES, PLACE), min_size=1, max_size=4)
 
 
 def mutate(content, mutations):

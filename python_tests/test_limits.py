@@ -29,6 +29,7 @@ CASES = {  # files of the groups, by name in the mount → CPUs and bytes
 
 @pytest.mark.parametrize(("group", "files", "cpus", "memory"), CASES.values(), ids=CASES)
 def test_the_tightest_limits_count(group, files, cpus, memory, tmp_path):
+    assert cpu_limit(tmp_path) is None and free_memory(tmp_path) == math.inf  # without any files
     meminfo = {"proc/meminfo": "MemTotal: 9000 kB\nMemFree: 3 kB\nMemAvailable:    4000 kB\n"}
     for name, text in ({f"{GROUP}{name}": text for name, text in files.items()} | meminfo).items():
         path = tmp_path / name
@@ -37,10 +38,6 @@ def test_the_tightest_limits_count(group, files, cpus, memory, tmp_path):
     (tmp_path / "proc/self").mkdir()
     (tmp_path / "proc/self/cgroup").write_text(group)
     assert (cpu_limit(tmp_path), free_memory(tmp_path)) == (cpus, memory)
-
-
-def test_no_files_mean_no_limits(tmp_path):
-    assert cpu_limit(tmp_path) is None and free_memory(tmp_path) == math.inf
 
 
 def test_kernels_respect_the_cpu_limit(monkeypatch):

@@ -191,26 +191,16 @@ def pickled(content):
     return lambda path: torch.save(content, path)
 
 
+MOMENTS, READ = RunningMeanStd(), {"activation": "relu", "squash": "none", "head": "action"}
+SAYS = "does not say its activation and head and squash: pass activation=…"
 EXPORTED = torch.export.export(NET, (torch.zeros(8, DS),))
 FILES = {  # file → what writes it, given options, message, advised options, the actions that they then give
     "module.pt": (pickled(NET), {}, RAN, TRUST, NET),
     "modules.pt": (pickled({"actor": NET, "critic": nn.Linear(1, 1)}), SQUASHED, RAN, {**TRUST, **SQUASHED},
         lambda s: NET(s).tanh()),
     "values.pt": (pickled(NET), {"head": "values"}, RAN, {**TRUST, "head": "values"}, lambda s: NET(s).argmax(1)),
-    **{
-        f"statistics.{suffix}": (
-            pickled(content),
-            TRUST,
-            "does not say its activation and head and squash: pass activation=…",
-            {**TRUST, "activation": "relu", "squash": "none", "head": "action"},
-            standardised,
-        )
-        for suffix, content in (
-            ("pt", [NET, RunningMeanStd()]),
-            ("pkl", (NET, RunningMeanStd())),
-            ("pth", {"actor": NET, "obs_rms": RunningMeanStd()}),
-        )
-    },
+    **{f"statistics.{suffix}": (pickled(content), TRUST, SAYS, {**TRUST, **READ}, standardised) for suffix, content in
+       (("pt", [NET, MOMENTS]), ("pkl", (NET, MOMENTS)), ("pth", {"actor": NET, "obs_rms": MOMENTS}))},
     "net.pt": (torch.jit.script(NET).save, {}, r"a TorchScript program is code: .* trust=True \(--trust\)", TRUST, NET),
     "net.pt2": (lambda path: torch.export.save(EXPORTED, path), {}, "an exported torch program is code", TRUST, NET),
     "net.onnx": (write_onnx, {"action_count": DA},
