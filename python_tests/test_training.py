@@ -70,6 +70,13 @@ def test_the_defaults_and_contexts_of_the_caller_change_no_bit(options, tmp_path
         assert np.array_equal(actual, expected), name
 
 
+def test_activations_that_are_not_kept_change_no_bit():
+    config = dataclasses.replace(TINY, steps=3)
+    with sopr_fast.options(activation_memory=0):
+        computed_again = weights(fit(config))
+    assert torch.equal(computed_again, weights(fit(config)))
+
+
 def test_subsets_may_be_drawn_in_inference_mode():
     config, draw = dataclasses.replace(TINY, steps=3), {"size": TINY.subset_size, "clusters": TINY.clusters}
     expected = weights(fit(config))
