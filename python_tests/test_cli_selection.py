@@ -111,16 +111,13 @@ def test_the_help_names_every_method(capsys):
     assert f"{', '.join(METHODS)} (default: the first {len(DEFAULT_METHODS)})" in shown
 
 
-def test_estimate_runs_an_estimator_with_options(folder, capsys):
+def test_estimate_runs_an_estimator_with_options_or_known_returns(folder, capsys):
     options = ("--set", "updates=5", "hidden=8", "batch_size=16")
     assert run(folder, "estimate", None, "--method", "fqe", *options, "--json") == 0
     content = json.loads(capsys.readouterr().out)
     assert content["method"] == "FQE"
     assert set(content["names"]) == set(POLICIES)
     assert len(content["diagnostics"]["curve"]["updates"]) == 5
-
-
-def test_estimate_learns_from_known_returns(folder, capsys):
     assert run(folder, "estimate", "known.csv", "--method", "nearest-policy", "--json") == 0
     content = json.loads(capsys.readouterr().out)
     assert set(content["names"]) == set(POLICIES) - set(KNOWN)

@@ -85,7 +85,6 @@ FOLDERS = {  # statistics in the folder of model.zip, how that was trained → w
     "one chosen": (["model_vecnormalize.pkl", "A/vecnormalize.pkl", "B/vecnormalize.pkl"], "", True),
     "raw": (["A/vecnormalize.pkl"], "raw", False),
     "raw, of the folder": (["vecnormalize.pkl"], "raw", RAW.format("vecnormalize.pkl")),
-    "raw, older": (["vec_normalize.pkl"], "raw", RAW.format("vec_normalize.pkl")),
     "raw, own": (["model_vecnormalize.pkl"], "raw", True),
     "missing": ([], "normalised", "states are not standardised, though the model was trained with VecNormalize; copy "),
     "another case": (["VecNormalize.pkl"], "", OTHERS.format("VecNormalize.pkl")),
