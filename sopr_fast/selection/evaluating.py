@@ -16,7 +16,7 @@ from ..methods import SELECT, MethodsLike, read_methods
 from ..runtime.checks import integer
 from ..runtime.progress import Timings, part
 from .compared import Compared
-from .evaluation import Evaluation
+from .evaluation import FEWEST_RANKED, Evaluation
 from .folds import Fold, checkpoint_file, cross_fit, group_folds, random_folds, read_groups
 
 
@@ -84,8 +84,10 @@ def evaluate(
     splits += group_folds(labels)
     found, dropped, timings = _values(chosen, compared, values, errors, splits, seed, checkpoints)
     notes = compared.copies()
-    if not any(fold.kind == "group" for fold in splits):
-        notes.append("nothing shows how foreign candidates are ranked: pass groups=… (--groups …)")
+    if not any(fold.kind == "group" and len(fold.test) >= FEWEST_RANKED for fold in splits):
+        notes.append(
+            "nothing shows how foreign candidates are ranked: pass groups=… (--groups …) of three or more policies"
+        )
     return Evaluation(
         names=names,
         returns=values,

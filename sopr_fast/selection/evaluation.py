@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MEASURES = ("spearman", "regret@1", "regret@3")
 _REPLICATES = 200
 _LEVEL = 0.9
-_FEWEST = 3  # policies whose order says something
+FEWEST_RANKED = 3  # policies whose order says something
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -107,7 +107,7 @@ class Evaluation:
         tables: dict[str, list[Any]] = {method: [] for method in self.values}
         for part in parts:
             tested = np.concatenate([self.folds[k].test for k in part])
-            if len(tested) < _FEWEST and len(parts) > 1:
+            if len(tested) < FEWEST_RANKED and len(parts) > 1:
                 continue
             samples = [np.arange(len(tested)), *random.integers(len(tested), size=(_REPLICATES, len(tested)))]
             for method, values in self.values.items():
@@ -219,7 +219,7 @@ def _measure(returns: np.ndarray, values: np.ndarray, sample: np.ndarray) -> lis
         defined = distinct > k and np.ptp(returns) > 0
         return regret_at_k(scores=values, returns=returns, k=k) if defined else np.nan
 
-    return [spearman(returns, values) if distinct >= _FEWEST else np.nan, regret(1), regret(3)]
+    return [spearman(returns, values) if distinct >= FEWEST_RANKED else np.nan, regret(1), regret(3)]
 
 
 def _nan_mean(table: np.ndarray) -> np.ndarray:
