@@ -134,6 +134,7 @@ def test_estimate_runs_an_estimator_with_options_or_known_returns(folder, capsys
         ("evaluate", "known.csv", ("--methods", "magic"), "no method 'magic'"),
         ("select", "known.csv", ("--measure", "-1"), "--measure must be 0 or more, got -1"),
         ("select", "known.csv", ("--incumbent", "nobody"), "the incumbent nobody"),
+        ("estimate", None, ("--method", "select"), "no method 'select'; choose from simulator, "),
         ("estimate", "all.csv", ("--method", "nearest-policy"), "there are 12 and 0"),
         ("estimate", None, ("--method", "nearest-policy"), "there are 0 and 12"),
         ("estimate", "all.csv", ("--method", "fqe"), "--method FQE learns from no returns: leave --returns out"),

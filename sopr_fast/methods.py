@@ -51,14 +51,12 @@ def small_model() -> Config:
     )
 
 
-def find_method(name: str) -> str:
-    """Return the name of a method as in `METHODS`, whatever its case, spaces and hyphens, or raise ValueError."""
-    for method in METHODS:
+def find_method(name: str, methods: Sequence[str] = METHODS) -> str:
+    """Return the name of a method as in `methods`, whatever its case, spaces and hyphens, or raise ValueError."""
+    for method in methods:
         if re.sub(r"[\W_]+", "", method).lower() == re.sub(r"[\W_]+", "", name).lower():
             return method
-    raise ValueError(
-        f"no method {name!r}{suggest(name, METHODS)}; choose from {', '.join(METHODS)}, or pass an estimator"
-    )
+    raise ValueError(f"no method {name!r}{suggest(name, methods)}; choose from {', '.join(methods)}")
 
 
 def read_methods(methods: MethodsLike) -> dict[str, Estimator]:

@@ -151,7 +151,7 @@ def _select(options: argparse.Namespace) -> None:
 
 
 def _estimate(options: argparse.Namespace) -> None:
-    options.method = find_method(options.method)
+    options.method = find_method(options.method, METHODS[1:])
     estimator = _read_estimator(options)
     learns = estimator.supervised or estimator.uses_known
     if options.returns is not None and not learns:
