@@ -12,7 +12,7 @@ import torch
 
 from sopr_fast.runtime.checkpoints import Checkpoint, check_checkpoint
 from sopr_fast.runtime.files import atomic_path, check_place, open_regular
-from sopr_fast.runtime.tensor_files import fingerprint, load_tensors, reading, save_tensors
+from sopr_fast.runtime.tensor_files import fingerprint, load_tensors, save_tensors
 
 KIND = "test file"
 
@@ -154,11 +154,3 @@ def test_a_checkpoint_that_another_run_writes_meanwhile_is_refused(tmp_path):
     assert runs["other"].load()[1]["step"] == 7
     with pytest.raises(ValueError, match=rf"checkpoint {path} is of a run with other policies, returns"):
         runs["mine"].load()
-
-
-@pytest.mark.parametrize("error", [KeyError("x"), RuntimeError("y"), TypeError("z"), OverflowError("w")])
-def test_errors_of_reading_name_the_file(error):
-    with pytest.raises(ValueError, match=f"^some/file is damaged: {type(error).__name__}: "), reading("some/file"):
-        raise error
-    with pytest.raises(ValueError, match="^some/file has format 3$"), reading("some/file"):
-        raise ValueError("some/file has format 3")

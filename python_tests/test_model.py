@@ -71,12 +71,9 @@ def test_scores_of_a_released_checkpoint(encoder, score, shape, generator):
     assert (actual - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
-@pytest.fixture(params=["transformer", "mlp"])
-def model(request):
-    return ScoringModel(STATE_DIM + ACTION_DIM, Config(encoder=request.param, clusters=CLUSTERS)).eval()
-
-
-def test_model_takes_no_policies_and_only_float32(model, generator):
+@pytest.mark.parametrize("encoder", ["transformer", "mlp"])
+def test_model_takes_no_policies_and_only_float32(encoder, generator):
+    model = ScoringModel(STATE_DIM + ACTION_DIM, Config(encoder=encoder, clusters=CLUSTERS)).eval()
     states, columns, rows, offsets = problem(generator)
     assert model(states, columns[:0], rows, offsets).shape == (0, 2)
     with pytest.raises(TypeError, match=r"must be torch.float32, got torch.float64"):

@@ -189,8 +189,10 @@ def test_fits_side_by_side_leave_one_another_and_the_global_generators_alone(tmp
     assert all(torch.equal(model, alone) for model in actual)
 
 
-def test_fit_does_not_depend_on_the_number_of_threads(on_threads):
-    first, *others = on_threads(lambda: weights(fit(validation=VALIDATION)), 1, 2, 3)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_fit_does_not_depend_on_the_number_of_threads(precision, on_threads):
+    config = dataclasses.replace(TINY, training_precision=precision)
+    first, *others = on_threads(lambda: weights(fit(config, validation=VALIDATION)), 1, 2, 3)
     assert all(torch.equal(first, other) for other in others)
 
 
