@@ -80,9 +80,7 @@ def test_the_reference_has_every_public_name(module):
 def test_every_public_name_is_there_after_import():
     script = "import sopr_fast; print(*(name for name in sopr_fast.__all__ if not hasattr(sopr_fast, name)))"
     assert subprocess.check_output([sys.executable, "-c", script], text=True) == "\n"
-    script = (
-        "import sopr_fast; print(sopr_fast.inputs.returns.load_returns.__name__)"  # before anything else imports it
-    )
+    script = "import sopr_fast; print(sopr_fast.inputs.returns.load_returns.__name__)"  # which nothing else imports
     assert subprocess.check_output([sys.executable, "-c", script], text=True) == "load_returns\n"
 
 

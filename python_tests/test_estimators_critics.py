@@ -123,7 +123,6 @@ def test_coverage_counts_actions_not_logged_in_similar_states():
 
 @loud
 def test_dual_dice_warns_of_disjoint_support():
-    with pytest.warns(
-        UncertainEstimateWarning, match=r"DualDICE cannot be trusted for 'never' \(\d+ effective[^)]*\):"
-    ):
+    message = r"DualDICE cannot be trusted for 'never' \(\d+ effective[^)]*\):"
+    with pytest.warns(UncertainEstimateWarning, match=message):
         DualDICE(discount=0.9, hidden=(), updates=500, nu_rate=5e-2, zeta_rate=5e-2).estimate(*disjoint())

@@ -150,9 +150,8 @@ def test_policies_that_leave_the_log_are_named_and_lose_value():
     log = drift()
     log = replace(log, rewards=np.cos(log.states[:, 0]))
     policies = {"far": constant(0.3), "near": constant(0.02)}
-    with pytest.warns(
-        UncertainEstimateWarning, match=r"rollouts of 'far' \(\d+% of steps\) leave the range of the log"
-    ):
+    message = r"rollouts of 'far' \(\d+% of steps\) leave the range of the log"
+    with pytest.warns(UncertainEstimateWarning, match=message):
         estimates = replace(QUICK, horizon=100, rollouts=1).estimate(policies, log)
     far, near = estimates.diagnostics["unpenalised"] - estimates.values
     assert far > 1 and near == pytest.approx(0, abs=0.5)
@@ -170,9 +169,8 @@ def test_known_returns_judge_the_simulator(recwarn):
     right = method.estimate([constant(0.12)], log, known=known, returns=returns)
     assert right.diagnostics["known_order"] == 1 and right.diagnostics["known_error"] < 0.1
     assert not recwarn.list
-    with pytest.warns(
-        UncertainEstimateWarning, match="5 known policies with a rank correlation of -1.00.*train longer"
-    ):
+    message = "5 known policies with a rank correlation of -1.00.*train longer"
+    with pytest.warns(UncertainEstimateWarning, match=message):
         wrong = method.estimate([constant(0.12)], log, known=known, returns=returns[::-1])
     np.testing.assert_array_equal(wrong.values, right.values)
     alone = method.estimate([constant(0.12)], log)

@@ -84,9 +84,8 @@ def test_an_episode_without_density_has_no_weight():
     """One of four episodes has a normal of standard deviation 0 at its first step."""
     states = np.repeat([[0.0], [1.0], [1.0], [1.0]], 2, axis=0)
     rewards = np.array([5.0, 7.0, 1.0, 2.0, 1.0, 3.0, 1.0, 4.0])
-    log = transitions(
-        states, 0 * states, rewards, states, None, [0, 1] * 4, log_probs=np.full(8, -0.5 * math.log(2 * math.pi))
-    )
+    log_probs = np.full(8, -0.5 * math.log(2 * math.pi))
+    log = transitions(states, 0 * states, rewards, states, None, [0, 1] * 4, log_probs)
     estimates = ImportanceWeighting(discount=0.5).estimate([lambda s: Gaussian(0 * s, s)], log)
     assert estimates.values[0] == pytest.approx(1 + 0.5 * 3)
     assert estimates.diagnostics["effective_sample_size"] == pytest.approx(3)
@@ -116,9 +115,8 @@ def test_importance_weighting_warns_of_support_lost_after_the_first_step():
         "both": TablePolicy(np.array([[0.5, 0.5], [0.7, 0.3]])),
         "logged": TablePolicy(np.array([[0.2, 0.8], [1.0, 0.0]])),
     }
-    with pytest.warns(
-        UncertainEstimateWarning, match=r"hardly covers 'other' \(0\), 'both' \([\d.]+\): fewer"
-    ) as warned:
+    message = r"hardly covers 'other' \(0\), 'both' \([\d.]+\): fewer"
+    with pytest.warns(UncertainEstimateWarning, match=message) as warned:
         estimates = ImportanceWeighting(discount=0.9).estimate(policies, log)
     assert len(warned) == 1
     # Steps 15 to 19 have 0.096 of the weight, 14 to 19 0.122.

@@ -134,9 +134,8 @@ def test_a_study_keeps_finished_cells_and_tables_say_what_its_file_says(sets, tm
     text = (tmp_path / "smoke" / "main.md").read_text()
     for row in rows:
         if row["test"] == "II" and not np.isnan(row["spearman"]):
-            line = next(
-                line for line in text.splitlines() if line.startswith(f"| {tables.LABELS[row['setting'].split()[0]]} |")
-            )
+            label = f"| {tables.LABELS[row['setting'].split()[0]]} |"
+            line = next(line for line in text.splitlines() if line.startswith(label))
             assert line.split(" | ")[1] == f"{row['spearman']:.2f}".replace("-", "−")
     monkeypatch.setattr(running, "_attempt", None)
     assert main(command) == 0

@@ -41,9 +41,8 @@ def test_without_a_usable_stderr_lines_are_logged(stderr, clock, caplog, monkeyp
     caplog.set_level(logging.INFO, "sopr_fast")
     closed = io.StringIO()
     closed.close()
-    monkeypatch.setattr(
-        sys, "stderr", {"none": None, "closed": closed, "no isatty": SimpleNamespace(write=len)}[stderr]
-    )
+    streams = {"none": None, "closed": closed, "no isatty": SimpleNamespace(write=len)}
+    monkeypatch.setattr(sys, "stderr", streams[stderr])
     with progress.progress_bar(2, "training", "step", show=True) as bar:
         clock[0] += 2
         bar.update(2)

@@ -297,10 +297,7 @@ def test_segment_encoder_refuses_options(change, message, ops):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (
-            lambda t: t.update(states=t["states"][:, :0], columns=t["columns"][..., :0]),
-            "at least one column between them",
-        ),
+        (lambda t: t.update(states=t["states"][:, :0], columns=t["columns"][..., :0]), "at least one column between"),
         *(
             (lambda t, wrong=wrong: t.update(offsets=torch.tensor([wrong], dtype=torch.int32)), "offsets")
             for wrong in ([0, 5, 17], [1, 5, 14], [0, 9, 5], [])
