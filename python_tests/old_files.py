@@ -19,13 +19,8 @@ class RandomNumberGenerator:
 
 
 # By version of gym, where spaces keep their shape and their random numbers.
-LAYOUTS = {
-    "0.15": ("shape", "np_random"),
-    "0.17": ("shape", "_np_random"),
-    "0.21": ("_shape", "_np_random"),
-    "0.23": ("_shape", "_np_random"),
-    "0.26": ("_shape", "_np_random"),
-}
+LAYOUTS = {"0.15": ("shape", "np_random"), "0.17": ("shape", "_np_random")}
+LAYOUTS |= dict.fromkeys(("0.21", "0.23", "0.26"), ("_shape", "_np_random"))
 
 
 def dumps(value):

@@ -49,10 +49,8 @@ def test_a_notebook_runs(notebook, tmp_path):
 
 
 BARE = re.compile(r"^```\n((?:python|make|pip|sopr-fast) .*?)^```$", re.MULTILINE | re.DOTALL)
-OTHER_PAGES = [
-    ROOT / name
-    for name in ("README.md", "CONTRIBUTING.md", *(f"bench/{part}README.md" for part in ("", "paper/", "selection/")))
-]
+OTHERS = "README.md", "CONTRIBUTING.md", "bench/README.md", "bench/paper/README.md", "bench/selection/README.md"
+OTHER_PAGES = [ROOT / name for name in OTHERS]
 
 
 @pytest.mark.parametrize("page", [*OTHER_PAGES, *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda page: page.stem)

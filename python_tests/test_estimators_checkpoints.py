@@ -46,10 +46,8 @@ def test_unusable_checkpoint_fails_before_long_work(method, log, tmp_path, monke
 
     monkeypatch.setattr(learning.Batches, "__call__", None)
     save_tensors(foreign := tmp_path / "foreign", {}, "model", {})
-    for path, error, message in (
-        (tmp_path / "none" / "run", FileNotFoundError, "cannot write"),
-        (foreign, ValueError, "foreign"),
-    ):
+    none = tmp_path / "none" / "run"
+    for path, error, message in ((none, FileNotFoundError, "cannot write"), (foreign, ValueError, "foreign")):
         with pytest.raises(error, match=message):
             method.estimate([acts_on_a_few], log, checkpoint=path)
 

@@ -9,8 +9,6 @@ from reports import RESULTS
 from sopr_fast import report
 
 WIDE, LAPTOP, PHONE = ({"width": w, "height": h} for w, h in ((1920, 1080), (1366, 768), (390, 844)))
-
-
 COMMANDS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
