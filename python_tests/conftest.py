@@ -103,7 +103,6 @@ def undisturbed_draws():
 
 @pytest.fixture(scope="session")
 def log():
-    """A small log of transitions for estimators."""
     from estimators import small_log
 
     return small_log()

@@ -56,7 +56,6 @@ def _is_installed(needed: re.Match[str] | None) -> bool:
 
 
 def needs(page: Path) -> list[str]:
-    """Return the libraries without which the page cannot run."""
     match = re.search(r"^<!-- needs: (.*) -->$", page.read_text(), re.MULTILINE)
     return match[1].split(", ") if match else []
 

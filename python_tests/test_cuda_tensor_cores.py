@@ -33,7 +33,6 @@ def tensor_cores(emulated, cuda_module_for_cpu):
 
 
 def check(tensors, options):
-    """Check both kinds of output against float64, in both precisions."""
     for pool in (True, False):
         options |= {"pool": pool}
         assert_as_good_as_torch(ops, tensors, options)

@@ -319,7 +319,6 @@ def test_a_file_of_another_kind_is_refused_before_any_policy_acts(tmp_path, monk
 
 
 def forget(trainer):
-    """Make all scores of a model 0 for good."""
     for parameter in trainer.model.score.parameters():
         parameter.detach().zero_()
         parameter.requires_grad_(False)
