@@ -20,7 +20,7 @@ from selection_problems import log as transitions
 import sopr_fast
 from sopr_fast import estimators
 from sopr_fast.cli.main import leave, main
-from sopr_fast.runtime import distributed
+from sopr_fast.runtime import checkpoints, distributed
 from sopr_fast.runtime.distributed import Group
 from sopr_fast.selection import evaluate
 from sopr_fast.selection.compared import Compared
@@ -166,6 +166,7 @@ def command(event: str, *arguments: str) -> None:
         return sum_blocks(self, *arguments)
 
     Group.sum_blocks = with_event
+    checkpoints._SECONDS_BETWEEN = -1.0  # after each step: torchrun may end the others before they write the last
     leave(main(arguments))
 
 
