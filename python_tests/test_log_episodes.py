@@ -196,6 +196,8 @@ QUESTIONED = [
     (unfilled(12), {}, "12 rows, such as row 388, are the same row, to the end, as where episodes"),
     (unfilled(120), {}, "120 rows, such as row 280, are the same row, to the end, as where"),
     (walk() | {"terminals": FELL, "episode": IDS % 3}, {}, r"rows of an episode \('episode'\) do not lie together"),
+    (STATES | {"next_obs": STATES["observations"]}, {}, "'next_obs' are not .* but those of the same row: if"),
+    (long_log(next_obs=np.ones((1580, 3)), **NUMBERED), {}, "'next_obs' are not .* of the next row: if they are no"),
     (walk() | {"terminals": FELL, "size": 10}, {}, "10 rows were filled; the other 8 are left out, though they"),
 ]
 
@@ -232,6 +234,8 @@ def test_rows_without_next_states_and_rows_of_padding_are_left_out(tmp_path):
     for source in (given, tmp_path / "log.csv"):
         log = load(source)
         assert np.diff(log.episodes).tolist() == [5, 2, 6, 3] and log.terminals.sum() == 2
+    shifted = np.append(given["observations"][1:], [[np.nan, np.nan]], 0)
+    assert len(load(STATES | {"next_observations": shifted, "terminals": LAST}).episodes) == 5
 
 
 @pytest.mark.parametrize("following", [True, False])

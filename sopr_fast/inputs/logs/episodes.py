@@ -8,7 +8,7 @@ from ...runtime.text import list_names
 from ...runtime.warn import warn
 from .episode_warnings import number_rows, question_flags, warn_of_ends, warn_of_unread
 from .keys import ENDS
-from .logged_rows import Ends, LoggedRows, counts_up, scaled_distance
+from .logged_rows import NEARLY_ALL, Ends, LoggedRows, counts_up, scaled_distance
 
 _SAMPLED = 65536  # rows
 _SHORTEST_LIMIT = 20  # steps: ends at fewer are those of a task with as many steps
@@ -139,12 +139,19 @@ def _cut_at_jumps(log: LoggedRows, ends: Ends, jumps: np.ndarray, limit: int | N
     alive = ~(ends.terminals | ends.timeouts)[:-1]
     unmarked = np.flatnonzero(jumps[:-1] & alive)
     if len(unmarked) > alive.sum() / 2:
-        warn(
-            f"{where}: rows do not follow each other: after most steps, {names['next_states']!r} are not the "
-            f"{names['states']!r} of the next row, as in a shuffled log or one of several environments in turn; "
-            "initial states, episodes' returns and importance weights are wrong then: add columns 'episode' and "
-            "'step', or pass max_episode_steps=1 if every row is an episode"
-        )
+        is_same = (log.following == log.states).all(1)[unmarked].mean() > NEARLY_ALL
+        where += f": after most steps, {names['next_states']!r} are not the {names['states']!r} of the next row"
+        if is_same or (log.ids is not None and log.steps is not None):
+            warn(
+                f"{where}{', but those of the same row' if is_same else ''}: if they are no next states, but differences "
+                "or scaled, leave them out, so that the states of the next rows count"
+            )
+        else:
+            warn(
+                f"{where}, so that rows do not follow each other, as in a shuffled log or one of several environments "
+                "in turn; initial states, episodes' returns and importance weights are wrong then: add columns "
+                "'episode' and 'step', or pass max_episode_steps=1 if every row is an episode"
+            )
     elif ends.timeouts.any() and len(unmarked):
         warn(
             f"{where}: after {len(unmarked):,} rows, such as row {unmarked[0]}, the next row does not follow, though "
@@ -155,7 +162,7 @@ def _cut_at_jumps(log: LoggedRows, ends: Ends, jumps: np.ndarray, limit: int | N
         jumps[-1] = True
         ends.timeouts = ~ends.terminals & jumps
         ends.words += [f"jumps of {names['next_states']!r}"] * bool(ends.timeouts[:-1].any())
-    if not {*ENDS} & {*log.parts.arrays} and limit is None:
+    if not {*ENDS} & {*log.parts.arrays} and limit is None and not ends.terminals.any():
         warn(
             f"{where}: nothing marks terminal states, so that all episodes count as cut by a time limit; name them "
             "'terminals'"

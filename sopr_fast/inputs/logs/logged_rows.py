@@ -51,8 +51,9 @@ class LoggedRows:
                 )
             if (unknown := np.isnan(following[:, 0])).any():  # last rows, as of a column that was shifted
                 following = np.where(unknown[:, None], states, following)
-                flags["last"] = flags.get("last", False) | unknown
-                names.setdefault("last", names["next_states"])
+                if unknown[:-1].any():  # else all states were shifted together
+                    flags["last"] = flags.get("last", False) | unknown
+                    names.setdefault("last", names["next_states"])
         valid = flags.pop("valid", None)
         rows = np.arange(len(states))
         log = cls(parts, states, following, unknown, flags, parts.numbers_of_episodes(), parts.steps(), rows)
