@@ -235,7 +235,7 @@ def test_rows_without_next_states_and_rows_of_padding_are_left_out(tmp_path):
         log = load(source)
         assert np.diff(log.episodes).tolist() == [5, 2, 6, 3] and log.terminals.sum() == 2
     shifted = np.append(given["observations"][1:], [[np.nan, np.nan]], 0)
-    assert len(load(STATES | {"next_observations": shifted, "terminals": LAST}).episodes) == 5
+    assert len(load(STATES | {"next_observations": shifted, "terminals": LAST}, quiet=False).episodes) == 5
 
 
 @pytest.mark.parametrize("following", [True, False])

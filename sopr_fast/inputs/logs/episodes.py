@@ -139,12 +139,13 @@ def _cut_at_jumps(log: LoggedRows, ends: Ends, jumps: np.ndarray, limit: int | N
     alive = ~(ends.terminals | ends.timeouts)[:-1]
     unmarked = np.flatnonzero(jumps[:-1] & alive)
     if len(unmarked) > alive.sum() / 2:
+        assert log.following is not None
         is_same = (log.following == log.states).all(1)[unmarked].mean() > NEARLY_ALL
         where += f": after most steps, {names['next_states']!r} are not the {names['states']!r} of the next row"
         if is_same or (log.ids is not None and log.steps is not None):
             warn(
-                f"{where}{', but those of the same row' if is_same else ''}: if they are no next states, but differences "
-                "or scaled, leave them out, so that the states of the next rows count"
+                f"{where}{', but those of the same row' if is_same else ''}: if they are no next states, or have "
+                "another scale, leave them out, so that the states of the next rows count"
             )
         else:
             warn(
