@@ -59,8 +59,8 @@ def test_weights_of_a_saturated_policy_on_its_own_log_are_equal(mean):
     layers, random = [(torch.zeros(1, 1), torch.tensor([mean]))], torch.Generator().manual_seed(0)
     actor = Actor("actor", layers, log_std=torch.tensor([math.log(0.3)]), stochastic=True)
     states, cut = torch.zeros(400, 1), np.tile([0, 0, 0, 1], 100)
-    actions = actor.sample(states, random)
-    log = transitions(states, actions, cut, states, None, cut, actor.log_prob(states, actions))
+    actions = actor.output(states).sample(random)
+    log = transitions(states, actions, cut, states, None, cut, actor.output(states).log_prob(actions))
     estimates = ImportanceWeighting(discount=0.9).estimate([actor], log)
     assert estimates.diagnostics["effective_sample_size"] == pytest.approx(100, rel=1e-4)
 

@@ -238,16 +238,18 @@ def test_a_module_is_in_eval_mode_in_every_thread(states):
 def test_samples_and_densities(states, generator):
     normal, discrete, many = one(GAUSSIAN["ours"]), one(CALLED["categorical"][0]), states[:1].expand(20000, DS)
     before = torch.get_rng_state()
-    drawn, chosen = normal.sample(many, generator), discrete.sample(many, generator)
+    drawn, chosen = normal.output(many).sample(generator), discrete.output(many).sample(generator)
     assert torch.equal(torch.get_rng_state(), before)
     torch.testing.assert_close(drawn.mean(0), linear(states)[0], atol=0.02, rtol=0)
     torch.testing.assert_close(drawn.std(0), torch.full((DA,), 0.5), atol=0.02, rtol=0)
     torch.testing.assert_close(chosen.mean(0), states[0].softmax(0), atol=0.02, rtol=0)
-    assert torch.equal(normal.sample(many, seeded(1)), normal.sample(many, seeded(1)))
+    assert torch.equal(normal.output(many).sample(seeded(1)), normal.output(many).sample(seeded(1)))
     expected = dist.Normal(linear(states), 0.5).log_prob(drawn[:U]).sum(1)
-    torch.testing.assert_close(normal.log_prob(states, drawn[:U]), expected)
-    torch.testing.assert_close(normal.log_prob(states.numpy(), drawn[:U].numpy()), expected)
-    torch.testing.assert_close(discrete.log_prob(states, chosen[:U]), (states.log_softmax(1) * chosen[:U]).sum(1))
+    torch.testing.assert_close(normal.output(states).log_prob(drawn[:U]), expected)
+    torch.testing.assert_close(normal.output(states.numpy()).log_prob(drawn[:U]), expected)
+    torch.testing.assert_close(
+        discrete.output(states).log_prob(chosen[:U]), (states.log_softmax(1) * chosen[:U]).sum(1)
+    )
     assert torch.equal(discrete.act(states), torch.eye(DS)[states.argmax(1)])
 
 
@@ -256,16 +258,16 @@ def test_samples_and_densities(states, generator):
 def test_sampling_does_not_disturb_draws_of_other_threads(policy, states):
     policy = one(policy)
     for _ in range(200):
-        policy.sample(states, seeded(1))
+        policy.output(states).sample(seeded(1))
 
 
 def test_user_distributions_keep_their_density_and_can_be_sampled_in_parallel(states):
     policy = one(lambda s: dist.Beta(torch.full((len(s), DA), 2.0), torch.full((len(s), DA), 3.0)))
-    alone, before = [policy.sample(states, seeded(seed)) for seed in (0, 1)], torch.get_rng_state()
+    alone, before = [policy.output(states).sample(seeded(seed)) for seed in (0, 1)], torch.get_rng_state()
     assert ((alone[0] > 0) & (alone[0] < 1)).all()
-    torch.testing.assert_close(policy.log_prob(states, alone[0]), dist.Beta(2.0, 3.0).log_prob(alone[0]).sum(1))
+    torch.testing.assert_close(policy.output(states).log_prob(alone[0]), dist.Beta(2.0, 3.0).log_prob(alone[0]).sum(1))
     with ThreadPoolExecutor(4) as pool:
-        parallel = pool.map(lambda seed: policy.sample(states, seeded(seed % 2)), range(400))
+        parallel = pool.map(lambda seed: policy.output(states).sample(seeded(seed % 2)), range(400))
     assert all(torch.equal(drawn, alone[i % 2]) for i, drawn in enumerate(parallel))
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -273,11 +275,11 @@ def test_user_distributions_keep_their_density_and_can_be_sampled_in_parallel(st
 @pytest.mark.parametrize("made", [lambda mean: dist.Normal(mean, 0.5), lambda mean: dist.Uniform(mean - 5, mean + 5)])
 def test_a_distribution_over_n_numbers_has_actions_of_width_one(made, states):
     flat, wide = (one(lambda s, c=c: made(torch.from_numpy(s[:, c]))) for c in (0, slice(1)))
-    drawn = flat.sample(states, seeded(1))
-    assert drawn.shape == (U, 1) and torch.equal(drawn, wide.sample(states, seeded(1)))
-    log_prob = flat.log_prob(states, drawn)
+    drawn = flat.output(states).sample(seeded(1))
+    assert drawn.shape == (U, 1) and torch.equal(drawn, wide.output(states).sample(seeded(1)))
+    log_prob = flat.output(states).log_prob(drawn)
     torch.testing.assert_close(log_prob, made(states[:, 0]).log_prob(drawn[:, 0]))
-    assert torch.equal(log_prob, wide.log_prob(states, drawn))
+    assert torch.equal(log_prob, wide.output(states).log_prob(drawn))
 
 
 BOUNDED = {
@@ -301,7 +303,7 @@ def test_actions_outside_the_support_have_log_probability_of_minus_infinity(made
         inside = all(holds(float(a), float(s)) for a, s in zip(action, state, strict=False))
         expected.append(float(made(state[:2]).log_prob(action).sum()) if inside else -math.inf)
     assert 0 < np.isinf(expected).sum() < len(expected)
-    torch.testing.assert_close(one(policy).log_prob(states[: len(actions)], actions), torch.tensor(expected))
+    torch.testing.assert_close(one(policy).output(states[: len(actions)]).log_prob(actions), torch.tensor(expected))
 
 
 def test_policies_on_cuda_act_on_states_of_the_cpu(cuda, states, source):
@@ -310,7 +312,7 @@ def test_policies_on_cuda_act_on_states_of_the_cpu(cuda, states, source):
 
     def sampled(device):
         policy = one(lambda s: dist.Normal(linear(torch.from_numpy(s).to(device)), 0.5))
-        return (drawn := policy.sample(states, seeded(1))), policy.log_prob(states, drawn)
+        return (drawn := policy.output(states).sample(seeded(1))), policy.output(states).log_prob(drawn)
 
     assert all(map(torch.equal, sampled(cuda), sampled("cpu")))
 
@@ -373,12 +375,12 @@ def test_samples_are_clipped_as_the_mean_is(squash, states):
     low, high = torch.tensor([[-0.5, -0.1, 0.0], [0.5, 0.2, 0.3]])
     spread = {"stochastic": True, "squash": squash, "log_std": torch.tensor([0.0, 0.5, -1.0])}
     plain, clipped = (actor(clip=clip, **spread) for clip in (None, Bounds(low, high)))
-    sampled, free = (policy.sample(states, seeded(0)) for policy in (clipped, plain))
+    sampled, free = (policy.output(states).sample(seeded(0)) for policy in (clipped, plain))
     expected = free.clamp(low, high)
     assert ((expected == low) | (expected == high)).float().mean() > 0.3
     assert torch.equal(sampled, expected)
     # The density stays that before clipping, also of actions outside.
-    assert torch.equal(clipped.log_prob(states, 0.9 * free), plain.log_prob(states, 0.9 * free))
+    assert torch.equal(clipped.output(states).log_prob(0.9 * free), plain.output(states).log_prob(0.9 * free))
 
 
 def sampler(seed):

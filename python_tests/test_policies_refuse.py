@@ -135,7 +135,7 @@ CALLS = {
     "of reset()": (lambda: ACTOR((STATES[0], {})), "observation must be an array of numbers, got a tuple"),
     "names": (lambda: ACTOR.predict({"a": STATES[0]}), "must be an array of numbers, got a dict"),
     "columns": (lambda: ACTOR.act(ZEROS(2, 4)), "policy 'x' reads states of width 5, got 4"),
-    "density": (lambda: ACTOR.log_prob(STATES, STATES[:, :DA]), "policy 'x' is deterministic"),
+    "density": (lambda: ACTOR.output(STATES).log_prob(STATES[:, :DA]), "a deterministic policy: its actions have"),
     "deviations": (lambda: Actor("x", [(ZEROS(DA, DS), ZEROS(DA))], stochastic=True), "'x' has no log_std layer"),
     "no source": (lambda: TABLE.act(STATES), "'x' is an array of actions: pass source"),
     "another row": (lambda: TABLE.act(STATES, SOURCE), "'x' has actions for 60 states, not for row 79"),

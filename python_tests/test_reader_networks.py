@@ -240,8 +240,8 @@ def test_distributions(tmp_path, states, name):
     expected = DISTRIBUTIONS[name](states)
     actions = expected.sample()
     log_prob = expected.log_prob(actions).sum(1).detach()
-    torch.testing.assert_close(policy.log_prob(states, actions), log_prob, rtol=1e-4, atol=1e-4)
-    assert policy.log_prob(states, torch.ones_like(actions)).isfinite().all()  # also on the bound of tanh
+    torch.testing.assert_close(policy.output(states).log_prob(actions), log_prob, rtol=1e-4, atol=1e-4)
+    assert policy.output(states).log_prob(torch.ones_like(actions)).isfinite().all()  # also on the bound of tanh
 
 
 def test_log_std_of_cleanrl_is_mapped_by_tanh(tmp_path, states):

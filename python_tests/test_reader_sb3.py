@@ -244,7 +244,7 @@ def test_stochastic_ppo_and_sac_have_the_distributions_of_sb3(tmp_path, states, 
         model.save(tmp_path / f"{name}.zip")
         (policy,) = load(tmp_path / f"{name}.zip", stochastic=True).values()
         torch.testing.assert_close(policy.act(states), predicted(model, states), atol=1e-5, rtol=1e-5)
-        actions = policy.sample(states, generator)
+        actions = policy.output(states).sample(generator)
         if name == "ppo":
             theirs = model.policy.get_distribution(states).distribution
             expected = theirs.log_prob(actions).sum(1).detach()
@@ -257,7 +257,7 @@ def test_stochastic_ppo_and_sac_have_the_distributions_of_sb3(tmp_path, states, 
             before = dist.Normal(mean.double(), log_std.double().exp()).log_prob(unit.atanh())
             slope = (1 - unit**2) * (high - low) / 2  # of the action by what went into tanh
             expected = (before - slope.log()).sum(1).float().detach()
-        torch.testing.assert_close(policy.log_prob(states, actions), expected, atol=2e-2, rtol=1e-3)
+        torch.testing.assert_close(policy.output(states).log_prob(actions), expected, atol=2e-2, rtol=1e-3)
 
 
 def test_models_without_torch_are_passed_in_memory(tmp_path, states):

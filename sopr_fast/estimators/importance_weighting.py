@@ -142,7 +142,7 @@ class ImportanceWeighting(RewardEstimator):
             elif output.kind == "discrete":
                 parts.append((output.mean.double() * actions[rows]).sum(1).log())
             else:
-                parts.append(policy.log_prob(states, actions[rows], source).double())
+                parts.append(output.log_prob(actions[rows]).double())
         log_probs = torch.cat(parts)
         if output.kind == "action":
             log_probs = self._noisy_log_probs(log_probs, actions, within)

@@ -116,7 +116,7 @@ class PolicyActions:
             states, source = self.log.raw_states[batch], self.log.source[batch]
             if self.layout.kind == "gaussian":
                 key = np.random.SeedSequence([self.seed, draw, int(batch[0])]).generate_state(1)[0]
-                taken.append(policy.sample(states, torch.Generator().manual_seed(int(key)), source))
+                taken.append(policy.output(states, source).sample(torch.Generator().manual_seed(int(key))))
             else:
                 taken.append(policy.output(states, source).mean)
         return self.log.units.normalise_actions(torch.cat(taken))

@@ -196,7 +196,7 @@ def _act(
     for policy, own in zip(policies, raw, strict=True):
         noise = torch.Generator().manual_seed(key)
         for batch in own.split(current().batch_size):
-            taken.append(policy.act(batch) if layout.kind == "action" else policy.sample(batch, noise))
+            taken.append(policy.act(batch) if layout.kind == "action" else policy.output(batch).sample(noise))
     return log.units.normalise_actions(torch.cat(taken)).to(log.device)
 
 

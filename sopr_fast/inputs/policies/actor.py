@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,8 +28,7 @@ ACTIVATIONS = {
 Layer = tuple[Tensor, Tensor]  # weight (out, in), bias (out,)
 
 
-@dataclass(frozen=True)
-class Standardisation:
+class Standardisation(NamedTuple):
     """Standardisation of states: (state - mean) / std, (dim_s,) float64 each, clipped to [-clip, clip]."""
 
     mean: Tensor
@@ -95,11 +94,10 @@ class Actor(Policy):
             raise ValueError(f"policy {self.name!r}: {outputs} outputs are no multiple of {atoms} atoms")
         self.state_dim, self.action_dim = self.layers[0][0].shape[1], outputs // atoms
         log_std = self.log_std[1] if isinstance(self.log_std, tuple) else self.log_std
-        states, scale, clip = self.standardisation, self.scale, self.clip
         for what, values, width in (
-            ("standardisation", (states.mean, states.std) if states else (), self.state_dim),
-            ("scale", (scale.low, scale.high) if scale else (), self.action_dim),
-            ("clip", (clip.low, clip.high) if clip else (), self.action_dim),
+            ("standardisation", (self.standardisation or ())[:2], self.state_dim),
+            ("scale", self.scale or (), self.action_dim),
+            ("clip", self.clip or (), self.action_dim),
             ("log_std", () if log_std is None else (log_std,), self.action_dim),
         ):
             if wrong := [tuple(value.shape) for value in values if value.shape != (width,)]:
@@ -108,7 +106,7 @@ class Actor(Policy):
     def _output(self, states: Tensor, source: Tensor | None) -> Output:
         if states.shape[1] != self.state_dim:
             raise ValueError(f"policy {self.name!r} reads states of width {self.state_dim}, got {states.shape[1]}")
-        mean, log_std = self._last_layers(states)
+        mean, *log_std = self._last_layers(states)
         if self.head == "logits" and self.stochastic:
             return Output("discrete", mean.softmax(1))
         if self.head != "action":
@@ -117,51 +115,47 @@ class Actor(Policy):
             return Output("discrete", one_hot(mean.argmax(1), self.action_dim))
         action = mean.tanh() if self.squash else mean
         action = action if self.scale is None else self.scale.from_unit(action)
-        action = action if self.clip is None else action.clamp(self.clip.low, self.clip.high)
-        if log_std is None:
+        action = action if self.clip is None else action.clamp(*self.clip)
+        if not log_std:
             return Output("action", action)
         if self.log_std_tanh:
             low, high = self.log_std_bounds
-            log_std = low + 0.5 * (high - low) * (log_std.tanh() + 1)
-        std = log_std.clamp_(*self.log_std_bounds).exp_()
-        if self.scale is not None and not self.squash:
-            mean, std = self.scale.from_unit(mean), std * (self.scale.high - self.scale.low) / 2
-        distribution: dist.Distribution = dist.Normal(mean, std, validate_args=False)
-        if self.squash:
-            transforms: list[dist.Transform] = [dist.TanhTransform()]
-            if self.scale is not None:
-                lowest, highest = self.scale.low, self.scale.high
-                transforms.append(dist.AffineTransform((lowest + highest) / 2, (highest - lowest) / 2))
-            distribution = dist.TransformedDistribution(distribution, transforms, validate_args=False)
-        return Output("gaussian", action, std, distribution, clip=self.clip)
+            log_std[0] = low + 0.5 * (high - low) * (log_std[0].tanh() + 1)
+        std = log_std[0].clamp(*self.log_std_bounds).exp()
+        transforms: list[dist.Transform] = [_Tanh()] if self.squash else []
+        normal = dist.Normal(mean, std, validate_args=False)
+        if self.scale is not None:
+            half, middle = (self.scale.high - self.scale.low) / 2, (self.scale.low + self.scale.high) / 2
+            transforms.append(dist.AffineTransform(middle, half))
+            std = std if self.squash else std * half
+        return Output(
+            "gaussian", action, std, dist.TransformedDistribution(normal, transforms, validate_args=False), self.clip
+        )
 
-    def _last_layers(self, states: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _last_layers(self, states: Tensor) -> list[Tensor]:
         """Return (N, outputs) each: the output of the last layer, and log standard deviations if stochastic."""
         *before, last = self.layers
-        mean = states.new_empty(len(states), len(last[0]))
-        log_std = torch.empty_like(mean) if self.stochastic and self.head == "action" else None
-        for first in range(0, len(states), _ROWS):
-            rows = slice(first, first + _ROWS)
-            hidden = states[rows] if self.standardisation is None else self.standardisation(states[rows])
+        parts = []
+        for hidden in states.split(_ROWS):
+            hidden = hidden if self.standardisation is None else self.standardisation(hidden)
             for layer in before:
                 hidden = ACTIVATIONS[self.activation](_linear(hidden, layer))
-            mean[rows] = _linear(hidden, last)
-            if log_std is not None:
-                assert self.log_std is not None
-                log_std[rows] = self.log_std if isinstance(self.log_std, Tensor) else _linear(hidden, self.log_std)
-        return mean, log_std
+            outputs = [_linear(hidden, last)]
+            if self.stochastic and (log_std := self.log_std) is not None:
+                outputs.append(
+                    _linear(hidden, log_std) if isinstance(log_std, tuple) else log_std.expand_as(outputs[0])
+                )
+            parts.append(outputs)
+        return [torch.cat(part) for part in zip(*parts, strict=True)]
 
-    def log_prob(self, states: Any, actions: Any, source: Tensor | None = None) -> Tensor:
-        """Return the log density (N,) of actions; see `Policy.log_prob`.
 
-        Actions on the bounds of a squashed actor, whose density there is not defined, are moved just inside.
-        """
-        actions = self._tensor(actions, "actions")
-        if self.squash:
-            unit = torch.tensor(LARGEST, dtype=torch.float32, device="cpu")
-            low, high = (-unit, unit) if self.scale is None else map(self.scale.from_unit, (-unit, unit))
-            actions = actions.clamp(low, high)
-        return super().log_prob(states, actions, source)
+class _Tanh(dist.TanhTransform):
+    """Tanh whose inverse moves actions on its bounds, where the density is not defined, just inside."""
+
+    codomain = dist.constraints.real  # type: ignore[assignment]
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        return super()._inverse(y.clamp(-LARGEST, LARGEST))
 
 
 def _linear(x: Tensor, layer: Layer) -> Tensor:

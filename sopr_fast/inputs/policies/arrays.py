@@ -15,7 +15,7 @@ from ...runtime.text import list_names
 from ..logs import tables
 from ..logs.keys import KEYS, NUMBERED, check_is_policy, part_of
 from .options import Options
-from .output import WORDS, Gaussian, Output, Probabilities, read_output, to_array
+from .output import WORDS, Gaussian, Probabilities, to_array
 from .policy import Policy
 
 
@@ -45,7 +45,7 @@ class ArrayPolicy(Policy):
             if part.ndim not in (1, 2):
                 raise ValueError(f"policy {name!r} has shape {tuple(part.shape)}, expected (states, action width)")
 
-    def _output(self, states: Tensor, source: Tensor | None) -> Output:
+    def _output(self, states: Tensor, source: Tensor | None) -> Any:
         if source is None:
             raise ValueError(f"policy {self.name!r} is an array of actions: pass source, the states' rows in the data")
         count = min(map(len, self.parts))
@@ -54,8 +54,7 @@ class ArrayPolicy(Policy):
         rows = [part[source.numpy()] for part in self.parts]
         if self._kind is Gaussian and rows[1].ndim == 1:  # one number for each state
             rows[1] = rows[1][:, None]
-        output = self._kind(*rows) if self._kind else rows[0]
-        return read_output(self.name, output, len(source), source, self.action_count)
+        return self._kind(*rows) if self._kind else rows[0]
 
 
 def is_array(value: Any) -> bool:

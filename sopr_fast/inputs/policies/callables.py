@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from ...runtime.process import fork_safe_lock
 from ...runtime.text import one_line
 from ...runtime.warn import warn
-from .output import Output, read_output
 from .policy import Policy
 
 _evaluation = fork_safe_lock()
@@ -37,7 +36,6 @@ class Called(Policy):
     Attributes:
         call: Function from states (N, dim_s), an own float32 array, to what the policy returns.
         original: The user's object; a module is in eval mode during calls.
-        action_count: Number of discrete actions, for an object that returns their indices.
     """
 
     name: str
@@ -46,10 +44,10 @@ class Called(Policy):
     action_count: int | None = None
     state_dim: int | None = None
 
-    def _output(self, states: Tensor, source: Tensor | None) -> Output:
+    def _output(self, states: Tensor, source: Tensor | None) -> Any:
         try:
             with _evaluating(self.original):
-                value = self.call(states.numpy().copy())  # a policy may change its input in place
+                return self.call(states.numpy().copy())  # a policy may change its input in place
         except Exception as error:
             message = f"policy {self.name!r} raised {type(error).__name__} on {len(states)} states: {one_line(error)}"
             if isinstance(error, TypeError) and "not numpy.ndarray" in str(error):
@@ -57,7 +55,6 @@ class Called(Policy):
             elif isinstance(error, NotImplementedError):
                 message += " (pass a callable of states that calls its method that acts)"
             raise RuntimeError(message) from error
-        return read_output(self.name, value, len(states), source, self.action_count)
 
 
 def acts(item: Any) -> bool:

@@ -48,8 +48,7 @@ class Probabilities(NamedTuple):
     p: Any
 
 
-@dataclass(frozen=True)
-class Bounds:
+class Bounds(NamedTuple):
     """Bounds of the actions, (dim_a,) float32 each."""
 
     low: Tensor
@@ -60,6 +59,20 @@ class Bounds:
         return self.low + 0.5 * (actions + 1) * (self.high - self.low)
 
 
+class OutputError(ValueError):
+    """What is wrong with what a policy returned, in which rows (N,), and what to do."""
+
+    def __init__(self, text: str, wrong: Tensor | None = None, advice: str = ""):
+        self.text, self.wrong, self.advice = text, wrong, advice
+
+    def at(self, source: Tensor | None) -> str:
+        """Return the message, with the first wrong row of the user's data, of which the states are rows `source`."""
+        if self.wrong is None:
+            return f"{self.text}{self.advice}"
+        row = int(self.wrong.nonzero()[0])
+        return f"{self.text} at state row {row if source is None else int(source[row])}{self.advice}"
+
+
 @dataclass(frozen=True)
 class Output:
     """Actions in N states, their normal distributions, or probabilities of discrete actions.
@@ -68,7 +81,7 @@ class Output:
         kind: "action", "gaussian" or "discrete".
         mean: (N, dim_a) float32: actions, means, or probabilities.
         std: (N, dim_a) float32 standard deviations of kind "gaussian", else None.
-        distribution: The distribution of actions, where it is not the normal or categorical one of `mean` and `std`.
+        distribution: The distribution of actions, if it is not the normal or categorical one of `mean` and `std`.
         clip: Bounds to which samples are clipped. The density is the one before clipping.
     """
 
@@ -84,33 +97,36 @@ class Output:
             return self.mean
         return one_hot(self.mean.argmax(1), self.mean.shape[1])
 
-    def density(self) -> dist.Distribution | None:
-        """Return the distribution of actions, or None for a deterministic policy."""
-        if self.kind == "discrete":
-            return dist.OneHotCategorical(self.mean, validate_args=False)
-        if self.distribution is None and self.std is not None:
-            return dist.Normal(self.mean, self.std, validate_args=False)
-        return self.distribution
-
     def log_prob(self, actions: Tensor) -> Tensor:
-        """Return the log density (N,) of actions (N, dim_a), or of one-hot ones; the policy must have a density."""
-        density = self.density()
-        assert density is not None
+        """Return the log density (N,) of actions (N, dim_a), or the log probability of one-hot ones.
+
+        It is -inf outside the support. ValueError is raised for kind "action", which has no density.
+        """
+        density, actions = self.distribution, actions.float()
+        if self.kind == "discrete":
+            density = dist.OneHotCategorical(self.mean, validate_args=False)
+        elif density is None and self.std is not None:
+            density = dist.Normal(self.mean, self.std, validate_args=False)
+        if density is None:
+            raise ValueError("a deterministic policy: its actions have no density")
         if len(density.batch_shape + density.event_shape) == 1:  # over N numbers instead of (N, 1)
             actions = actions[:, 0]
         log_prob = density.log_prob(actions)
-        if self.distribution is not None and (support := _support(density)) is not None:
-            # Outside the support, a formula may give any number.
-            log_prob = log_prob.masked_fill(~support.check(actions), -math.inf)
+        if self.distribution is not None:  # outside the support, a formula may give any number
+            log_prob = log_prob.masked_fill(~_support(density).check(actions), -math.inf)
         return log_prob.sum(1) if log_prob.dim() == 2 else log_prob
 
-    def sample(self, seed: int) -> Tensor:
-        """Return actions (N, dim_a) float32 sampled from the density, if there is one, and clipped."""
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """Sample actions (N, dim_a) float32, one-hot if discrete; kind "action" returns its own.
+
+        The seed is drawn from `generator`, or torch's global one if None. Torch distributions sample from the global
+        generator, which is restored afterwards; no other thread may use it meanwhile except through this method.
+        """
+        seed = int(torch.randint(2**62, (), generator=generator, device="cpu"))
         generator = torch.Generator().manual_seed(seed)
         if self.kind == "action":
             return self.mean
         if self.distribution is not None:
-            # Torch's distributions sample from the global generator only.
             with _global_generator, torch.random.fork_rng(devices=[]):
                 torch.default_generator.manual_seed(seed)
                 actions = self.distribution.sample().float().reshape(self.mean.shape)
@@ -118,7 +134,7 @@ class Output:
             actions = torch.normal(self.mean, self.std, generator=generator)
         else:
             actions = one_hot(torch.multinomial(self.mean, 1, generator=generator)[:, 0], self.mean.shape[1])
-        return actions if self.clip is None else actions.clamp(self.clip.low, self.clip.high)
+        return actions if self.clip is None else actions.clamp(*self.clip)
 
 
 def one_hot(indices: Tensor, width: int) -> Tensor:
@@ -130,7 +146,7 @@ def _support(distribution: dist.Distribution) -> Any:
     try:
         return distribution.support
     except NotImplementedError:
-        return None
+        return dist.constraints.independent(dist.constraints.real, len(distribution.event_shape))
 
 
 def on_cpu(distribution: dist.Distribution) -> dist.Distribution:
@@ -153,42 +169,37 @@ def to_array(value: Any) -> np.ndarray:
     return array if array.dtype.kind in "fiu" else np.empty(0, object)
 
 
-def read_output(name: str, value: Any, states: int, source: Tensor | None, action_count: int | None) -> Output:
-    """Read the value that a policy returned for a number of states, which are the rows `source` (N,) of the data."""
-    reader = _Reader(name, states, source, action_count)
-    if isinstance(value, Probabilities):
-        return reader.probabilities(reader.tensor(value.p))
-    if isinstance(value, dist.Categorical | dist.OneHotCategorical):
-        return reader.probabilities(reader.tensor(value.probs))
-    if isinstance(value, dist.Distribution):
-        return reader.distribution(value)
-    if isinstance(value, Gaussian):
-        return reader.gaussian(*value)
-    if not hasattr(value, "__array__") and hasattr(value, "mean") and hasattr(value, "stddev"):
-        # TensorFlow defines moments as methods, others as attributes.
-        return reader.gaussian(*(part() if callable(part) else part for part in (value.mean, value.stddev)))
-    return reader.actions(reader.tensor(value))
+def read_output(value: Any, states: int, action_count: int | None) -> Output:
+    """Return what a policy returned for a number of states as an output, or raise `OutputError`."""
+    output = value if isinstance(value, Output) else _Reader(states, action_count).read(value)
+    for values in (output.mean, output.std):
+        if values is not None and (wrong := ~(values.abs() < TOO_LARGE)).any():
+            number = float(values[wrong][0])
+            excess = f", which exceeds the supported magnitude {TOO_LARGE:g}" if math.isfinite(number) else ""
+            raise OutputError(f"{number:g}", wrong.any(1), excess)
+    return output
 
 
-@dataclass(frozen=True)
-class _Reader:
-    """Reader of one output, whose errors name the policy and the row of the user's states."""
-
-    name: str
+class _Reader(NamedTuple):
     states: int
-    source: Tensor | None
     action_count: int | None
 
-    def error(self, text: str, wrong: Tensor | None = None, hint: str = "") -> ValueError:
-        """Return the error of a value, at the first row of `wrong` (N,)."""
-        return ValueError(f"policy {self.name!r} returned {text}{_at(wrong, self.source)}{hint}")
-
-    def actions(self, actions: Tensor) -> Output:
+    def read(self, value: Any) -> Output:
+        if isinstance(value, Probabilities):
+            return self.probabilities(_tensor(value.p))
+        if isinstance(value, dist.Categorical | dist.OneHotCategorical):
+            return self.probabilities(_tensor(value.probs))
+        if isinstance(value, dist.Distribution):
+            return self.distribution(value)
+        if isinstance(value, Gaussian):
+            return self.gaussian(*value)
+        if not hasattr(value, "__array__") and hasattr(value, "mean") and hasattr(value, "stddev"):
+            # TensorFlow defines moments as methods, others as attributes.
+            return self.gaussian(*(part() if callable(part) else part for part in (value.mean, value.stddev)))
+        actions = _tensor(value)
         if not actions.is_floating_point():
             return self.indices(actions)
-        if self.action_count is not None:
-            return self.probabilities(actions)
-        return Output("action", self.matrix(actions))
+        return Output("action", self.matrix(actions)) if self.action_count is None else self.probabilities(actions)
 
     def indices(self, indices: Tensor) -> Output:
         if indices.dim() == 2 and indices.shape[1] == 1:
@@ -197,12 +208,12 @@ class _Reader:
             return self.probabilities(indices)  # one-hot
         if indices.shape != (self.states,):
             seen = f"integers of shape {tuple(indices.shape)}, expected ({self.states},) indices"
-            raise self.error(f"{seen}; of several actions at once, return one index for each combination")
+            raise OutputError(f"{seen}; of several actions at once, return one index for each combination")
         if self.action_count is None:
-            raise self.error(f"integer actions: {_COUNT}")
+            raise OutputError(f"integer actions: {_COUNT}")
         outside = (indices < 0) | (indices >= self.action_count)
         if outside.any():
-            raise self.error(f"action {indices[outside][0]}, expected 0 to {self.action_count - 1},", outside)
+            raise OutputError(f"action {indices[outside][0]}, expected 0 to {self.action_count - 1},", outside)
         return Output("discrete", one_hot(indices, self.action_count))
 
     def probabilities(self, value: Tensor) -> Output:
@@ -210,7 +221,7 @@ class _Reader:
         wrong = (p < 0).any(1) | ((p.sum(1) - 1).abs() > 1e-3)
         if wrong.any():
             shown = ", ".join(f"{number:.3g}" for number in p[wrong][0, :6].tolist())
-            raise self.error(
+            raise OutputError(
                 f"values that are not probabilities, [{shown}{', …' if p.shape[1] > 6 else ''}],",
                 wrong,
                 "; if they are logits, return the index of the largest, or torch.distributions.Categorical(logits=…) "
@@ -220,17 +231,17 @@ class _Reader:
 
     def gaussian(self, mean: Any, std: Any) -> Output:
         if self.action_count is not None:
-            raise self.error("a continuous distribution, expected probabilities or indices (action_count is set)")
-        mean, std = self.matrix(self.tensor(mean)), self.tensor(std).float()
+            raise OutputError("a continuous distribution, expected probabilities or indices (action_count is set)")
+        mean, std = self.matrix(_tensor(mean)), _tensor(std).float()
         if std.shape == (self.states,) and mean.shape[1] == 1:  # wider actions: one number for each of their columns
             std = std[:, None]
         try:
             std = std.broadcast_to(mean.shape).contiguous()
         except RuntimeError:
             shapes = tuple(std.shape), tuple(mean.shape)
-            raise self.error(f"a standard deviation of shape {shapes[0]}, expected {shapes[1]}") from None
+            raise OutputError(f"a standard deviation of shape {shapes[0]}, expected {shapes[1]}") from None
         if (std < 0).any():
-            raise self.error("a negative standard deviation", (std < 0).any(1))
+            raise OutputError("a negative standard deviation", (std < 0).any(1))
         return Output("gaussian", mean, std)
 
     def distribution(self, value: dist.Distribution) -> Output:
@@ -238,9 +249,9 @@ class _Reader:
         try:
             mean, std = value.mean, value.stddev
         except NotImplementedError:
-            raise self.error(f"a {kind}, whose mean is unknown; return Gaussian(mean, std) instead") from None
+            raise OutputError(f"a {kind}, whose mean is unknown; return Gaussian(mean, std) instead") from None
         if getattr(_support(value), "is_discrete", False) or (value.event_shape and value.event_shape == mean.shape):
-            raise self.error(
+            raise OutputError(
                 f"a {kind} of event shape {tuple(value.event_shape)}: return a distribution of continuous actions for "
                 "each state, or Probabilities(p) of discrete ones; of several at once, one for each combination"
             )
@@ -255,30 +266,14 @@ class _Reader:
             hint = "a policy gets a batch of states and returns one action for each"
             if width is not None and shape in ((self.states,), (self.states, 1)):
                 hint = "if these are indices of actions, return or store them as integers"
-            raise self.error(f"shape {shape}, expected ({self.states}, {width or 'action width'}); {hint}")
+            raise OutputError(f"shape {shape}, expected ({self.states}, {width or 'action width'}); {hint}")
         return value.float().contiguous()
 
-    def tensor(self, value: Any) -> Tensor:
-        """Return the values as a float or int64 tensor of their own memory, which a policy may use again."""
-        array = to_array(value)
-        if array.dtype == object:
-            kind = f"{type(value).__name__} of {value.dtype}" if hasattr(value, "dtype") else type(value).__name__
-            raise self.error(f"a {kind}, {_EXPECTED}")
-        return torch.from_numpy(np.array(array, dtype=np.float32 if array.dtype.kind == "f" else np.int64))
 
-
-def check_finite(name: str, values: Tensor, source: Tensor | None) -> None:
-    """Raise ValueError if values (N, width) are not finite or too large, with the first such row of the user's data."""
-    wrong = ~(values.abs() < TOO_LARGE)
-    if wrong.any():
-        value = float(values[wrong][0])
-        excess = f", which exceeds the supported magnitude {TOO_LARGE:g}" if math.isfinite(value) else ""
-        raise ValueError(f"policy {name!r} returned {value:g}{_at(wrong.any(1), source)}{excess}")
-
-
-def _at(wrong: Tensor | None, source: Tensor | None) -> str:
-    """Return where the first of the marked rows lies in the user's data."""
-    if wrong is None:
-        return ""
-    first = int(wrong.nonzero()[0])
-    return f" at state row {first if source is None else int(source[first])}"
+def _tensor(value: Any) -> Tensor:
+    """Return the values as a float or int64 tensor of their own memory, which a policy may use again."""
+    array = to_array(value)
+    if array.dtype == object:
+        kind = f"{type(value).__name__} of {value.dtype}" if hasattr(value, "dtype") else type(value).__name__
+        raise OutputError(f"a {kind}, {_EXPECTED}")
+    return torch.from_numpy(np.array(array, dtype=np.float32 if array.dtype.kind == "f" else np.int64))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..accepted import ArrayLike
-from .output import Output, check_finite
+from .output import Output, OutputError, read_output
 
 
 class Policy(ABC):
@@ -28,6 +28,7 @@ class Policy(ABC):
         normalisation: Source of the statistics that standardise the states, or None if states are used as they are.
         state_dim: Width of the states that the policy reads, None if unknown.
         action_dim: Width of the action, or number of discrete actions, None if unknown.
+        action_count: Number of discrete actions, if the policy returns their indices or bare probabilities.
     """
 
     name: str
@@ -35,19 +36,20 @@ class Policy(ABC):
     normalisation: str | None = None
     state_dim: int | None = None
     action_dim: int | None = None
+    action_count: int | None = None
 
     @abstractmethod
-    def _output(self, states: Tensor, source: Tensor | None) -> Output: ...
+    def _output(self, states: Tensor, source: Tensor | None) -> Any:
+        """Return an `Output`, or what `load` lets a callable return."""
 
     def output(self, states: ArrayLike, source: Tensor | None = None) -> Output:
         """Return the actions in the states, or the distributions of actions."""
         states = self._tensor(states, "states")
-        with torch.no_grad():
-            output = self._output(states, source)
-        for values in (output.mean, output.std):
-            if values is not None:
-                check_finite(self.name, values, source)
-        return output
+        try:
+            with torch.no_grad():
+                return read_output(self._output(states, source), len(states), self.action_count)
+        except OutputError as error:
+            raise ValueError(f"policy {self.name!r} returned {error.at(source)}") from None
 
     def __call__(self, states: ArrayLike) -> np.ndarray:
         """Return the deterministic actions in one state or a batch of states; see `predict`."""
@@ -71,7 +73,7 @@ class Policy(ABC):
         states = self._tensor(observation, "observation", dims=(1, 2))
         is_single = states.dim() == 1
         output = self.output(states[None] if is_single else states)
-        actions = output.action() if deterministic else output.sample(_seed(None))
+        actions = output.action() if deterministic else output.sample()
         if output.kind == "discrete":
             actions = actions.argmax(1)
         values = actions.numpy()
@@ -80,27 +82,6 @@ class Policy(ABC):
     def act(self, states: ArrayLike, source: Tensor | None = None) -> Tensor:
         """Return actions (N, dim_a): means of distributions; for discrete actions the most likely one, one-hot."""
         return self.output(states, source).action()
-
-    def sample(
-        self, states: ArrayLike, generator: torch.Generator | None = None, source: Tensor | None = None
-    ) -> Tensor:
-        """Sample one action per state, (N, dim_a), one-hot if discrete; a deterministic policy returns its own action.
-
-        The seed is drawn from `generator`, or torch's global one if None. Torch distributions sample from the global
-        generator, which is restored afterwards; no other thread may use it meanwhile except through this method.
-        """
-        return self.output(states, source).sample(_seed(generator))
-
-    def log_prob(self, states: ArrayLike, actions: ArrayLike, source: Tensor | None = None) -> Tensor:
-        """Return the log density (N,) of actions, or the log probability of one-hot ones; -inf outside the support.
-
-        Raises:
-            ValueError: The policy is deterministic, so it has no density.
-        """
-        output = self.output(states, source)
-        if output.density() is None:
-            raise ValueError(f"policy {self.name!r} is deterministic: its actions have no density")
-        return output.log_prob(self._tensor(actions, "actions"))
 
     def is_same(self, other: Policy) -> bool:
         """Return whether both policies stand for one object, under whatever names."""
@@ -123,7 +104,3 @@ class Policy(ABC):
             expected = " or ".join("(width,)" if dim == 1 else "(N, width)" for dim in dims)
             raise ValueError(f"policy {self.name!r}: {what} must have shape {expected}, got {tuple(values.shape)}")
         return values.to("cpu", torch.float32)
-
-
-def _seed(generator: torch.Generator | None) -> int:
-    return int(torch.randint(2**62, (), generator=generator, device="cpu"))
