@@ -1,9 +1,10 @@
 """Real data and interleaved timing for the benchmarks: `contend` times all contenders, round by round.
 
 A round runs each peer once, then sopr_fast, so that drift of the machine's speed affects all alike. Ratios are medians
-over rounds of peer / sopr_fast. A peer that is over 20 times slower runs only in the first round, one that raises in
-none. Rounds that other processes disturb are repeated, at most as often as there are rounds. The table goes to the
-terminal, all numbers to --benchmark-json.
+over rounds of peer / sopr_fast. No contender takes less than its useful work at the machine's peak: each time is given
+in units of that too. A peer that is over 20 times slower runs only in the first round, one that raises in none. Rounds
+that other processes disturb are repeated, at most as often as there are rounds. The table goes to the terminal, all
+numbers to --benchmark-json.
 """
 
 from __future__ import annotations
@@ -58,10 +59,11 @@ def cuda() -> torch.device:
 
 @pytest.fixture
 def contend(benchmark, request) -> Callable:
-    """contend(ours, peers, rounds=5, gflop=None, precision="fp32", peak=None): time `ours` and its peers.
+    """contend(ours, peers, rounds=5, gflop=None, counted=None, precision="fp32", peak=None): time `ours` and its peers.
 
-    `peers` maps name and version to a callable. `peak` is the peak rate of a GPU in GFLOP/s; with it, contenders run on
-    the GPU, and timing waits until they have finished.
+    `peers` maps name and version to a callable. `gflop` is the useful work, `counted` what `ours` executes for it.
+    `peak` is the peak rate of a GPU in GFLOP/s; with it, contenders run on the GPU, and timing waits until they have
+    finished.
     """
 
     def run(
@@ -69,6 +71,7 @@ def contend(benchmark, request) -> Callable:
         peers: dict[str, Callable[[], object]],
         rounds: int = 5,
         gflop: float | None = None,
+        counted: float | None = None,
         precision: str = "fp32",
         peak: float | None = None,
     ) -> None:
@@ -103,6 +106,8 @@ def contend(benchmark, request) -> Callable:
         if len(calm) < rounds:
             failed["disturbed"] = f"{rounds - len(calm)} of {rounds} rounds by other processes"
         benchmark.pedantic(ours, rounds=1)  # so that there is a JSON file
+        if counted:
+            table[own]["counted"] = counted
         benchmark.extra_info.update(contenders=table, failed=failed, gflop=gflop, precision=precision)
         request.config.stash.setdefault(_rows, []).append((request.node.name, table, failed, gflop, precision, peak))
 
@@ -160,15 +165,20 @@ def pytest_terminal_summary(terminalreporter, config) -> None:
     if peak:
         write(f"multiply-adds on registers alone: {peak['fp32']:.0f} GFLOP/s in fp32, {peak['bf16']:.0f} in bf16")
     for name, table, failed, gflop, precision, gpu_peak in rows:
+        limit = gpu_peak or peak.get(precision)
         write("")
-        write(f"{name:<46}{'min ms':>10}{'median ms':>11}{'peer / ours':>13}{'GFLOP/s':>9}{'of peak':>9}")
+        write(
+            f"{name:<46}{'min ms':>9}{'median ms':>11}{'/ ours':>8}{'/ least':>9}{'useful GFLOP/s':>16}{'counted':>15}"
+        )
         for contender, row in table.items():
-            rate = gflop / row["median"] if gflop else 0
-            last = f"{rate:>9.0f}" if rate else ""
-            limit = gpu_peak or peak.get(precision)
-            if rate and limit:
-                last += f"{rate / limit:>9.0%}"
-            write(f"  {contender:<44}{row['min'] * 1e3:>10.1f}{row['median'] * 1e3:>11.1f}{row['ratio']:>13.2f}{last}")
+            line = f"  {contender:<44}{row['min'] * 1e3:>9.1f}{row['median'] * 1e3:>11.1f}{row['ratio']:>8.2f}"
+            line += f"{row['median'] * limit / gflop:>9.1f}" if gflop and limit else ""
+            for work in (gflop, row.get("counted")):
+                rate = work / row["median"] if work else 0
+                line += f"{rate:>9.0f} ({rate / limit:>3.0%})" if rate and limit else ""
+            write(line)
+        if gflop and limit:
+            write(f"  {f'least time, {gflop:.0f} GFLOP at the peak':<44}{gflop / limit * 1e3:>9.1f}")
         for contender, error in failed.items():
             write(f"  {contender:<44}{error}")
 

@@ -140,18 +140,29 @@ def test_imports_are_only_those_that_the_work_needs(script, unneeded):
 
 
 @pytest.mark.parametrize(
-    ("value", "message"),
+    ("value", "gpus", "message"),
     [
-        ("ON", "SOPR_FAST_CUDA=ON, but no CUDA compiler was found; set CUDACXX or put nvcc"),
-        ("MAYBE", "SOPR_FAST_CUDA is 'MAYBE'; choose AUTO, ON or OFF"),
+        ("ON", "", "SOPR_FAST_CUDA=ON, but no CUDA compiler was found; set CUDACXX or put nvcc"),
+        ("MAYBE", "", "SOPR_FAST_CUDA is 'MAYBE'; choose AUTO, ON or OFF"),
+        ("AUTO", "", "CUDA kernels OFF (no GPU is here). For one of capability 9.0, build them by SOPR_FAST_CUDA=ON"),
+        ("AUTO", "9.0", "CUDA kernels OFF (no CUDA compiler found)"),
     ],
 )
-def test_wrong_choices_of_cuda_fail_when_configuring(value, message, tmp_path):
+def test_choices_of_cuda_when_configuring(value, gpus, message, tmp_path, monkeypatch):
+    """Without a CUDA compiler; AUTO does not look for one where nvidia-smi, here a script, lists no GPU."""
     cmake, pybind11 = shutil.which("cmake"), pytest.importorskip("pybind11", reason="no pybind11 here")
     if not cmake:
         pytest.skip("no cmake here")
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\necho {gpus}\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("CUDACXX", "none")
+    for name in ("CMAKE_CUDA_ARCHITECTURES", "CUDAARCHS"):
+        monkeypatch.delenv(name, raising=False)
     values = {"SOPR_FAST_CUDA": value, "pybind11_DIR": pybind11.get_cmake_dir(), "Python_EXECUTABLE": sys.executable}
-    command = [cmake, "-S", ROOT, "-B", tmp_path, *(f"-D{name}={value}" for name, value in values.items())]
-    result = subprocess.run(command, env={**os.environ, "CUDACXX": "none"}, capture_output=True, text=True)
-    output = result.stdout + result.stderr
-    assert result.returncode and message in " ".join(output.split()) and output.count("CMake Error") == 1
+    command = [cmake, "-S", ROOT, "-B", tmp_path / "build", *(f"-D{name}={value}" for name, value in values.items())]
+    result = subprocess.run(command, capture_output=True, text=True)
+    output = " ".join((result.stdout + result.stderr).split())
+    assert message in output and ("Looking for a CUDA compiler" in output) == (value == "ON" or bool(gpus))
+    fails = value != "AUTO"
+    assert (result.returncode != 0, output.count("CMake Error")) == (fails, fails)
