@@ -198,6 +198,7 @@ QUESTIONED = [
     (walk() | {"terminals": FELL, "episode": IDS % 3}, {}, r"rows of an episode \('episode'\) do not lie together"),
     (STATES | {"next_obs": STATES["observations"]}, {}, "'next_obs' are not .* but those of the same row: if"),
     (long_log(next_obs=np.ones((1580, 3)), **NUMBERED), {}, "'next_obs' are not .* of the next row: if they are no"),
+    (STATES | {"timeouts": LAST, "obs_tp1": STATES["observations"]}, {}, "may be next states: 'obs_tp1'; if so, name"),
     (walk() | {"terminals": FELL, "size": 10}, {}, "10 rows were filled; the other 8 are left out, though they"),
 ]
 
@@ -267,7 +268,7 @@ COLUMNS |= {f"next_obs_{i}": walk()["next_observations"][:, i] for i in range(2)
         ({"obs_1": "obs_2"}, r"the columns obs_0, obs_2 leave some out: add these, or .* columns={'states': \['obs_0'"),
         ({"obs_0": "obs[3]", "obs_1": "obs[4]"}, r"the columns obs\[3\], obs\[4\] leave some out"),
         ({"next_obs_1": "next_obs_2"}, "the columns next_obs_0, next_obs_2 leave some out: .*={'next_states': "),
-        ({"obs_0": "obs"}, r"there are 'obs' and 'obs_1'; name those of the states by columns={'states': \['obs_1'\]}"),
+        ({"obs_0": "obs"}, r"there are 'obs' and 'obs_1'; .* columns={'states': \['obs', 'obs_1'\]}, or,"),
     ],
 )
 def test_numbers_of_columns_have_no_gap(names, message, tmp_path):
@@ -470,9 +471,14 @@ def test_probabilities_may_have_other_names_and_exceed_1_for_continuous_actions(
     np.testing.assert_allclose(load(walk() | densities).log_probs, np.log(1.5), rtol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["episodes", "tuple", "named", "batches", "steps", "tuples", "frame", "parquet"])
+@pytest.mark.parametrize(
+    "kind", ["episodes", "tuple", "named", "batches", "own", "steps", "own steps", "tuples", "frame", "parquet"]
+)
 def test_lists_of_dictionaries_and_indexed_frames(kind, tmp_path):
-    arrays = STATES | {"terminals": LAST}
+    arrays, columns = STATES | {"terminals": LAST}, None
+    if kind in ("own", "own steps"):
+        columns = {"states": "x", "actions": "u", "rewards": "r", "terminals": "z"}
+        arrays = dict(zip("xurz", arrays.values(), strict=True))
     stops = np.cumsum(LENGTHS)
     given = [{key: x[stop - n : stop] for key, x in arrays.items()} for stop, n in zip(stops, LENGTHS, strict=True)]
     if kind == "tuple":
@@ -481,7 +487,7 @@ def test_lists_of_dictionaries_and_indexed_frames(kind, tmp_path):
         given = {f"ep_{i}": episode for i, episode in enumerate(given)}
     elif kind == "batches":  # with numbers of episodes
         given = [only(rows, arrays | {"eps_id": IDS}) for rows in (ROWS < 7, ROWS >= 7)]
-    elif kind == "steps":
+    elif kind in ("steps", "own steps"):
         given = [only(row, arrays) for row in ROWS]
     elif kind == "tuples":
         given = [*zip(*(walk() | {"done": LAST}).values(), strict=True)]
@@ -494,8 +500,9 @@ def test_lists_of_dictionaries_and_indexed_frames(kind, tmp_path):
         if kind == "parquet":
             given.to_parquet(tmp_path / "log.parquet")
             given = tmp_path / "log.parquet"
-    log = load(given, quiet=kind not in ("steps", "tuples"))  # nothing says that the last row of no episode was cut
-    np.testing.assert_array_equal(log.states, arrays["observations"].astype(np.float32))
+    quiet = kind not in ("steps", "own steps", "tuples")  # nothing says that the last row of no episode was cut
+    log = load(given, quiet, columns=columns)
+    np.testing.assert_array_equal(log.states, STATES["observations"].astype(np.float32))
     assert np.diff(log.episodes).tolist() == list(LENGTHS)
 
 

@@ -277,6 +277,7 @@ WRONG = [
     ("log.csv", "obs_0,action,reward\n1,2,x\n3,4,x\n", "'reward' must be numbers, .*: number the words, .*'x': 0"),
     ("log.json", "[1, 2]", "expected an object of arrays, or a list of objects"),
     ("log.json", json.dumps(RAGGED), "'obs' is no array: .*; pass a list of dictionaries"),
+    ("log.json", '{"obs": "BCJN", "rewards": [1, 2]}\n' * 2, "episode 0 has 0 'obs' for 2 'rewards', but text: if RL"),
     ("log.npz", OBJECTS, "'rewards' holds Python objects, stored as a pickle: if you trust the file, pass dict"),
     ("log.pkl", pickle.dumps({"observations": print}), "its pickle names builtins.print; .* load it yourself"),
     ("log.pkl", pickle.dumps(3), "expected a replay buffer or a dict of arrays, found a int"),

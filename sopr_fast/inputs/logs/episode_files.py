@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .arrays import Lazy, as_arrays, flatten, shape_of
-from .keys import ENDS, missing, part_of
+from .keys import ENDS, NEEDED, missing, part_of
 from .tables import join_numbered
 
 
@@ -21,7 +21,11 @@ def is_list_of_dicts(content: Any) -> bool:
 def join_dicts(items: Sequence[Mapping[Any, Any]], where: str) -> dict[str, Any]:
     """Return the arrays of dicts, one for each episode, or for each step if they hold single rewards."""
     parts = [flatten(item) for item in items]
-    if any(part_of(key) == "rewards" and np.ndim(value) == 0 for key, value in parts[0].items()):
+    named = [key for key in parts[0] if part_of(key) == "rewards"]
+    if not named and not {*NEEDED} & {*map(part_of, parts[0])}:
+        named = [*parts[0]]  # which `columns` may name
+    dims = [len(shape_of(parts[0][key])) for key in named]
+    if dims and min(dims) == 0 and max(dims) < 2:
         if differs := [i for i, part in enumerate(parts) if part.keys() != parts[0].keys()]:
             raise ValueError(f"{where}: step {differs[0]} has other names than step 0")
         return join_numbered({key: np.asarray([part[key] for part in parts]) for key in parts[0]}, where)
@@ -37,7 +41,10 @@ def join_episodes(episodes: Sequence[tuple[str, Mapping[str, Any]]], where: str)
     if not episodes:
         raise ValueError(f"{where}: no episodes")
     keys = list(episodes[0][1])
-    counter = next((key for part in ("rewards", "actions", "states") for key in keys if part_of(key) == part), None)
+    counter = next((key for part in NEEDED[::-1] for key in keys if part_of(key) == part), None)
+    if is_unknown := counter is None:  # then `columns` may name the arrays, most of which have as many rows
+        rows = {key: shape[0] for key in keys if (shape := shape_of(episodes[0][1][key]))}
+        counter = max(rows, key=lambda key: [*rows.values()].count(rows[key]), default=None)
     if counter is None:
         raise missing("states", episodes[0][1], where)
     for name, arrays in episodes:
@@ -55,12 +62,15 @@ def join_episodes(episodes: Sequence[tuple[str, Mapping[str, Any]]], where: str)
             joined[key][np.cumsum(counts) - 1] = [bool(np.asarray(value)) for value in values]
             continue
         lengths = [shape[0] if shape else 0 for shape in shapes]
-        longer = part_of(key.split("/")[0]) == "states" and lengths == [count + 1 for count in counts]
+        may_be_longer = is_unknown or part_of(key.split("/")[0]) == "states"
+        longer = may_be_longer and lengths == [count + 1 for count in counts]
         if not longer and lengths != counts:
             if part_of(key) in ("", "episodes"):
                 continue  # other information, such as seeds
             place = next(i for i, count in enumerate(counts) if lengths[i] != count)
             hint = f", expected as many or {counts[place] + 1}" if part_of(key) == "states" else ""
+            if isinstance(values[place], str):
+                hint = ", but text: if RLlib packed it, write it with compress_columns=[]"
             raise ValueError(
                 f"{where}: {episodes[place][0]} has {lengths[place]} {key!r} for {counts[place]} {counter!r}{hint}"
             )

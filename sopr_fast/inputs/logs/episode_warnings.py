@@ -193,6 +193,8 @@ def warn_of_unread(parts: Parts) -> None:
     named = [name for name in parts.unread if named_like_ends(name) or not is_marked]
     if "episodes" in parts.arrays:
         named = [name for name in named if likely_part(name) != "episodes"]
+    if {"first", "last"} <= parts.arrays.keys():  # as in RLDS, whose discounts tell no more
+        named = [name for name in named if "discount" not in name]
     if named:
         part = likely_part(named[0])
         zero = "; 0 marks ends there" if is_inverted(named[0]) else ""

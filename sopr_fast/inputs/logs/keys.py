@@ -47,6 +47,9 @@ _ID_WORDS = re.compile(
 BOUND_WORDS = re.compile(  # of arrays with one number for each episode
     r"((ep|episodes?|traj|trajectory|trajectories|rollouts?|path|seq|sequence|session)_)?(lens?|lengths?|ends?|starts?|indptr)"
 )
+NEXT_WORDS = re.compile(  # of arrays that may be next states
+    r".*next.*|.*(?<![a-z])(new|t1|tp1|prime|after|following|successor)(?![a-z]).*|(.*/)?(obs|observations?|states?|s)_?2"
+)
 NUMBERED = re.compile(r"(.+?)[._ ]?\[?(\d+)\]?")  # obs_0, obs.0, obs[0]
 GROUP = re.compile(r"[._ \[]\d+\]?$")  # number of a column of several
 

@@ -206,6 +206,13 @@ def find_parts(arrays: Mapping[str, Any], columns: Columns | None, where: str, w
             f"{where}: {list_names(bounds)}: lengths or bounds of episodes are not read: add an array 'episode' "
             "of each row's number, such as numpy.repeat(numpy.arange(len(lengths)), lengths)"
         )
+    following = [x for x in others if keys.NEXT_WORDS.fullmatch(keys.words(x))]
+    following = [x for x in following if shape_of(arrays[x]) == shape_of(chosen["states"][1])]
+    if following and "next_states" not in chosen:
+        warn(
+            f"{where}: not read, but by its name may be next states: {following[0]!r}; if so, name the part, "
+            f"sopr_fast.load_log(…, columns={{'next_states': {following[0]!r}}}) (--columns next_states={following[0]})"
+        )
     return Parts(
         where,
         {part: values for part, (_, values) in chosen.items()},
@@ -253,9 +260,13 @@ def _choose(part: str, arrays: Mapping[str, Any], where: str, count: int) -> str
     if part in ("states", "next_states", "actions"):
         numbered = [x for x in arrays if (match := keys.NUMBERED.fullmatch(x)) and match[1] == name]
         if numbered and (shape := shape_of(arrays[name])) and shape[1:] != (len(numbered),):
+            own, following = [*map(repr, numbered)], ""
+            if shape == shape_of(arrays[numbered[0]]):
+                own = [repr(name), *own]
+                following = f", or, if the latter are next states, by columns={{'next_states': {numbered[0]!r}}}"
             raise ValueError(
                 f"{where}: there are {name!r} and {numbered[-1]!r}; name those of the {part} by "
-                f"columns={{{part!r}: [{list_names([*map(repr, numbered)])}]}}"
+                f"columns={{{part!r}: [{list_names(own)}]}}{following if part == 'states' else ''}"
             )
     return name
 

@@ -274,7 +274,8 @@ def _check_unread(name: str, side: Side, network: Network, statistics: str, widt
         is_read = owner in (*network.layers, network.log_std) or is_side or last in table.COUNTERS
         if is_read or is_statistic or is_spread:
             continue
-        is_inside = key.startswith(network.prefix) or (not network.is_chosen and key.endswith((".weight", ".bias")))
+        is_layer = re.fullmatch(r"(weight|bias)(_\w+)?", last) is not None  # of noisy layers too
+        is_inside = key.startswith(network.prefix) or (not network.is_chosen and is_layer)
         parts = key.lower().split(".")
         is_average = not network.is_chosen and not {*parts}.isdisjoint(table.AVERAGES)
         is_named = is_average or (any(map(table.SCALING.fullmatch, parts)) and not isinstance(value, bool | str | None))
