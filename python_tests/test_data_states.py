@@ -169,7 +169,7 @@ LARGE[123, 1] = -1e25
 @pytest.mark.parametrize(
     ("states", "message"),
     [
-        (np.zeros((0, 3)), r"(states are|'observations' is) empty: shape \(0, 3\)"),
+        (np.zeros((0, 3)), r"(states are|'\w+' is) empty: shape \(0, 3\)"),
         (np.zeros((5, 2, 2)), r"states must have shape \(rows, dim_s\), got \(5, 2, 2\); pass values\.reshape"),
         (np.array([[b"a", b"b"]]), r"must be numbers, got dtype \|S1"),
         (FAR, r"states are not finite \(as float32\) at row 123"),
@@ -186,16 +186,18 @@ def test_wrong_states(tmp_path, name, states, message):
 @pytest.mark.parametrize(
     ("states", "message"),
     [
-        (torch.zeros(4, 3, device="meta"), ": .*meta"),
-        (torch.eye(4).to_sparse(), ": .*[Ss]parse"),
-        (torch.zeros(4, 3, dtype=torch.complex64), ", got dtype complex64"),
-        (np.zeros((4, 3), complex), ", got dtype complex128"),
-        ([[10**400]], ": "),
-        ([[1.0], [1.0, 2.0]], ": "),
+        (torch.zeros(4, 3, device="meta"), "is no array: .*meta"),
+        (torch.eye(4).to_sparse(), "is no array: .*[Ss]parse"),
+        (torch.zeros(4, 3, dtype=torch.complex64), "must be numbers, got dtype complex64"),
+        (np.zeros((4, 3), complex), "must be numbers, got dtype complex128"),
+        ([[10**400]], "must be numbers, got dtype object"),
+        ([[1.0], [1.0, 2.0]], "is no array: .*pass a list of dictionaries"),
+        (object(), "must be numbers, got dtype object"),
+        (3.0, "is empty"),
     ],
 )
 def test_states_without_float32_values_are_refused(states, message):
-    with pytest.raises(TypeError, match=f"states must be numbers{message}"):
+    with pytest.raises((TypeError, ValueError), match=f"dataset: 'states' {message}"):
         load_states(states)
 
 

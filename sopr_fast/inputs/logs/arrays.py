@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ...runtime.arrays import as_numbers, is_tensor
 from ...runtime.warn import warn
 
 _FEWEST_ROWS = 32
@@ -50,25 +51,40 @@ def opened_later(open_array: Callable[[], Any]) -> Any:
 
 def shape_of(values: Any) -> tuple[int, ...]:
     """Return the shape of an array, which need not be read, or of a nested sequence."""
-    with contextlib.suppress(ValueError):  # sequences of unequal length
+    with contextlib.suppress(OverflowError, RuntimeError, TypeError, ValueError):  # as of sequences of unequal length
         return tuple(values.shape) if hasattr(values, "shape") else np.shape(values)
     return ()
 
 
-def as_arrays(tree: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the leaves of nested mappings as arrays, see `flatten`; sequences of unequal length stay as they are."""
-    return {name: np.asarray(values) if shape_of(values) else values for name, values in flatten(tree).items()}
-
-
-def flatten(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the leaves of nested mappings by their paths, such as `observations/position`."""
+def flatten(tree: Mapping[Any, Any], where: str, prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of nested mappings by their paths, such as `observations/position`; lists become arrays."""
     leaves: dict[str, Any] = {}
     for key, value in tree.items():
         name = f"{prefix}{key}"
         if len(name) > _LONGEST_NAME:  # names that repeat it could fill the memory
-            raise ValueError(f"an array whose name is longer than {_LONGEST_NAME} characters")
-        leaves |= flatten(value, f"{name}/") if isinstance(value, Mapping) else {name: value}
+            raise ValueError(f"{where}: an array whose name is longer than {_LONGEST_NAME} characters")
+        if isinstance(value, Mapping):
+            leaves |= flatten(value, where, f"{name}/")
+        else:
+            leaves[name] = np.asarray(value) if isinstance(value, list) and shape_of(value) else value
     return leaves
+
+
+def side_by_side(arrays: Sequence[Any]) -> Lazy:
+    """Return arrays (N,) or (N, …) next to each other as columns (N, K), read when they are needed."""
+    count = shape_of(arrays[0])[0]
+    stops = np.cumsum([int(np.prod(shape_of(values)[1:])) for values in arrays])
+    dtype = np.result_type(*(getattr(values, "dtype", np.float64) for values in arrays if not is_tensor(values)))
+
+    def read() -> np.ndarray:
+        joined = np.empty((count, stops[-1]), dtype)
+        for values, start, stop in zip(map(as_numbers, arrays), [0, *stops], stops, strict=False):
+            if len(values) != count:
+                raise ValueError(f"arrays that belong together have {count} and {len(values)} rows")
+            joined[:, start:stop] = values.reshape(count, -1)
+        return joined
+
+    return Lazy((count, stops[-1]), dtype, read)
 
 
 def table_shape(shape: Sequence[int], what: str) -> tuple[int, int]:

@@ -14,6 +14,7 @@ import numpy as np
 from ...runtime.extras import library
 from ...runtime.rows import FileVersion, Read
 from ..files import reading
+from .arrays import Lazy
 from .episode_files import join_episodes
 
 _GROUPED = re.compile(r"(?:.*/)?(?P<label>(?:episode|demo|traj)_(?P<number>\d+))/(?P<key>.+)")  # Minari, robomimic
@@ -21,22 +22,20 @@ _NUMBERED = re.compile(r"(?P<key>observations|actions|rewards|terminated)_(?P<la
 _SCALED = ("scale_factor", "add_offset")  # attributes by which netCDF packs numbers into integers
 
 
-class Hdf5Array:
+class Hdf5Array(Lazy):
     """A dataset of a file, which is opened when values are read; its type is that of the numbers as they are read."""
 
     def __init__(self, path: Path, key: str, dataset: Any, status: os.stat_result) -> None:
-        self.shape, self.dtype, self.name = dataset.shape, dataset.dtype, f"{path}: {key!r}"
+        super().__init__(dataset.shape, dataset.dtype, self._read_all)
+        self.name = f"{path}: {key!r}"
         self.row_bytes = int(np.prod(self.shape[1:])) * self.dtype.itemsize
         is_filtered = dataset.chunks and dataset.id.get_create_plist().get_nfilters()
         self.unit = int(dataset.chunks[0]) if is_filtered else 1  # rows that are read together
         self._path, self._key, self._version = path, key, FileVersion(status, self.name)
 
-    def __len__(self) -> int:
-        return int(self.shape[0])
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def _read_all(self) -> np.ndarray:
         with self._open() as dataset, reading(self.name, "an array"):
-            return np.asarray(dataset[()], dtype)
+            return np.asarray(dataset[()])
 
     @contextmanager
     def reader(self) -> Iterator[Read]:
@@ -81,7 +80,7 @@ def read_hdf5(path: Path) -> dict[str, Any]:
             episodes.setdefault((int(match["number"]), match["label"]), {})[match["key"]] = arrays[match[0]]
     if not episodes:
         return arrays | {key: np.asarray(value) for key, value in attributes.items() if key not in arrays}
-    return join_episodes([(f"episode {label}", arrays) for (_, label), arrays in sorted(episodes.items())], str(path))
+    return join_episodes({f"episode {label}": arrays for (_, label), arrays in sorted(episodes.items())}, str(path))
 
 
 @contextmanager

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...runtime.arrays import as_numbers
 from ...runtime.checks import integer
 from ...runtime.text import escaped_errors
 from ..accepted import LogLike, StatesLike
 from .keys import NEEDED, missing
 from .parts import Columns, find_parts
 from .replay_buffers import filled_rows
-from .sources import has_names, open_npy, read_arrays
+from .sources import read_arrays
 from .stored import StoredStates
 from .transitions import Transitions
 
@@ -65,8 +62,6 @@ def load_log(
         if max_episode_steps is not None or columns is not None:
             raise ValueError("columns and max_episode_steps are for logs that are not loaded yet; leave them out")
         return source if rows is None or isinstance(source, StoredStates) else thin(source, rows)
-    if not has_names(source):
-        return load_states(source)
     arrays, where = read_arrays(source)
     parts = find_parts(arrays, columns, where)
     if "rewards" not in parts.arrays and max_episode_steps is None:
@@ -110,22 +105,7 @@ def load_states(states: StatesLike, *, columns: str | Sequence[str] | None = Non
         return states
     if isinstance(states, Transitions):
         return StoredStates(states.states)
-    if has_names(states):
-        return _states_of(*read_arrays(states), columns)
-    if isinstance(states, str | os.PathLike):
-        rows = open_npy(Path(states))
-        return StoredStates(rows, rows.name)
-    try:
-        values = as_numbers(states)
-        values = values.astype(np.float64) if values.dtype == object else values  # as of nullable integers
-    except (OverflowError, RuntimeError, TypeError, ValueError) as error:
-        raise TypeError(
-            f"states must be numbers: {error}; pass transitions as a list of dictionaries of observation, action and "
-            "reward"
-        ) from error
-    if not np.ndim(values):
-        raise TypeError(f"states must be an array, tensor, data frame or path, got {type(states).__name__}")
-    return StoredStates(values)
+    return _states_of(*read_arrays(states), columns)
 
 
 def _states_of(arrays: Mapping[str, Any], where: str, columns: str | Sequence[str] | None) -> StoredStates:

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from ...runtime.arrays import as_numbers, is_tensor
+from ...runtime.arrays import as_numbers
 from ...runtime.text import NAME_WIDTH, list_names, printable
 from ...runtime.warn import warn
 from . import keys
-from .arrays import Lazy, shape_of, spread_rows, table_shape, warn_of_rounding
+from .arrays import shape_of, side_by_side, spread_rows, table_shape, warn_of_rounding
 
 _PIECE = 4096  # rows that are checked together
 _ROUNDING = 1e-4  # of log-probabilities
@@ -185,10 +185,10 @@ def find_parts(arrays: Mapping[str, Any], columns: Columns | None, where: str, w
         found = [_find(name, part, arrays, where) for name in ([names] if isinstance(names, str) else names)]
         meaning = keys.part_of(found[0].rpartition("/")[2])
         own = meaning if part == "terminals" and meaning in keys.ENDS else part
-        chosen[own] = found, _join([arrays[name] for name in found])
+        chosen[own] = found, _joined(arrays, found)
         following = [f"next_{name}" for name in found]
         if part == "states" and "next_states" not in columns and {*following} <= {*arrays}:
-            chosen["next_states"] = following, _join([arrays[name] for name in following])
+            chosen["next_states"] = following, _joined(arrays, following)
     mapped = {name for found, _ in chosen.values() for name in found}
     free = {name: values for name, values in arrays.items() if name not in mapped}
     silenced = ("terminals", "dones", "last", "first") if "terminals" in columns else ()
@@ -220,6 +220,10 @@ def find_parts(arrays: Mapping[str, Any], columns: Columns | None, where: str, w
         tuple(name for name in others if _looks_like_ends(name, arrays[name], count)),
         not {*keys.ENDS}.isdisjoint(columns),
     )
+
+
+def _joined(arrays: Mapping[str, Any], names: Sequence[str]) -> Any:
+    return arrays[names[0]] if len(names) == 1 else side_by_side([arrays[name] for name in names])
 
 
 def _find(name: str, part: str, arrays: Mapping[str, Any], where: str) -> str:
@@ -269,16 +273,6 @@ def _choose(part: str, arrays: Mapping[str, Any], where: str, count: int) -> str
                 f"columns={{{part!r}: [{list_names(own)}]}}{following if part == 'states' else ''}"
             )
     return name
-
-
-def _join(arrays: list[Any]) -> Any:
-    """Return arrays next to each other, read when they are needed."""
-    if len(arrays) == 1:
-        return arrays[0]
-    width = sum(int(np.prod(shape_of(values)[1:])) for values in arrays)
-    dtype = np.result_type(*(getattr(values, "dtype", np.float64) for values in arrays if not is_tensor(values)))
-    read = lambda: np.column_stack([(x := as_numbers(values)).reshape(len(x), -1) for values in arrays])  # noqa: E731
-    return Lazy((shape_of(arrays[0])[0], width), dtype, read)
 
 
 def _is_column(values: Any, count: int) -> bool:

@@ -11,8 +11,7 @@ import numpy as np
 from ...runtime.pickles import SB3_RECORDS, SPACE_RECORDS, Record, RefusedError, read_pickle
 from ...runtime.warn import warn
 from ..files import check_memory
-from .arrays import as_arrays, flatten, shape_of
-from .episode_files import is_list_of_dicts, join_dicts
+from .arrays import flatten, shape_of
 
 _RECORDS = (*SB3_RECORDS, *SPACE_RECORDS, "torch.device")
 _ARRAYS = ("observations", "actions", "rewards", "dones", "next_observations", "timeouts")
@@ -42,27 +41,17 @@ def filled_rows(arrays: Mapping[str, Any], count: int) -> np.ndarray | None:
     return np.roll(np.arange(count), -place) if place is not None and 0 < place < count else None
 
 
-def read_pickled(path: Path) -> dict[str, Any]:
-    """Read the arrays of a pickle.
-
-    It holds a replay buffer of Stable-Baselines3 or sb3-contrib, a dict of arrays, or a list of dicts of arrays, one
-    for each episode, as Decision Transformer and D4RL's converters write it.
-    """
+def read_pickled(path: Path) -> Any:
+    """Return the content of a pickle; of a replay buffer of Stable-Baselines3 or sb3-contrib, its arrays."""
     check_memory(path, _COPIES * path.stat().st_size)
     try:
         content = read_pickle(path, records=_RECORDS)
-        if isinstance(content, Record):
-            return _of_buffer(content, path)
-        if isinstance(content, Mapping):
-            return as_arrays(content)
-        if is_list_of_dicts(content):
-            return join_dicts(content, str(path))
+        return _of_buffer(content, path) if isinstance(content, Record) else content
     except RefusedError as error:
         reason = str(error).removeprefix(f"{path}: ")
         raise ValueError(f"{path}: {reason}; load it yourself if you trust it, and pass the object") from error
     except (AttributeError, TypeError, ValueError, IndexError, OverflowError) as error:
         raise ValueError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from error
-    raise ValueError(f"{path}: expected a replay buffer or a dict of arrays, found a {type(content).__name__}")
 
 
 def _of_buffer(buffer: Record, path: Path) -> dict[str, Any]:
@@ -70,7 +59,7 @@ def _of_buffer(buffer: Record, path: Path) -> dict[str, Any]:
     content = vars(buffer)
     if missing := [key for key in ("observations", "actions", "rewards", "dones", "pos") if content.get(key) is None]:
         raise ValueError(f"a {buffer.source} without {', '.join(missing)}, not a replay buffer of Stable-Baselines3")
-    stored = flatten({key: content[key] for key in _ARRAYS if content.get(key) is not None})
+    stored = flatten({key: content[key] for key in _ARRAYS if content.get(key) is not None}, str(path))
     arrays = {key: np.asarray(values) for key, values in stored.items()}
     size, end = len(arrays["dones"]), int(content["pos"])
     if not 0 <= end <= size or any(values.ndim < 2 or len(values) != size for values in arrays.values()):

@@ -18,7 +18,7 @@ from ...runtime.extras import library
 from ...runtime.rows import FileVersion
 from ...runtime.text import list_names
 from ..files import check_memory, reading
-from .arrays import Lazy, opened_later
+from .arrays import Lazy, opened_later, side_by_side
 from .keys import NUMBERED, part_of
 
 if TYPE_CHECKING:
@@ -105,14 +105,14 @@ def read_frame(frame: Any, where: str) -> dict[str, Any]:
 
 def join_numbered(arrays: dict[str, Any], where: str) -> dict[str, Any]:
     """Return arrays, and those of one number each, such as `obs_0`, together as `obs`."""
-    for group, names in group_numbered(list(arrays), where).items():
 
-        def read(names: list[str] = names) -> np.ndarray:
-            check_numbers(names, where)
-            return np.stack([np.asarray(arrays[name]) for name in names], 1)
+    def join(names: list[str]) -> Lazy:
+        check_numbers(names, where)
+        return side_by_side([arrays[name] for name in names])
 
-        arrays[group] = Lazy((len(arrays[names[0]]), len(names)), np.float64, read)
-    return arrays
+    return arrays | {
+        group: opened_later(functools.partial(join, names)) for group, names in group_numbered([*arrays], where).items()
+    }
 
 
 def _cells(values: np.ndarray, where: str) -> np.ndarray:
@@ -147,29 +147,24 @@ def read_parquet(path: Path) -> dict[str, Any]:
         rows, names = file.metadata.num_rows, list(file.schema_arrow.names)
         first = next(file.iter_batches(batch_size=1), None)
 
-    def opened(name: str, columns: list[str]) -> Lazy:
-        def decoded(batch: Any, start: int, width: int | None = None) -> np.ndarray:
-            parts = [_column(batch.column(key), f"{path}: {key!r}", start, width) for key in columns]
-            return parts[0] if columns == [name] else np.stack(parts, 1)
+    def column(name: str) -> Lazy:
+        with reading(path, "a parquet file"):
+            row = np.empty(0) if first is None else _numbers(first.column(name), f"{path}: {name!r}", 0)
 
         def read() -> np.ndarray:
-            values, start = np.empty(shape, row.dtype), 0
+            values, start = np.empty((rows, *row.shape[1:]), row.dtype), 0
             version.check(os.stat(path))
             with _open_parquet(path) as file:
-                for batch in file.iter_batches(_BATCH, columns=columns):
-                    values[start : start + len(batch)] = decoded(batch, start, shape[-1])
+                for batch in file.iter_batches(_BATCH, columns=[name]):
+                    part = _numbers(batch.column(name), f"{path}: {name!r}", start, *row.shape[1:])
+                    values[start : start + len(batch)] = part
                     start += len(batch)
             version.check(os.stat(path))
             return values
 
-        check_numbers(columns, str(path))
-        with reading(path, "a parquet file"):
-            row = np.empty(0) if first is None else decoded(first, 0)
-        shape = (rows, *row.shape[1:])
-        return Lazy(shape, row.dtype, read)
+        return Lazy((rows, *row.shape[1:]), row.dtype, read)
 
-    groups = {name: [name] for name in names} | group_numbered(names, str(path))
-    return {name: opened_later(functools.partial(opened, name, columns)) for name, columns in groups.items()}
+    return join_numbered({name: opened_later(functools.partial(column, name)) for name in names}, str(path))
 
 
 @contextlib.contextmanager
@@ -181,24 +176,23 @@ def _open_parquet(path: Path) -> Iterator[Any]:
     pyarrow.default_memory_pool().release_unused()
 
 
-def _column(column: Any, where: str, first: int, width: int | None) -> np.ndarray:
+def _numbers(column: Any, where: str, first: int, width: int = 0) -> np.ndarray:
     """Return numbers, words, or lists of `width` numbers, of a column of arrow whose first row has number `first`."""
     import pyarrow.compute
     import pyarrow.types as types
 
-    kinds = (types.is_list, types.is_large_list, types.is_fixed_size_list)
-    count, rows, is_list = len(column), np.arange(len(column)), any(is_kind(column.type) for is_kind in kinds)
-    wrong = column.is_null().to_numpy(zero_copy_only=False)
-    if is_list and not wrong.any():
-        lengths = pyarrow.compute.list_value_length(column).to_numpy()
-        width = int(lengths[0]) if width is None else width
+    count = len(column)
+    is_list = any(is_kind(column.type) for is_kind in (types.is_list, types.is_large_list, types.is_fixed_size_list))
+    if is_list:
+        lengths = pyarrow.compute.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
+        width = width or int(lengths[0])
         if (differs := lengths != width).any():
             row = int(np.argmax(differs))
             raise ValueError(f"{where} has lists of different lengths, {width} and {lengths[row]} at row {first + row}")
-        column, rows = column.flatten(), np.repeat(rows, width)
-        wrong = column.is_null().to_numpy(zero_copy_only=False)
-    if wrong.any():
-        raise ValueError(f"{where} has no value at row {first + rows[int(np.argmax(wrong))]}")
+        column = column.flatten()
+    if column.null_count:
+        row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False))) // (width or 1)
+        raise ValueError(f"{where} has no value at row {first + row}")
     values = column.to_numpy(zero_copy_only=False)
     return values.reshape(count, width) if is_list else values
 

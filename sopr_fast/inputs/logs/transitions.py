@@ -14,12 +14,11 @@ from ..files import check_memory
 from .arrays import Lazy, shape_of, warn_of_padding
 from .episode_warnings import find_resets, warn_of_shifted_rewards
 from .episodes import decide, follow, verdict
-from .hdf5 import Hdf5Array
 from .logged_rows import LoggedRows
 from .parts import Parts
 
 _BLOCK = 65536  # rows
-_STORED = (Lazy, FileRows, Hdf5Array)  # arrays that are read when they are needed
+_STORED = (Lazy, FileRows)  # arrays that are read when they are needed
 _ROW_BYTES = 32  # of flags and of the rows in the user's data
 
 
