@@ -5,6 +5,7 @@ import warnings
 
 import h5py
 import numpy as np
+import pandas
 import pytest
 import torch
 from problems import transitions
@@ -197,6 +198,7 @@ def test_mapped_dones_may_include_timeouts_too():
         ("actions", [[1.0], [1.0, 2.0]], "is no array"),
         ("rewards", torch.zeros(14, device="meta"), "is no array: "),
         ("rewards", [10**400] * 14, "must be numbers, got dtype object"),
+        ("rewards", np.zeros(14, [("r", float)]), "must be numbers, got dtype [('r', '<f8')]; pass {name: x[name] for"),
         ("rewards", np.zeros(14, complex), "must be numbers, got dtype complex128"),
         ("actions", np.ma.masked_array(np.ones((14, 2)), np.stack([FIFTH] * 2, 1)), "is not finite"),
         ("log_probs", np.ma.masked_array(np.ones(14), FIFTH), "is not finite"),
@@ -217,11 +219,12 @@ def test_wrong_arrays(name, values, message):
     [
         ({}, r"'observations' .*columns={'states': …}\) \(--columns states=…\); the arrays there are none"),
         ({"obs": np.zeros((3, 1)), "rewards": np.zeros(3)}, "'actions'.* there are obs, rewards"),
+        (pandas.DataFrame([[1, 2]], columns=[["obs", "u"], ["x", ""]]), r"choose by columns={'states': \['obs/x'\]}"),
         ({"a\x1b[2J\n\u202eb": [0], "c" * 199: [0]}, r"'observations' .* there are a\\x1b\[2J\\n\\u202eb, c{49}…c{50}"),
     ],
 )
 def test_a_log_without_states_or_actions_lists_its_names(arrays, message):
-    with pytest.raises(ValueError, match=f"dataset: no array {message}"):
+    with pytest.raises(ValueError, match=f"(dataset: no array|data frame: the states have names:) {message}"):
         sopr_fast.load_log(arrays)
 
 

@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from collections import namedtuple
 from itertools import pairwise
 
 import h5py
@@ -472,7 +473,20 @@ def test_probabilities_may_have_other_names_and_exceed_1_for_continuous_actions(
 
 
 @pytest.mark.parametrize(
-    "kind", ["episodes", "tuple", "named", "batches", "own", "steps", "own steps", "tuples", "frame", "parquet"]
+    "kind",
+    [
+        "episodes",
+        "tuple",
+        "named",
+        "batches",
+        "own",
+        "steps",
+        "own steps",
+        "tuples",
+        "named tuples",
+        "frame",
+        "parquet",
+    ],
 )
 def test_lists_of_dictionaries_and_indexed_frames(kind, tmp_path):
     arrays, columns = STATES | {"terminals": LAST}, None
@@ -491,6 +505,10 @@ def test_lists_of_dictionaries_and_indexed_frames(kind, tmp_path):
         given = [only(row, arrays) for row in ROWS]
     elif kind == "tuples":
         given = [*zip(*(walk() | {"done": LAST}).values(), strict=True)]
+    elif kind == "named tuples":
+        step = namedtuple("step", ("state", "action", "next_state", "reward", "done"))
+        order = ("observations", "actions", "next_observations", "rewards", "done")
+        given = [step(*values) for values in zip(*((walk() | {"done": LAST})[key] for key in order), strict=True)]
     elif kind in ("frame", "parquet"):
         times = pandas.Timestamp("2020-01-01") + pandas.to_timedelta(ROWS, unit="h")
         index = pandas.MultiIndex.from_arrays([IDS, times], names=["episode", "step"])
@@ -500,7 +518,7 @@ def test_lists_of_dictionaries_and_indexed_frames(kind, tmp_path):
         if kind == "parquet":
             given.to_parquet(tmp_path / "log.parquet")
             given = tmp_path / "log.parquet"
-    quiet = kind not in ("steps", "own steps", "tuples")  # nothing says that the last row of no episode was cut
+    quiet = "steps" not in kind and "tuples" not in kind  # nothing says that the last row of no episode was cut
     log = load(given, quiet, columns=columns)
     np.testing.assert_array_equal(log.states, STATES["observations"].astype(np.float32))
     assert np.diff(log.episodes).tolist() == list(LENGTHS)

@@ -275,6 +275,8 @@ WRONG = [
     ("log.csv", "obs_0,action,reward\n1,5,2,3\n", "line 2 has more values than the header; write numbers with a"),
     ("log.csv", 'obs,action,reward\n"[1, 2]",0,1\n"[1]",0,1\n', "'obs': lists of equal length expected, got 2 at"),
     ("log.csv", "obs_0,action,reward\n1,2,x\n3,4,x\n", "'reward' must be numbers, .*: number the words, .*'x': 0"),
+    ("log.csv", "obs_0,obs_1,action,reward\n1,C,0,1\n1,2,0,1\n", "'obs' holds 'C' at row 0, among numbers: write a"),
+    ("log.csv", "obs;action;reward\n1.234,5;0;1\n2,5;0;1\n", "'obs' holds '1.234,5' at row 0, among numbers: write"),
     ("log.json", "[1, 2]", "expected an object of arrays, or a list of objects"),
     ("log.json", json.dumps(RAGGED), "'obs' is no array: .*; pass a list of dictionaries"),
     ("log.json", '{"obs": "BCJN", "rewards": [1, 2]}\n' * 2, "episode 0 has 0 'obs' for 2 'rewards', but text: if RL"),
@@ -286,6 +288,7 @@ WRONG = [
     ("log.pkl", pickle.dumps(UNEQUAL), "episode 0 has 3 'observations' for 4 'rewards', expected as many or 5"),
     ("log.pkl", pickle.dumps([RAGGED]), "episode 0 has 0 'obs' for 2 'reward'"),
     ("log.pkl", pickle.dumps([{"obs": [1], "rewards": [1]}, {"obs": [1]}]), "episode 1 has no 'rewards'"),
+    ("log.xlsx", "", "open others by pandas, and pass the data frame"),
     ("log.txt", "", r"expected a log in a file of \.npy, \.npz, "),
 ]
 

@@ -203,7 +203,8 @@ def _one_hot_actions(actions: np.ndarray, count: int) -> Tensor:
         if wrong.any():
             row = int(np.argmax(wrong))
             raise ValueError(
-                f"log: action {index[row]} at row {row} is not an index from 0 to {count - 1}; check action_count"
+                f"log: action {index[row]} at row {row} is not an index from 0 to {count - 1}: number the actions "
+                "from 0, as the policies do, or correct action_count"
             )
         return one_hot(torch.from_numpy(index), count)
     if actions.shape[1] != count or not np.isin(actions, (0, 1)).all() or (actions.sum(1) != 1).any():

@@ -21,6 +21,8 @@ def reading(where: str | Path, kind: str) -> Iterator[None]:
     except Exception as error:
         if str(error).startswith(f"{where}: "):
             raise
+        if isinstance(error, UnicodeDecodeError):
+            raise ValueError(f"{where}: not in UTF-8, or not {kind}: {error}; save it in UTF-8") from error
         verdict = f"{where}: damaged, cut short, or not {kind}"
         if isinstance(error, MemoryError):
             raise MemoryError(f"{verdict}, or larger than the free memory: {error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +18,7 @@ from ...runtime.warn import warn
 from . import keys
 from .arrays import shape_of, side_by_side, spread_rows, table_shape, warn_of_rounding
 
+_NUMBER = re.compile(r"[-+]?[\d.]+(?:[eE][-+]?\d+)?")
 _PIECE = 4096  # rows that are checked together
 _ROUNDING = 1e-4  # of log-probabilities
 _COLUMNS = ("last", "first", "episodes", "steps", "valid")  # such arrays count if they hold a number for each row
@@ -127,23 +129,35 @@ class Parts:
             if str(error).startswith(self.where):
                 raise
             raise ValueError(
-                f"{self._name(part)} is no array: {error}; pass a list of dictionaries, one for each episode, if it "
-                "holds arrays"
+                f"{self._name(part)} is no array: {error}; pass a list of dictionaries, one for each episode or step, "
+                "if it holds arrays"
             ) from error
+        if values.dtype.kind in "OSU":
+            with contextlib.suppress(OverflowError, TypeError, ValueError):  # numbers, or arrays of equal length
+                values = np.array(values.tolist(), np.float64)
         if part == "steps" and values.size and isinstance(values.flat[0], str | datetime.date | np.datetime64):
             import pandas
 
             times = pandas.to_datetime(values.reshape(-1), errors="coerce", format="ISO8601", utc=True)
             values = np.where(times.isna(), np.nan, times.asi8)
-        if values.dtype == object and not any(isinstance(value, str) for value in values.flat):
-            with contextlib.suppress(OverflowError, TypeError, ValueError):  # numbers, or arrays of equal length
-                values = np.array(values.tolist(), np.float64)
         if values.dtype.kind not in "fiub":
-            word = next((repr(printable(x, NAME_WIDTH)) for x in values.flat if isinstance(x, str)), "")
-            table = f"table[{self.names[part]!r}]"
-            hint = f": number the words, actions as the policies do, such as by {table} = {table}.map({{{word}: 0, …}})"
-            raise TypeError(f"{self._name(part)} must be numbers, got dtype {values.dtype}{hint if word else ''}")
+            raise TypeError(f"{self._name(part)} must be numbers, got dtype {values.dtype}{self._advice(part, values)}")
         return self._counted(part, values)
+
+    def _advice(self, part: str, values: np.ndarray) -> str:
+        """Return what to do with values that are no numbers."""
+        if values.dtype.names:
+            return "; pass {name: x[name] for name in x.dtype.names}"
+        words = (i for i, x in enumerate(values.flat) if isinstance(x, str) and not _NUMBER.fullmatch(x))
+        if (place := next(words, None)) is None:
+            return "; pass a list of dictionaries, one for each episode or step, if it holds arrays"
+        word, names = repr(printable(values.flat[place], NAME_WIDTH)), self.names[part].split(", ")
+        row, column = divmod(place, values.size // len(values))
+        name = names[column] if len(names) * len(values) == values.size else self.names[part]
+        if any(isinstance(x, str) and _NUMBER.search(x) for x in values.reshape(len(values), -1)[:, column]):
+            return f": {name!r} holds {word} at row {row}, among numbers: write a number, or leave the row out"
+        table = f"table[{name!r}]" if column < len(names) else "table[…]"
+        return f": number the words, actions as the policies do, such as by {table} = {table}.map({{{word}: 0, …}})"
 
     def _one_column(self, part: str, values: np.ndarray) -> np.ndarray:
         if values.shape not in ((len(values),), (len(values), 1)):

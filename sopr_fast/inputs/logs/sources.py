@@ -110,7 +110,10 @@ def read_arrays(source: Any) -> tuple[Mapping[str, Any], str]:
             )
         return {file.stem: opened_later(partial(open_npy, file)) for file in files}, str(path)
     if (suffix := path.suffix.lower()) not in READERS:
-        raise ValueError(f"{path}: expected a log in a file of {', '.join(READERS)}, or a Minari dataset")
+        raise ValueError(
+            f"{path}: expected a log in a file of {', '.join(READERS)}, or a Minari dataset; open others "
+            "by pandas, and pass the data frame"
+        )
     check_regular(path)
     content = READERS[suffix](path)
     if (arrays := _named(content, str(path))) is None:
@@ -121,6 +124,8 @@ def read_arrays(source: Any) -> tuple[Mapping[str, Any], str]:
 
 def _named(content: Any, where: str) -> dict[str, Any] | None:
     """Return the arrays of a mapping, frame, list of episodes or steps, or dataset; None of anything else."""
+    if hasattr(content, "to_pandas") and not is_frame(content):  # tables of arrow, datasets of Hugging Face
+        content = content.to_pandas()
     if isinstance(content, Mapping) and content:
         inner = [value for value in content.values() if isinstance(value, Mapping)]
         if len(inner) == len(content) and all("rewards" in map(part_of, episode) for episode in inner):
@@ -130,10 +135,11 @@ def _named(content: Any, where: str) -> dict[str, Any] | None:
 
             content = pandas.DataFrame(content)
     if isinstance(content, list | tuple) and content and all(map(_is_step, content)):
-        content = dict(zip(_OF_STEPS, map(list, zip(*content, strict=True)), strict=True))
+        names = getattr(content[0], "_fields", _OF_STEPS)
+        content = dict(zip(names, map(list, zip(*content, strict=True)), strict=True))
     if isinstance(content, Mapping):
         return flatten(content, where)
-    if is_frame(content) and any(isinstance(name, str) for name in content.columns):
+    if is_frame(content) and any(isinstance(name, str | tuple) for name in content.columns):
         return read_frame(content, where)
     if is_list_of_dicts(content):
         return join_dicts(content, where)
@@ -146,5 +152,8 @@ def _named(content: Any, where: str) -> dict[str, Any] | None:
 
 
 def _is_step(item: Any) -> bool:
-    """Return whether an object is a tuple of state, action, reward, next state, and whether it is terminal."""
-    return isinstance(item, tuple) and len(item) == len(_OF_STEPS) and bool(np.ndim(item[0]))
+    """Return whether an object is a named tuple, or one of state, action, reward, next state and terminal."""
+    if not isinstance(item, tuple) or len(item) != len(_OF_STEPS) or hasattr(item, "_fields"):
+        return hasattr(item, "_fields")
+    is_state = np.shape(item[0]) == np.shape(item[3])
+    return is_state and (np.ndim(item[0]) > 0 or isinstance(item[4], bool | np.bool_))

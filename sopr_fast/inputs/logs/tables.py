@@ -45,7 +45,10 @@ def load_csv(path: Path, text: Sequence[str] = ()) -> pandas.DataFrame:
         if len(set(names)) < len(names) or not any(names) or all(re.fullmatch(r"[-+\d.eE]+", name) for name in names):
             raise ValueError(f"{path}: its first line must name the columns, each once; it is {','.join(names)[:80]!r}")
         if len(values) > len(names):
-            raise ValueError(f"{path}: line 2 has more values than the header; write numbers with a decimal point")
+            raise ValueError(
+                f"{path}: line 2 has more values than the header; write numbers with a decimal point, and no "
+                "line before the header"
+            )
         form: dict[str, Any] = {"index_col": False, "skipinitialspace": True, "sep": separator, "encoding": "utf-8-sig"}
         has_commas = separator != "," and any(re.fullmatch(r"[-+]?\d+,\d+(e[-+]?\d+)?", cell) for cell in values)
         form["decimal"] = "," if has_commas else "."
@@ -93,13 +96,14 @@ def read_frame(frame: Any, where: str) -> dict[str, Any]:
     if levels and not {*levels} & {*frame.columns}:
         frame = frame.reset_index()
     for key in frame.columns:
-        if str(key) in arrays:
-            raise ValueError(f"{where}: it has several columns {str(key)!r}; leave only one of them")
+        name = "/".join(map(str, key)) if isinstance(key, tuple) else str(key)
+        if name in arrays:
+            raise ValueError(f"{where}: it has several columns {name!r}; leave only one of them")
         values = frame[key].to_numpy()
         if values.dtype == object and len(values):
-            read = functools.partial(_cells, values, f"{where}: {str(key)!r}")
+            read = functools.partial(_cells, values, f"{where}: {name!r}")
             values = Lazy((len(values), *np.shape(_cell(values[0]))), object, read)
-        arrays[str(key)] = values
+        arrays[name] = values
     return join_numbered(arrays, where)
 
 
