@@ -243,10 +243,10 @@ def test_a_log_of_another_width_names_the_policies_and_their_widths():
         probe(policies, torch.zeros(20, 4), torch.arange(20))
 
 
-@pytest.mark.parametrize("factor, warns", [(1, False), (0.5, False), (10, True), (0.1, True)])
+@pytest.mark.parametrize("factor, warns", [(1, False), (0.5, False), (10, True), (0.1, True), ([1, 1, 57], True)])
 def test_logged_actions_in_other_units_are_questioned(factor, warns):
     from sopr_fast import load_log
-    from sopr_fast.selection.compared import Compared
+    from sopr_fast.estimators.log import read
 
     random = np.random.default_rng(0)
     observations, weights = random.normal(size=(400, DS)), random.normal(size=(4, DS, DA))
@@ -255,7 +255,7 @@ def test_logged_actions_in_other_units_are_questioned(factor, warns):
     rows = {"observations": observations, "actions": actions, "next_observations": observations + 1}
     log = load_log({**rows, "rewards": np.ones(400), "terminals": np.arange(400) % 20 == 19})
     with warnings.catch_warnings(record=True, action="always") as caught:
-        Compared.build(list(load(policies).values()), log, needs_actions=True)
+        read(policies, log)
     assert any("if the units differ, scale the logged actions" in str(each.message) for each in caught) == warns
 
 

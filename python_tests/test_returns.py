@@ -323,7 +323,8 @@ def test_evaluate_select_and_update_take_frames(tmp_path):
     candidates = {f"new-{name}": policy for name, policy in ladder([0.33, 0.77]).items()}
     selection = sopr_fast.select(candidates, log(), known, path)
     measured = pandas.DataFrame({"name": ["other", *candidates][:2], "return": [1.0, 0.4], "return_se": 0.01})
-    updated = selection.update(measured)
+    with pytest.warns(UserWarning, match="returns of other are of no policy"):
+        updated = selection.update(measured)
     place = updated.names.index(next(iter(candidates)))
     assert updated.returns[place] == 0.4 and updated.return_errors[place] == 0.01
     with pytest.raises(ValueError, match="no policy has a return: returns are given of other"):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..inputs.logs import Transitions, load_transitions
-from ..inputs.policies import Layout, Policy, check_actions, probe
+from ..inputs.policies import Layout, Policy, check_actions, collect, probe, warn_of_units
 from ..inputs.policies import load as load_policies
 from ..inputs.policies.output import one_hot
 from ..ranking.estimates import warn_about
@@ -18,6 +18,7 @@ from ..runtime import distributed
 from ..runtime.options import current_device
 
 _EVALUATED_ROWS = 65536
+_COMPARED_ROWS = 1024  # whose actions may be in other units
 _OFFSET = 4  # standard deviations from 0 beyond which a mean action is an offset
 _LEAST_SPREAD = 0.02  # of a column's scale, with _OUTLIERS left out
 _OUTLIERS = 0.01  # share of the rows
@@ -219,6 +220,9 @@ def read(policies: Any, log: Any) -> tuple[list[Policy], Layout, Log]:
     states, source = torch.from_numpy(transitions.states), torch.from_numpy(transitions.source)
     layout = probe(adapted, states, source)
     check_actions(adapted, layout, transitions.actions.shape[1])
+    rows = np.linspace(0, len(states) - 1, min(len(states), _COMPARED_ROWS)).astype(np.int64)
+    acted = collect(adapted, states[rows], source[rows], layout)
+    warn_of_units(acted, torch.from_numpy(transitions.actions[rows]), layout)
     distributed.current().check_same(
         states=transitions.states,
         logged_actions=transitions.actions,

@@ -10,7 +10,7 @@ import torch
 
 from ..estimators.action_distance import shared_distances
 from ..inputs.logs import Transitions, load_log
-from ..inputs.policies import ArrayPolicy, Policy, check_actions, probe, warn_of_units
+from ..inputs.policies import ArrayPolicy, Policy, check_actions, probe
 from ..inputs.policies import load as load_policies
 from ..sopr.acting import collect_shared
 from ..sopr.subsets import as_subsets
@@ -87,8 +87,6 @@ class Compared:
         if isinstance(log, Transitions) and needs_actions:
             check_actions(adapted, layout, log.actions.shape[1])
         acted = collect_shared(adapted, *tensors, layout)
-        if isinstance(log, Transitions) and needs_actions:
-            warn_of_units(acted, torch.from_numpy(log.actions[rows]), layout)
         columns = acted.numpy()
         return cls(adapted, log, shared_distances(columns, columns), len(states))
 

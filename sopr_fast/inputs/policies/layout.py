@@ -62,8 +62,9 @@ def check_actions(policies: Sequence[Policy], layout: Layout, logged: int) -> No
 def warn_of_units(columns: Tensor, logged: Tensor, layout: Layout) -> None:
     """Warn of continuous actions in the log that seem to be in other units than those of the policies.
 
-    They seem so if in every column the median magnitude of one side is more than twice the 99 % quantile of the other:
-    of the columns (P, N, layout.width) of the policies, and of the logged actions (M, dim_a).
+    They seem so if the median magnitude of one side is more than twice the 99 % quantile of the other in every column,
+    or more than twenty times in one: of the columns (P, N, layout.width) of the policies, and of the logged actions
+    (M, dim_a).
     """
     if layout.kind == "discrete":
         return
@@ -71,11 +72,13 @@ def warn_of_units(columns: Tensor, logged: Tensor, layout: Layout) -> None:
     (usual, most), (typical, limit) = (
         np.quantile(values.abs().numpy(), (0.5, 0.99), axis=0) for values in (acted, logged)
     )
-    differs = (typical > _OTHER_UNITS * most) | (usual > _OTHER_UNITS * limit)
-    if (differs & (most > 0) & (limit > 0)).all():
+    varies = (most > 0) & (limit > 0)
+    ratio = np.maximum(typical / np.where(varies, most, np.inf), usual / np.where(varies, limit, np.inf))
+    if (ratio > _OTHER_UNITS).all() or (ratio > 10 * _OTHER_UNITS).any():
+        k = int(ratio.argmax())
         warn(
-            f"the logged actions are {typical[0]:.3g} in their first column on the median, without sign, those of the "
-            f"policies {usual[0]:.3g}: if the units differ, scale the logged actions to those of the policies"
+            f"the logged actions are {typical[k]:.3g} in column {k} on the median, without sign, those of the policies "
+            f"{usual[k]:.3g}: if the units differ, scale the logged actions to those of the policies"
         )
 
 

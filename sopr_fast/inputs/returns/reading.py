@@ -141,6 +141,9 @@ def read_known_returns(
             f"no policy has a return: returns are given of {list_names([*given.index])}, the policies are "
             f"{list_names(names)}"
         )
+    missing, unknown = table.index[table["return"].isna()], [name for name in given.index if name not in names]
+    if unknown and len(missing):
+        warn(f"returns of {list_names(unknown)} are of no policy{suggest(unknown[0], missing)}")
     values, errors = table["return"].to_numpy(copy=True), table["error"].fillna(0.0).to_numpy(copy=True)
     return values, errors, given.attrs.get("copies", {})
 
