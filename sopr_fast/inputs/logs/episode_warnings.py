@@ -147,12 +147,13 @@ def _warn_of_jumps(log: LoggedRows, ends: Ends) -> None:
         )
 
 
-def find_resets(log: LoggedRows, rewards: np.ndarray) -> np.ndarray:
+def find_resets(log: LoggedRows) -> np.ndarray:
     """Return (N,) bool: rows after ends that only lead from an episode's last state to the next first one; warn.
 
     Vector environments of gymnasium reset themselves in the step after an end, whose reward is 0.
     """
     states, following, found = log.states, log.following, np.zeros(len(log.states), bool)
+    rewards = log.columns["rewards"]
     ends = np.any([x for part, x in log.flags.items() if part in ("terminals", "timeouts", "dones")] or [found], axis=0)
     after = np.flatnonzero(ends[:-2]) + 1
     if following is not None:

@@ -25,7 +25,7 @@ def decide(log: LoggedRows, limit: int | None) -> Ends:
     linked = None if following is None else (following[:-1] == states[1:]).all(1)  # the next row follows
     question_flags(log, linked)
     if log.ids is not None and (number_rows(log, log.ids, linked) or (log.ids.max() == 0 and log.marked()[:-1].any())):
-        log.ids = None  # it is a number of the row, or the same in all rows
+        del log.columns["episodes"]  # it is a number of the row, or the same in all rows
     ends = _find_ends(log)
     if {*ends.deciders} <= {"terminals", "timeouts"}:
         ends.inside |= _goes_on(log, ends)
@@ -182,7 +182,7 @@ def follow(log: LoggedRows, ends: Ends) -> tuple[np.ndarray, np.ndarray]:
         dropped[-1] |= not ends.terminals[-1]
         rows = np.arange(len(states))
         return dropped, states[np.where(ends.terminals & ~ends.inside, rows, np.minimum(rows + 1, len(states) - 1))]
-    dropped, cut, after = log.unknown & ~ends.terminals, timeouts[:-1], following[:-1]
+    dropped, cut, after = log.columns["unknown"] & ~ends.terminals, timeouts[:-1], following[:-1]
     resets = cut & (after == states[1:]).all(1) & (after != states[:-1]).any(1)
     if resets.sum() > cut.sum() / 2:
         warn(

@@ -12,78 +12,99 @@ from .keys import ENDS, TIMES
 from .parts import Parts
 
 NEARLY_ALL = 0.9
+_BLOCK = 65536  # rows
 
 
-@dataclass
 class LoggedRows:
-    """Rows of a log, and what marks their episodes."""
+    """Rows of a log that are filled and no padding, and what marks their episodes.
 
-    parts: Parts
-    states: np.ndarray  # (N, dim_s)
-    following: np.ndarray | None  # (N, dim_s) next states
-    unknown: np.ndarray  # (N,) bool, whether the next state is unknown
-    flags: dict[str, np.ndarray]  # (N,) bool by part of ends
-    ids: np.ndarray | None  # (N,) int64 numbers of episodes in the order of their first rows
-    steps: np.ndarray | None  # (N,) numbers of steps
-    source: np.ndarray  # (N,) int64 rows in the user's data
+    Attributes:
+        columns: Part of the log → its values (N, …), see `Parts.read`; `source`, the rows in the user's data; and
+            `unknown`, whether the next state is unknown.
+    """
 
-    def __post_init__(self) -> None:
-        self.where, self.names = self.parts.where, self.parts.names
-
-    @classmethod
-    def of_parts(cls, parts: Parts, filled: np.ndarray | None) -> LoggedRows:
-        """Return the rows of a log that are filled and no padding."""
-        where, names = parts.where, parts.names
-        states = parts.table("states")
-        flags = {part: parts.flags(part) for part in (*ENDS, "valid") if part in parts.arrays}
+    def __init__(self, parts: Parts, filled: np.ndarray | None) -> None:
+        self.parts, self.where, self.names = parts, parts.where, parts.names
+        self.columns = columns = {part: parts.read(part) for part in parts.arrays}
+        states, following = self.states, self.following
+        columns |= {"source": np.arange(len(states)), "unknown": np.zeros(len(states), bool)}
         if filled is not None and (states[len(filled) :] != states[-1]).any():
             warn(
-                f"{where}: by 'size', 'pos' or the like, {len(filled):,} rows were filled; the other "
+                f"{self.where}: by 'size', 'pos' or the like, {len(filled):,} rows were filled; the other "
                 f"{len(states) - len(filled):,} are left out, though they differ: remove that field if they count"
             )
-        following, unknown = None, np.zeros(len(states), bool)
-        if "next_states" in names:
-            following = parts.table("next_states", gaps=True)
+        if following is not None:
             if following.shape != states.shape:
                 raise ValueError(
-                    f"{where}: {names['next_states']!r} have {following.shape[1]} columns, {names['states']!r} "
-                    f"{states.shape[1]}"
+                    f"{self.where}: {self.names['next_states']!r} have {following.shape[1]} columns, "
+                    f"{self.names['states']!r} {states.shape[1]}"
                 )
             if (unknown := np.isnan(following[:, 0])).any():  # last rows, as of a column that was shifted
-                following = np.where(unknown[:, None], states, following)
+                following[unknown] = states[unknown]
+                columns["unknown"] = unknown
                 if unknown[:-1].any():  # else all states were shifted together
-                    flags["last"] = flags.get("last", False) | unknown
-                    names.setdefault("last", names["next_states"])
-        valid = flags.pop("valid", None)
-        rows = np.arange(len(states))
-        log = cls(parts, states, following, unknown, flags, parts.numbers_of_episodes(), parts.steps(), rows)
-        del states, following  # so that `keep` holds one copy at a time
+                    columns["last"] = columns.get("last", False) | unknown
+                    self.names.setdefault("last", self.names["next_states"])
+        if (log_probs := parts.log_probs(columns)) is not None:
+            columns["log_probs"] = log_probs
+        valid = columns.pop("valid", None)
         if valid is not None:
             filled = np.flatnonzero(valid) if filled is None else filled[valid[filled]]
             if not len(filled):
-                raise ValueError(f"{where}: {names['valid']!r} marks no row")
+                raise ValueError(f"{self.where}: {self.names['valid']!r} marks no row")
         if filled is not None:
-            log.keep(filled)
-        return log
+            self.keep(filled)
+
+    @property
+    def states(self) -> np.ndarray:
+        """(N, dim_s) float32."""
+        return self.columns["states"]
+
+    @property
+    def following(self) -> np.ndarray | None:
+        """(N, dim_s) float32 next states, if they are known."""
+        return self.columns.get("next_states")
+
+    @property
+    def ids(self) -> np.ndarray | None:
+        """(N,) int64 numbers of episodes, if they are known."""
+        return self.columns.get("episodes")
+
+    @property
+    def steps(self) -> np.ndarray | None:
+        """(N,) float64 numbers of steps, if they are known."""
+        return self.columns.get("steps")
+
+    @property
+    def flags(self) -> dict[str, np.ndarray]:
+        """(N,) bool by part of ends."""
+        return {part: self.columns[part] for part in ENDS if part in self.columns}
 
     def keep(self, rows: np.ndarray) -> None:
-        """Keep only some rows, by index, in this order."""
-        for name in ("states", "following", "unknown", "ids", "steps", "source"):
-            if (values := getattr(self, name)) is not None:
-                setattr(self, name, values[rows])
-        self.flags = {part: x[rows] for part, x in self.flags.items()}
+        """Keep only some rows, by index, in this order; in place if they ascend."""
+        growth = np.diff(rows)
+        if len(rows) == len(self.states) and (growth == 1).all():
+            return
+        for part, values in self.columns.items():
+            if (growth < 0).any():
+                self.columns[part] = values[rows]
+                continue
+            for start in range(0, len(rows), _BLOCK):
+                few = rows[start : start + _BLOCK]
+                values[start : start + len(few)] = values[few]
+            self.columns[part] = values[: len(rows)]
 
     def take_last_states(self) -> None:
         """Turn rows that hold only the last state of an episode, as steps of RLDS do, into next states."""
-        last = self.flags["last"]
+        last, columns = self.columns["last"].copy(), self.columns
         if last.all():
             raise ValueError(f"{self.where}: the next state of no step is known; add next states")
-        self.following = np.concatenate([self.states[1:], self.states[-1:]])
-        self.unknown = np.arange(len(last)) == len(last) - 1
+        columns["next_states"] = np.concatenate([self.states[1:], self.states[-1:]])
+        columns["unknown"] = np.arange(len(last)) == len(last) - 1
         self.names["next_states"] = self.names["states"]
-        self.flags["last"] = np.append(last[1:], True)
-        if "terminals" in self.flags:
-            self.flags["terminals"] = np.append((self.flags["terminals"] & last)[1:], False)
+        columns["last"] = np.append(last[1:], True)
+        if "terminals" in columns:
+            columns["terminals"] = np.append((columns["terminals"] & last)[1:], False)
         self.keep(np.flatnonzero(~last))
 
     def marked(self) -> np.ndarray:
@@ -103,7 +124,7 @@ class LoggedRows:
         if steps is None and (np.diff(ids) < 0).any():
             borders = ids[1:] != ids[:-1]
             if self.marked()[:-1][borders].all():
-                self.ids = np.concatenate([[0], np.cumsum(borders)])
+                self.columns["episodes"] = np.concatenate([[0], np.cumsum(borders)])
                 return
             warn(
                 f"{self.where}: rows of an episode ({names['episodes']!r}) do not lie together; they are joined in the "

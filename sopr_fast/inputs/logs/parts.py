@@ -13,15 +13,18 @@ from typing import Any
 import numpy as np
 
 from ...runtime.arrays import as_numbers
+from ...runtime.rows import FileRows
 from ...runtime.text import NAME_WIDTH, list_names, printable
 from ...runtime.warn import warn
 from . import keys
-from .arrays import shape_of, side_by_side, spread_rows, table_shape, warn_of_rounding
+from .arrays import Lazy, shape_of, side_by_side, spread_rows, table_shape, warn_of_rounding
 
 _NUMBER = re.compile(r"[-+]?[\d.]+(?:[eE][-+]?\d+)?")
 _PIECE = 4096  # rows that are checked together
 _ROUNDING = 1e-4  # of log-probabilities
 _COLUMNS = ("last", "first", "episodes", "steps", "valid")  # such arrays count if they hold a number for each row
+_TABLES = ("states", "actions", "next_states")
+STORED = (Lazy, FileRows)  # arrays that are read when they are needed, into memory of their own
 _LARGEST_LOOK = 64 << 20  # bytes of an unread array that is looked into
 Columns = Mapping[str, str | Sequence[str]]
 
@@ -41,50 +44,42 @@ class Parts:
         """Rows of the log; None if the states have no shape, which reading them refuses."""
         return next(iter(shape_of(self.arrays["states"])), None)
 
-    def table(self, part: str, *, gaps: bool = False) -> np.ndarray:
-        """Return (rows, columns) float32; one number for each row is one column; `gaps` allow rows of NaN."""
+    def read(self, part: str) -> np.ndarray:
+        """Return the checked values of a part, in memory of their own.
+
+        States, next states and actions are (rows, columns) float32, one number for each row is one column; flags are
+        (rows,) bool, numbers of episodes (rows,) int64 in the order of their first rows, steps or times (rows,)
+        float64, others (rows,) float32. Rows of next states may be NaN.
+        """
         values = self.numbers(part)
-        if values.ndim == 1:
-            values = values[:, None]
-        what = f"{self._name(part)} must have shape (rows, columns)"
-        shape = table_shape(values.shape, what)
-        if 0 in shape:
-            raise ValueError(f"{what}, got {values.shape}")
-        return self._finite(part, values.reshape(shape), gaps=gaps)
+        if part in _TABLES:
+            values = values[:, None] if values.ndim == 1 else values
+            what = f"{self._name(part)} must have shape (rows, columns)"
+            shape = table_shape(values.shape, what)
+            if 0 in shape:
+                raise ValueError(f"{what}, got {values.shape}")
+            return self._finite(part, values.reshape(shape))
+        if values.shape not in ((len(values),), (len(values), 1)):
+            hint = "; pass only that of the logged action" if part == "probabilities" else ""
+            raise ValueError(f"{self._name(part)} must have shape (rows,), got {values.shape}{hint}")
+        values = values.reshape(-1)
+        if part == "episodes":
+            import pandas
 
-    def column(self, part: str) -> np.ndarray:
-        """Return (rows,) float32."""
-        return self._finite(part, self._one_column(part, self.numbers(part)))
-
-    def flags(self, part: str) -> np.ndarray:
-        """Return (rows,) bool."""
-        values = self._one_column(part, self.numbers(part))
+            numbers, _ = pandas.factorize(values)
+            if (numbers < 0).any():
+                raise ValueError(f"{self._name(part)} has no value at row {int(np.argmax(numbers < 0))}")
+            return numbers
+        if part not in (*keys.ENDS, "valid"):
+            return self._finite(part, values)
         if "discount" not in self.names[part].lower():  # which may be 0.99
             self._refuse(part, values, (values != 0) & (values != 1), "must be 0 or 1")
         return (values == 0) if part != "valid" and keys.is_inverted(self.names[part]) else values.astype(bool)
 
-    def steps(self) -> np.ndarray | None:
-        """Return (rows,) float64 numbers of steps, or times; None without an array."""
-        if "steps" not in self.arrays:
-            return None
-        return self._finite("steps", self._one_column("steps", self.numbers("steps")), np.float64)
-
-    def numbers_of_episodes(self) -> np.ndarray | None:
-        """Return (rows,) int64 numbers of episodes in the order of their first rows; None without an array."""
-        if "episodes" not in self.arrays:
-            return None
-        import pandas
-
-        labels = self._counted("episodes", as_numbers(self.arrays["episodes"]))
-        numbers, _ = pandas.factorize(self._one_column("episodes", labels))
-        if (numbers < 0).any():
-            raise ValueError(f"{self._name('episodes')} has no value at row {int(np.argmax(numbers < 0))}")
-        return numbers
-
-    def log_probs(self, actions: np.ndarray) -> np.ndarray | None:
-        """Return (rows,) log-probabilities of actions (rows, dim_a), from probabilities too; None without both."""
-        indices, names = _are_indices(actions), self.names
-        values, logs = (self.column(part) if part in self.arrays else None for part in ("probabilities", "log_probs"))
+    def log_probs(self, columns: Mapping[str, np.ndarray]) -> np.ndarray | None:
+        """Return (rows,) log-probabilities of actions, from probabilities too, of parts as read; None without both."""
+        indices, names = _are_indices(columns["actions"]), self.names
+        values, logs = columns.get("probabilities"), columns.get("log_probs")
         if values is not None:
             bound, remedy = "from above 0 to 1" if indices else "above 0", ""
             if (values <= 0).all():
@@ -110,19 +105,8 @@ class Parts:
             row = int(np.argmax(wrong))
             raise ValueError(f"{self._name(part)} {what}, got {values[row]:g} at row {row}{remedy}")
 
-    def _counted(self, part: str, values: np.ndarray) -> np.ndarray:
-        """Return values, which must have a row for each state."""
-        if values.ndim == 0 or len(values) == 0:
-            raise ValueError(f"{self._name(part)} is empty: shape {values.shape}")
-        if self.count not in (None, len(values)):
-            raise ValueError(
-                f"{self._name(part)} has {len(values)} rows, {self.names['states']!r} has {self.count}; pass a list of "
-                "dictionaries, one for each episode, if states hold the last ones of episodes too"
-            )
-        return values
-
     def numbers(self, part: str) -> np.ndarray:
-        """Return the values of an array, which must be numbers."""
+        """Return the values of an array, which must be numbers, or labels of episodes, for each row."""
         try:
             values = as_numbers(self.arrays[part])
         except (OverflowError, RuntimeError, TypeError, ValueError) as error:
@@ -132,7 +116,7 @@ class Parts:
                 f"{self._name(part)} is no array: {error}; pass a list of dictionaries, one for each episode or step, "
                 "if it holds arrays"
             ) from error
-        if values.dtype.kind in "OSU":
+        if values.dtype.kind in "OSU" and part != "episodes":
             with contextlib.suppress(OverflowError, TypeError, ValueError):  # numbers, or arrays of equal length
                 values = np.array(values.tolist(), np.float64)
         if part == "steps" and values.size and isinstance(values.flat[0], str | datetime.date | np.datetime64):
@@ -140,9 +124,16 @@ class Parts:
 
             times = pandas.to_datetime(values.reshape(-1), errors="coerce", format="ISO8601", utc=True)
             values = np.where(times.isna(), np.nan, times.asi8)
-        if values.dtype.kind not in "fiub":
+        if values.dtype.kind not in "fiub" and part != "episodes":
             raise TypeError(f"{self._name(part)} must be numbers, got dtype {values.dtype}{self._advice(part, values)}")
-        return self._counted(part, values)
+        if values.ndim == 0 or len(values) == 0:
+            raise ValueError(f"{self._name(part)} is empty: shape {values.shape}")
+        if self.count not in (None, len(values)):
+            raise ValueError(
+                f"{self._name(part)} has {len(values)} rows, {self.names['states']!r} has {self.count}; pass a list of "
+                "dictionaries, one for each episode, if states hold the last ones of episodes too"
+            )
+        return values
 
     def _advice(self, part: str, values: np.ndarray) -> str:
         """Return what to do with values that are no numbers."""
@@ -159,19 +150,14 @@ class Parts:
         table = f"table[{name!r}]" if column < len(names) else "table[…]"
         return f": number the words, actions as the policies do, such as by {table} = {table}.map({{{word}: 0, …}})"
 
-    def _one_column(self, part: str, values: np.ndarray) -> np.ndarray:
-        if values.shape not in ((len(values),), (len(values), 1)):
-            hint = "; pass only that of the logged action" if part == "probabilities" else ""
-            raise ValueError(f"{self._name(part)} must have shape (rows,), got {values.shape}{hint}")
-        return values.reshape(-1)
-
-    def _finite(self, part: str, exact: np.ndarray, dtype: Any = np.float32, gaps: bool = False) -> np.ndarray:
+    def _finite(self, part: str, exact: np.ndarray) -> np.ndarray:
+        dtype = np.float64 if part == "steps" else np.float32
         with np.errstate(over="ignore"):
-            values = np.ascontiguousarray(exact, dtype)
+            values = np.array(exact, dtype, order="C", copy=None if isinstance(self.arrays[part], STORED) else True)
         for start in range(0, len(values), _PIECE):
             piece = values[start : start + _PIECE]
             finite = np.isfinite(piece).reshape(len(piece), -1).all(1)
-            if gaps:
+            if part == "next_states":
                 finite |= np.isnan(piece).all(1)
             if not finite.all():
                 row = start + int(np.argmin(finite))

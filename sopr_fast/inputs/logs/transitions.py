@@ -9,17 +9,15 @@ from typing import Any
 import numpy as np
 
 from ...runtime.checks import integer
-from ...runtime.rows import FileRows
 from ..files import check_memory
-from .arrays import Lazy, shape_of, warn_of_padding
+from .arrays import shape_of, warn_of_padding
 from .episode_warnings import find_resets, warn_of_shifted_rewards
 from .episodes import decide, follow, verdict
 from .logged_rows import LoggedRows
-from .parts import Parts
+from .parts import STORED, Parts
 
-_BLOCK = 65536  # rows
-_STORED = (Lazy, FileRows)  # arrays that are read when they are needed
-_ROW_BYTES = 32  # of flags and of the rows in the user's data
+_COLUMNS = ("states", "actions", "rewards", "next_states", "terminals", "timeouts", "source", "log_probs")
+_ROW_BYTES = 48  # of flags and of the rows in the user's data
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -71,8 +69,7 @@ class Transitions:
     def take(self, episodes: np.ndarray) -> Transitions:
         """Return the log of some episodes, by their indices."""
         rows = np.concatenate([np.arange(self.episodes[e], self.episodes[e + 1]) for e in episodes])
-        names = ("states", "actions", "rewards", "next_states", "terminals", "timeouts", "source", "log_probs")
-        parts: dict[str, Any] = {name: x[rows] for name in names if (x := getattr(self, name)) is not None}
+        parts: dict[str, Any] = {name: x[rows] for name in _COLUMNS if (x := getattr(self, name)) is not None}
         return replace(self, episodes=np.concatenate([[0], np.cumsum(np.diff(self.episodes)[episodes])]), **parts)
 
     @classmethod
@@ -83,12 +80,11 @@ class Transitions:
         where, arrays = parts.where, parts.arrays
         limit = None if max_episode_steps is None else integer(1)("max_episode_steps", max_episode_steps)
         check_memory(where, _peak(arrays))
-        log = LoggedRows.of_parts(parts, filled)
+        log = LoggedRows(parts, filled)
         log.sort()
         if limit != 1 and log.following is None and {"first", "last"} <= log.flags.keys():
             log.take_last_states()
-        rewards = parts.column("rewards")
-        if limit != 1 and (resets := find_resets(log, rewards[log.source])).any():
+        if limit != 1 and (resets := find_resets(log)).any():
             log.keep(np.flatnonzero(~resets))
         ends = decide(log, limit)
         dropped, following = follow(log, ends)
@@ -100,19 +96,14 @@ class Transitions:
         last = ends.last[kept]
         last[-1] = True
         episodes = np.concatenate([[0], np.flatnonzero(last) + 1]).astype(np.int64)
-        states, source, words = log.states, log.source[kept], verdict(log, ends, kept, episodes)
-        del log
-        states = _keep(states, kept, arrays["states"])
-        following = _keep(following, kept, arrays.get("next_states"))
-        rewards = _keep(rewards, source, arrays["rewards"])
-        actions = _keep(parts.table("actions"), source, arrays["actions"])
-        warn_of_padding(states, actions, rewards, f"{where}: ")
-        warn_of_shifted_rewards(rewards, episodes, f"{where}: {parts.names['rewards']!r}")
-        log_probs = parts.log_probs(actions)
-        log_probs = None if log_probs is None else log_probs[source]
-        terminals, timeouts = ends.terminals[kept], ends.timeouts[kept]
-        steps = states, actions, rewards, following, terminals, timeouts
-        return cls(*steps, episodes, source, parts.count or 0, log_probs, words)
+        words = verdict(log, ends, kept, episodes)
+        log.columns |= {"next_states": following, "terminals": ends.terminals, "timeouts": ends.timeouts}
+        del following
+        log.keep(kept)
+        steps = {part: values for part, values in log.columns.items() if part in _COLUMNS}
+        warn_of_padding(steps["states"], steps["actions"], steps["rewards"], f"{where}: ")
+        warn_of_shifted_rewards(steps["rewards"], episodes, f"{where}: {parts.names['rewards']!r}")
+        return cls(episodes=episodes, source_count=parts.count or 0, verdict=words, **steps)
 
 
 def _peak(arrays: Mapping[str, Any]) -> int:
@@ -120,19 +111,7 @@ def _peak(arrays: Mapping[str, Any]) -> int:
     stored, result, count = [0], 0, 0
     for part, values in arrays.items():
         size, count = int(np.prod(shape_of(values), dtype=np.float64)), max([count, *shape_of(values)[:1]])
-        if isinstance(values, _STORED):
+        if isinstance(values, STORED):
             stored.append(0 if values.dtype == np.float32 else size * values.dtype.itemsize)
         result += 4 * size * (2 if part == "states" and "next_states" not in arrays else 1)
     return result + max(stored) + _ROW_BYTES * count
-
-
-def _keep(values: np.ndarray, rows: np.ndarray, given: Any) -> np.ndarray:
-    """Return rows of an array; in place where they ascend and the memory is not that of the user's array, `given`."""
-    steps = np.diff(rows)
-    if len(rows) == len(values) and (steps == 1).all():
-        return values
-    if not (given is None or isinstance(given, _STORED)) or (steps < 0).any():
-        return values[rows]
-    for start in range(0, len(rows), _BLOCK):
-        values[start : start + _BLOCK][: len(rows) - start] = values[rows[start : start + _BLOCK]]
-    return values[: len(rows)]
