@@ -38,6 +38,7 @@ _COLUMNS = {  # what a column is, and the names that it may have, in any case
 _SPREAD = re.compile(
     r"((return|reward|score|mean)s?_)?(ci|ci_?\d+|conf\w*|std\w*|stderr\w*|var|variance|iqr|lower|upper)"
 )
+_SPREADS = ("error", "rollouts", "deviation")
 _FEWEST_PAIRS = 3  # policies, from which pairs may be means and deviations, not two rollouts
 _REMEDY = "map names to returns, {name: return}"
 
@@ -166,29 +167,26 @@ def _describe_missing(missing: Sequence[str], names: Collection[Any], what: str 
     return f"{what} hold nothing for policy {missing[0]!r}{suggest(missing[0], names)}{more}"
 
 
+def _read(path: Path) -> Any:
+    """Return the table in a file, or the object or the records in a JSON file."""
+    check_regular(path)
+    if path.suffix.lower() == ".parquet":
+        import pandas
+
+        library("pyarrow", "parquet", f"{path}: reading it")
+        return pandas.read_parquet(path)
+    if path.suffix.lower() not in (".json", ".jsonl", ".ndjson"):
+        return load_csv(path, text=(*_COLUMNS["name"].split(), ""))
+    content = load_json(path)
+    if not isinstance(content, dict) and not is_list_of_dicts(content):
+        raise ValueError(f"{path}: its returns have no names: write an object of name and return")
+    return content
+
+
 def _needed(names: Sequence[str] | None) -> Sequence[str]:
     if names is None:
         raise TypeError(f"these returns have no names: {_REMEDY}, or pass names=")
     return names
-
-
-def _read(path: Path) -> Any:
-    """Return the table in a file, or the object or the records in a JSON file."""
-    import pandas
-
-    check_regular(path)
-    if path.suffix.lower() == ".parquet":
-        library("pyarrow", "parquet", f"{path}: reading it")
-        return pandas.read_parquet(path)
-    if path.suffix.lower() in (".json", ".jsonl", ".ndjson"):
-        content = load_json(path)
-        if not isinstance(content, dict) and not is_list_of_dicts(content):
-            raise ValueError(f"{path}: its returns have no names: write an object of name and return")
-        return content
-    table = load_csv(path, text=(*_COLUMNS["name"].split(), ""))
-    if table.columns[0] == "" and "name" not in map(_part_of, table.columns):
-        return table.rename(columns={"": "name"})  # as pandas writes an index
-    return table
 
 
 def _as_frame(source: Any, names: Sequence[str] | None) -> pandas.DataFrame:
@@ -224,82 +222,72 @@ def _part_of(label: Any) -> str:
 
 def _of_frame(frame: pandas.DataFrame, where: str) -> pandas.DataFrame:
     """Return the table of returns in one with a row for each policy."""
-    parts: dict[str, list[Any]] = {}
-    for part in _COLUMNS:
-        same = [i for i, label in enumerate(frame.columns) if _part_of(label) == part]
-        if len(same) > 1:
-            columns = " and ".join(str(frame.columns[i]) for i in same)
-            raise ValueError(f"{where}: columns {printable(columns)} mean the same; leave only one of them")
-        if same:
-            parts[part] = frame.iloc[:, same[0]].tolist()
-    if "name" not in parts and all(isinstance(label, str) for label in frame.index):
-        parts["name"] = frame.index.tolist()
-    if "name" not in parts or "return" not in parts:
-        found = printable(", ".join(map(str, frame.columns)))
-        raise ValueError(
-            f"{where}: expected columns name and return in the first row, found {found}; write one row for each "
-            f"policy, or {_REMEDY}"
-        )
+    parts = [*map(_part_of, frame.columns)]
+    if same := [part for part, count in Counter(parts).items() if part and count > 1]:
+        columns = " and ".join(str(label) for label, part in zip(frame.columns, parts, strict=True) if part == same[0])
+        raise ValueError(f"{where}: columns {printable(columns)} mean the same; leave only one of them")
     unread = [str(label) for label in frame.columns if not _part_of(label) and _SPREAD.fullmatch(str(label).lower())]
     if unread and not {"error", "deviation"} & {*parts}:
         warn(
             f"{where}: columns not read: {list_names(unread)}, which may hold errors of returns; add a column "
             "error of standard errors (an interval of 95 % is 3.92 of them wide), or columns std and rollouts"
         )
-    names = [name.strip() if isinstance(name, str) else name for name in parts.pop("name")]
+    cells = {part: frame.iloc[:, i].tolist() for i, part in enumerate(parts) if part}
+    index = frame[""] if "" in frame else frame.index  # without a label, as pandas writes an index
+    if "name" not in cells and all(isinstance(label, str) for label in index):
+        cells["name"] = [*index]
+    if not {"name", "return"} <= cells.keys():
+        found = printable(", ".join(map(str, frame.columns)))
+        raise ValueError(
+            f"{where}: expected columns name and return in the first row, found {found}; write one row for each "
+            f"policy, or {_REMEDY}"
+        )
+    names = [name.strip() if isinstance(name, str) else name for name in cells["name"]]
     if wrong := [name for name in names if not isinstance(name, str)]:
         raise TypeError(f"{where}: names of policies must be strings, got {wrong[0]!r}")
     if repeated := [name for name, count in Counter(names).items() if count > 1]:
         raise ValueError(
             f"{where}: several returns of policy {repeated[0]!r}: give their mean, or {{name: [return, …]}}"
         )
-    return _table(names, parts, where)
+    return _table(names, cells, where)
 
 
-def _table(names: list[str], parts: Mapping[str, list[Any]], where: str) -> pandas.DataFrame:
+def _table(names: Sequence[str], cells: Mapping[str, Sequence[Any]], where: str) -> pandas.DataFrame:
     """Return the table of returns from the cells of its columns, by part."""
     import pandas
 
-    cells = pandas.DataFrame(parts, pandas.Index(names, dtype=object, name="name"), [*_COLUMNS][1:], dtype=object)
-    returns = pandas.Series(
-        [_returns(name, cell, where) for name, cell in cells["return"].items()], cells.index, dtype=object
-    )
-    known = returns.map(np.mean).notna()
-    cells, returns = cells[known], returns[known]
-    if cells.empty:
+    rows, pairs = {}, []
+    for i, name in enumerate(names):
+        cell = cells["return"][i]
+        returns = _returns(name, cell, where)
+        if np.isnan(returns).any():
+            continue
+        row = {part: _number(name, cells[part][i], part, where) for part in _SPREADS if part in cells}
+        if np.ndim(cell):
+            row |= {"rollouts": len(returns), "deviation": returns.std(ddof=1) if len(returns) > 1 else math.nan}
+            pairs.append(len(returns) == 2 and 0 <= returns[1] < abs(returns[0]) / 2)
+        rows[name] = row | {"return": returns.mean()}
+    if not rows:
         raise ValueError(f"{where}: no returns in it")
-    numbers = {
-        part: [_number(name, cell, part, where) for name, cell in cells[part].items()]
-        for part in ("error", "rollouts", "deviation")
-    }
-    table = pandas.DataFrame({"return": returns.map(np.mean)} | numbers, cells.index)
-    lists = returns[cells["return"].map(np.ndim) > 0]
-    table.loc[lists.index, "rollouts"] = lists.map(len)
-    table.loc[lists.index, "deviation"] = lists.map(lambda each: each.std(ddof=1) if len(each) > 1 else math.nan)
-    is_pair = lists.map(lambda each: len(each) == 2 and 0 <= each[1] < abs(each[0]) / 2)
-    if is_pair.all() and len(lists) == max(len(names), _FEWEST_PAIRS):
+    if len(pairs) == max(len(names), _FEWEST_PAIRS) and all(pairs):
         warn(
             f"{where}: each policy has two returns, taken as those of two rollouts; the second ones look like standard "
             "deviations: if they are, pass a data frame of name, return, std and rollouts"
         )
-    return table.assign(error=_errors(table, where))[["return", "error", "rollouts"]].astype(np.float64)
-
-
-def _errors(table: pandas.DataFrame, where: str) -> np.ndarray:
-    """Return the standard errors (M,) of a table of returns, rollouts and errors or deviations, NaN where unknown."""
-    rollouts, error, deviation = (table[part].to_numpy(copy=True) for part in ("rollouts", "error", "deviation"))
-    if (unused := np.isnan(error) & np.isnan(rollouts) & ~np.isnan(deviation)).any():
+    index = pandas.Index([*rows], dtype=object, name="name")
+    table = pandas.DataFrame([*rows.values()], index, ["return", *_SPREADS], np.float64)
+    error, rollouts, deviation = table["error"], table["rollouts"], table["deviation"]
+    if (unused := error.isna() & rollouts.isna() & deviation.notna()).any():
         warn(
             f"{where}: standard deviations are ignored without the number of rollouts, for policies "
             f"{list_names([*table.index[unused]])}; add a column rollouts, or a column error"
         )
-    derived = np.isnan(error) & (rollouts > 1)
-    error[derived] = deviation[derived] / np.sqrt(rollouts[derived])
-    several, single = (rollouts > 1) & ~np.isnan(error), (rollouts == 1) & ~(error > 0)
+    error = error.fillna((deviation / np.sqrt(rollouts)).where(rollouts > 1))
+    several, is_single = (rollouts > 1) & error.notna(), (rollouts == 1) & ~(error > 0)
     if several.any():
-        weights = rollouts[several] - 1
-        error[single] = np.sqrt((weights * rollouts[several] * error[several] ** 2).sum() / weights.sum())
-    return error
+        weights = (rollouts - 1)[several]
+        error[is_single] = np.sqrt((weights * rollouts[several] * error[several] ** 2).sum() / weights.sum())
+    return table.assign(error=error)[["return", "error", "rollouts"]]
 
 
 def _returns(name: str, cell: Any, where: str) -> np.ndarray:
