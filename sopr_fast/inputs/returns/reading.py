@@ -233,7 +233,7 @@ def _of_frame(frame: pandas.DataFrame, where: str) -> pandas.DataFrame:
             "error of standard errors (an interval of 95 % is 3.92 of them wide), or columns std and rollouts"
         )
     cells = {part: frame.iloc[:, i].tolist() for i, part in enumerate(parts) if part}
-    index = frame[""] if "" in frame else frame.index  # without a label, as pandas writes an index
+    index = frame.get("", frame.index)  # a column without label, as pandas writes an index
     if "name" not in cells and all(isinstance(label, str) for label in index):
         cells["name"] = [*index]
     if not {"name", "return"} <= cells.keys():
