@@ -106,6 +106,15 @@ def test_contradictions_are_refused_by_advice_that_works(extra, message, followi
     assert log.source_count == COUNT and ("episode" not in extra or len(log.episodes) == 5)
 
 
+@pytest.mark.parametrize("name", ["terminals", "timeouts", "done", "is_last", "masks"])
+@pytest.mark.parametrize("log", [walk(), walk(next_states=False) | {"episode": IDS}])
+def test_flags_whose_0_marks_ends_are_refused(name, log):
+    flags = LAST if name == "masks" else ~LAST
+    with pytest.raises(ValueError, match=f"dataset: '{name}' marks 77.8% of the rows as ends: if 0 marks ends, pass 1"):
+        sopr_fast.load_log(log | {name: flags})
+    assert len(load(log | {name: 1 - flags}, quiet=False).episodes) == 5
+
+
 @pytest.mark.parametrize(
     ("name", "values", "part"),
     [
@@ -186,6 +195,8 @@ QUESTIONED = [
     (long_log(ep_len=LONG), {}, "ep_len: lengths or bounds of episodes are not read: add"),
     (long_log() | {"timeouts": NEVER_LONG, "terminals": HALF}, {}, "states jump after 13 rows, such as row 85, as far"),
     (ended_at_79(), {}, "ends by 'terminals' are taken as terminals; if a time limit cut"),
+    (long_log(timeouts=~LONG_ENDS), {}, "'timeouts' marks 97.5% of the rows as ends: if 0 marks ends, pass 1"),
+    (walk() | {"done": LAST | True}, {}, "'done' marks 100.0% of the rows as ends"),
     (STATES | {"episode": ROWS // 9, "done": LAST}, {}, "'done' marks 3 rows, such as row 4, inside of episodes"),
     (STATES | {"done": FIRST}, {}, "'done' marks the first row and not the last: if .*'first': 'done'}"),
     (STATES | {"done": NEVER}, {}, "neither next states nor timeouts show where a time limit cut"),
@@ -315,6 +326,8 @@ def test_terminal_rows_that_a_trajectory_leaves_begin_no_episode(limits, followi
 
 def test_ends_of_environments_that_reset_themselves_are_ends():
     log = walk()
+    numbered = log | {"terminals": FELL, "timeouts": CUT, "env_id": IDS // 6}
+    assert load(numbered, columns={"episodes": "env_id"}).episodes.tolist() == [0, *ENDS + 1]
     log["next_observations"][ENDS[:-1]] = log["observations"][ENDS[:-1] + 1]
     assert load(log | {"terminals": LAST, "timeouts": 0 * LAST}).episodes[1:].tolist() == (ENDS + 1).tolist()
     with pytest.warns(UserWarning, match="neither next states nor timeouts show where a time limit cut"):

@@ -19,10 +19,20 @@ _MIXED = ("terminals", "dones", "last", "first", "episodes", "steps")  # ends th
 
 
 def question_flags(log: LoggedRows, linked: np.ndarray | None) -> None:
-    """Raise if flags of ends mark first rows, by numbers of episodes or linked next states; warn if they may."""
+    """Raise if flags of ends mark first rows, or all but last ones, by episodes or next states; warn if they may."""
     borders = log.ids[1:] != log.ids[:-1] if log.ids is not None else linked if linked is None else ~linked
-    for part, marked in ((part, log.flags[part]) for part in ("terminals", "dones", "last") if part in log.flags):
-        name = log.names[part]
+    parts = [part for part in ("terminals", "timeouts", "dones", "last") if part in log.flags]
+    for part, marked in ((part, log.flags[part]) for part in parts):
+        name, others = log.names[part], ~marked[:-1]
+        if (marked.mean() > NEARLY_ALL and not marked.all()) if borders is None else marked.mean() > 0.5:
+            told = (
+                f"{log.where}: {name!r} marks {marked.mean():.1%} of the rows as ends: if 0 marks ends, pass 1 minus it"
+            )
+            if borders is not None and borders.mean() < 0.5 and others.any() and borders[others].mean() > NEARLY_ALL:
+                raise ValueError(f"{told}; other rows are the last ones of episodes")
+            if borders is None or (marked.all() and borders.mean() < 0.5):
+                warn(told)
+                continue
         advice = f"pass columns={{'first': {name!r}}}, or move its values up by one row"
         if "steps" in log.names:
             advice += f"; if {log.names['steps']!r} counts down, leave it out"

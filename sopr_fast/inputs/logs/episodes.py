@@ -29,6 +29,8 @@ def decide(log: LoggedRows, limit: int | None) -> Ends:
     ends = _find_ends(log)
     if {*ends.deciders} <= {"terminals", "timeouts"}:
         ends.inside |= _goes_on(log, ends)
+    elif linked is not None:
+        ends.inside[:-1] &= linked  # numbers may be those of several episodes, as of one environment
     warn_of_ends(log, ends, linked, limit)
     if linked is not None:
         _cut_at_jumps(log, ends, np.append(~linked, False), limit)
