@@ -210,7 +210,7 @@ QUESTIONED = [
     (walk() | {"terminals": FELL, "episode": IDS % 3}, {}, r"rows of an episode \('episode'\) do not lie together"),
     (STATES | {"next_obs": STATES["observations"]}, {}, "'next_obs' are not .* but those of the same row: if"),
     (long_log(next_obs=np.ones((1580, 3)), **NUMBERED), {}, "'next_obs' are not .* of the next row: if they are no"),
-    (STATES | {"timeouts": LAST, "obs_tp1": STATES["observations"]}, {}, "may be next states: 'obs_tp1'; if so, name"),
+    (STATES | {"timeouts": LAST, "obs_tp1": STATES["observations"]}, {}, "like next states: 'obs_tp1'; if so, name"),
     (walk() | {"terminals": FELL, "size": 10}, {}, "10 rows were filled; the other 8 are left out, though they"),
 ]
 

@@ -16,7 +16,7 @@ from test_data import d4rl_arrays, write_hdf5
 
 import sopr_fast
 from sopr_fast.inputs import files
-from sopr_fast.inputs.logs import load_states, load_transitions, transitions
+from sopr_fast.inputs.logs import load_states, load_transitions, loading
 
 PARTS = ("states", "actions", "rewards", "next_states", "terminals", "timeouts", "episodes")
 SHORT = {"observations": "obs", "next_observations": "next_obs"}
@@ -353,7 +353,7 @@ def test_loading_takes_no_more_memory_than_was_checked(tmp_path, monkeypatch, na
     arrays = {key: np.sqrt(values).astype(dtype) for key, values in (arrays | {"rewards": np.ones(count)}).items()}
     arrays |= {"terminals": np.zeros(count, bool), "timeouts": np.arange(count) % 100 == 99}
     WRITERS[name](tmp_path / name, arrays)
-    monkeypatch.setattr(transitions, "check_memory", lambda where, size: (checked.append(size), check(where, size)))
+    monkeypatch.setattr(loading, "check_memory", lambda where, size: (checked.append(size), check(where, size)))
     tracemalloc.start()
     log = sopr_fast.load_log(tmp_path / name)
     peak = tracemalloc.get_traced_memory()[1]

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from ...runtime.arrays import as_numbers, is_tensor
+from ...runtime.text import list_names
 from ...runtime.warn import warn
+from .keys import NUMBERED, part_of
 
 _FEWEST_ROWS = 32
 _FEWEST_LAST = 10  # equal rows at the end
@@ -85,6 +88,59 @@ def side_by_side(arrays: Sequence[Any]) -> Lazy:
         return joined
 
     return Lazy((count, stops[-1]), dtype, read)
+
+
+def end_to_end(values: list[Any], counts: list[int], first: int) -> Lazy:
+    """Return `counts` rows of each array, from row `first` on."""
+    dtype = np.result_type(*{np.dtype(getattr(array, "dtype", np.float64)) for array in values})
+    shape = (sum(counts), *shape_of(values[0])[1:])
+
+    def read() -> np.ndarray:
+        joined = np.empty(shape, dtype)
+        for array, (start, stop) in zip(values, pairwise(np.cumsum([0, *counts]).tolist()), strict=True):
+            joined[start:stop] = np.asarray(array)[first : first + stop - start]
+        return joined
+
+    return Lazy(shape, dtype, read)
+
+
+def join_numbered(arrays: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return arrays, and those of one number each, such as `obs_0`, together as `obs`."""
+
+    def join(names: list[str]) -> Lazy:
+        check_numbers(names, where)
+        return side_by_side([arrays[name] for name in names])
+
+    return arrays | {
+        group: opened_later(functools.partial(join, names)) for group, names in group_numbered([*arrays], where).items()
+    }
+
+
+def group_numbered(names: Sequence[str], where: str) -> dict[str, list[str]]:
+    """Return name → its numbered columns in ascending order, for names that are no column themselves."""
+    groups: dict[str, dict[int, str]] = {}
+    for name in names:
+        match = NUMBERED.fullmatch(name)
+        if match and match[1] not in names:
+            group, number = groups.setdefault(match[1], {}), int(match[2])
+            if number in group and part_of(match[1]):
+                raise ValueError(
+                    f"{where}: columns {group[number]!r} and {name!r} are both number {number}; rename one"
+                )
+            group[number] = name
+    return {key: [group[i] for i in sorted(group)] for key, group in groups.items()}
+
+
+def check_numbers(names: Sequence[str], where: str) -> None:
+    """Raise ValueError if the numbers of several columns, in ascending order, leave one out, or begin above 1."""
+    matches = [match for name in names if (match := NUMBERED.fullmatch(name))]
+    numbers = [int(match[2]) for match in matches]
+    if len(numbers) > 1 and numbers not in ([*range(len(numbers))], [*range(1, len(numbers) + 1)]):
+        part = part_of(matches[0][1]) or "states"
+        raise ValueError(
+            f"{where}: numbers of the columns {list_names([*names])} leave some out: add these, or name the columns of "
+            f"the {part} by columns={{{part!r}: [{list_names([*map(repr, names)])}]}}"
+        )
 
 
 def table_shape(shape: Sequence[int], what: str) -> tuple[int, int]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import numpy as np
 
+from ...runtime.arrays import as_numbers
 from ...runtime.text import list_names
 from ...runtime.warn import warn
-from .keys import ENDS, is_inverted, likely_part, named_like_ends
-from .logged_rows import NEARLY_ALL, Ends, LoggedRows, counts_up, scaled_distance
+from .arrays import shape_of
+from .keys import ENDS, advise, is_inverted, last_word, part_of, words
 from .parts import Parts
+from .transitions import NEARLY_ALL, Ends, LoggedRows, counts_up, scaled_distance
 
 _COUNTED = 4096  # rows whose states are counted
 _LOOKED_AT = 65536  # rows whose distance to the next one is computed
@@ -16,6 +21,20 @@ _NEAR = 0.05  # mean square of the usual step, in variances of the states
 _FEWEST_ROWS = 500
 _FEWEST_EPISODES = 3
 _MIXED = ("terminals", "dones", "last", "first", "episodes", "steps")  # ends that may be time limits
+_LARGEST_LOOK = 64 << 20  # bytes of an array that is looked into
+_END = re.compile(
+    r"(?<![a-z])(dones?|terminal\w*|terminat\w*|trunc\w*|time_?outs?|time_?limit\w*|ends?|ended|last|first|resets?|masks?|"
+    r"absorb\w*|final|dead|died|death|over|stops?|crash\w*|fail\w*|starts?|discounts?|continu\w*|alive)(?![a-z])"
+)
+_ID = re.compile(
+    r"(\w+_|icustay|stay|patient|subject|session|user)(id|num|number|idx|index)s?|(patient|subject|stay|session|rollout)s?"
+)
+_LENGTH = re.compile(
+    r"((ep|episodes?|traj|trajectory|trajectories|rollouts?|path|seq|sequence|session)_)?(lens?|lengths?|ends?|starts?|indptr)"
+)
+_NEXT = re.compile(
+    r".*next.*|.*(?<![a-z])(new|t1|tp1|prime|after|following|successor)(?![a-z]).*|(.*/)?(obs|observations?|states?|s)_?2"
+)
 
 
 def question_flags(log: LoggedRows, linked: np.ndarray | None) -> None:
@@ -87,8 +106,7 @@ def warn_of_ends(log: LoggedRows, ends: Ends, linked: np.ndarray | None, limit: 
     if following is None and log.ids is None and log.steps is not None and not counts_up(log.steps):
         warn(
             f"{where}: {names['steps']!r} does not count steps up from its smallest, so that rows are shuffled or lack "
-            "numbers of episodes: name these by sopr_fast.load_log(…, columns={'episodes': …}) (--columns "
-            "episodes=…)"
+            f"numbers of episodes: name these by {advise('episodes')}"
         )
     if limit is not None:
         return
@@ -198,21 +216,67 @@ def warn_of_shifted_rewards(rewards: np.ndarray, episodes: np.ndarray, what: str
         )
 
 
-def warn_of_unread(parts: Parts) -> None:
-    """Warn of arrays that look like ends and are not read: by their names, or where nothing else marks ends."""
-    is_marked = not {*ENDS, "episodes"}.isdisjoint(parts.arrays)
-    named = [name for name in parts.unread if named_like_ends(name) or not is_marked]
-    if "episodes" in parts.arrays:
-        named = [name for name in named if likely_part(name) != "episodes"]
-    if {"first", "last"} <= parts.arrays.keys():  # as in RLDS, whose discounts tell no more
-        named = [name for name in named if "discount" not in name]
-    if named:
-        part = likely_part(named[0])
-        zero = "; 0 marks ends there" if is_inverted(named[0]) else ""
-        zero += f" (columns={{'valid': {named[0]!r}}} if 0 marks padding)" if "mask" in named[0] else ""
+def find_unread(parts: Parts) -> list[str]:
+    """Return the unread arrays that look like ends or numbers of episodes; warn of all that may be parts of the log."""
+    read, shape = parts.arrays, shape_of(parts.arrays["states"])
+    likely = {name: part for name, values in parts.others.items() if (part := _likely_part(name, values, shape))}
+    following = [name for name, part in likely.items() if part == "next_states"]
+    lengths = [name for name, part in likely.items() if part == "lengths"]
+    unread = [name for name in likely if name not in (*following, *lengths)]
+    is_marked = parts.mapped or not {*ENDS, "episodes"}.isdisjoint(read)
+    ends = [name for name in unread if not is_marked or (not parts.mapped and _is_named(name))]
+    if "episodes" in read:
+        ends, lengths = [name for name in ends if likely[name] != "episodes"], []
+    if {"first", "last"} <= read.keys():  # as in RLDS, whose discounts tell no more
+        ends = [name for name in ends if "discount" not in name]
+    if lengths:
         warn(
-            f"{parts.where}: not read, but looks like {'numbers' if part == 'episodes' else 'ends'} of episodes: "
-            f"{list_names([repr(name) for name in named], 5)}; if so, name the part, such as sopr_fast.load_log(…, "
-            f"columns={{{part!r}: {named[0]!r}}}) (--columns {part}={named[0]}){zero}; parts are "
-            f"{', '.join((*ENDS, 'episodes'))}"
+            f"{parts.where}: {list_names(lengths)}: lengths or bounds of episodes are not read: add an array 'episode' "
+            "of each row's number, such as numpy.repeat(numpy.arange(len(lengths)), lengths)"
         )
+    if following and "next_states" not in read:
+        _warn(parts.where, following, "next_states", "next states")
+    if ends:
+        part = likely[ends[0]]
+        zero = "; 0 marks ends there" if is_inverted(ends[0]) else ""
+        zero += f" (columns={{'valid': {ends[0]!r}}} if 0 marks padding)" if "mask" in ends[0] else ""
+        what = f"{'numbers' if part == 'episodes' else 'ends'} of episodes"
+        _warn(parts.where, ends, part, what, f"{zero}; parts are {', '.join((*ENDS, 'episodes'))}")
+    return unread
+
+
+def _warn(where: str, names: list[str], part: str, what: str, more: str = "") -> None:
+    listed = list_names([*map(repr, names)], 5)
+    warn(f"{where}: not read, but looks like {what}: {listed}; if so, name the part, {advise(part, names[0])}{more}")
+
+
+def _likely_part(name: str, values: Any, states: tuple[int, ...]) -> str:
+    """Return the part that an array seems to be, by its name, shape and values; "lengths" of episodes; "" for none."""
+    shape, word = shape_of(values), last_word(name)
+    if _NEXT.fullmatch(words(name)) and shape == states:
+        return "next_states"
+    if len(shape) == 1 and 0 < shape[0] < states[0] and _LENGTH.fullmatch(word):
+        return "lengths"
+    size = states[0] * getattr(values, "dtype", np.dtype(float)).itemsize
+    if shape not in (states[:1], (states[0], 1)) or size > _LARGEST_LOOK:
+        return ""
+    try:
+        values = {*as_numbers(values).reshape(-1).tolist()}
+    except (TypeError, ValueError, OSError, MemoryError):
+        return ""
+    if _is_id(name):
+        return "episodes" if len(values) > 1 else ""
+    if len(values) != 2 or not (values == {0, 1} or _is_named(name)):
+        return ""
+    if re.search(r"trunc|time_?out|limit", word):
+        return "timeouts"
+    return "first" if re.search(r"first|start", word) else "terminals"
+
+
+def _is_named(name: str) -> bool:
+    """Return whether the name of an array is one of ends of episodes, or numbers them."""
+    return _END.search(words(name)) is not None or is_inverted(name) or _is_id(name)
+
+
+def _is_id(name: str) -> bool:
+    return part_of(last_word(name)) == "episodes" or _ID.fullmatch(last_word(name)) is not None

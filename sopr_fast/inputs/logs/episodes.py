@@ -6,9 +6,9 @@ import numpy as np
 
 from ...runtime.text import list_names
 from ...runtime.warn import warn
-from .episode_warnings import number_rows, question_flags, warn_of_ends, warn_of_unread
+from .episode_warnings import find_unread, number_rows, question_flags, warn_of_ends
 from .keys import ENDS
-from .logged_rows import NEARLY_ALL, Ends, LoggedRows, counts_up, scaled_distance
+from .transitions import NEARLY_ALL, Ends, LoggedRows, counts_up, scaled_distance
 
 _SAMPLED = 65536  # rows
 _SHORTEST_LIMIT = 20  # steps: ends at fewer are those of a task with as many steps
@@ -49,8 +49,7 @@ def decide(log: LoggedRows, limit: int | None) -> Ends:
             ends.terminals &= ~reached
         ends.timeouts |= reached & ~ends.terminals
         ends.words.append(f"max_episode_steps={limit}")
-    if log.parts.unread and not log.parts.mapped:
-        warn_of_unread(log.parts)
+    ends.unread = find_unread(log.parts)
     return ends
 
 
@@ -211,5 +210,6 @@ def verdict(log: LoggedRows, ends: Ends, kept: np.ndarray, episodes: np.ndarray)
     if inside := int(ends.inside[kept].sum()):
         words += f"; they go on after {inside:,} terminal rows"
     words += f"; decided by {_list_deciders(log, ends)}"
-    unread = f"; not read, but like ends or numbers of episodes: {list_names(log.parts.unread)}"
-    return words + unread if log.parts.unread else words
+    if ends.unread:
+        words += f"; not read, but like ends or numbers of episodes: {list_names(ends.unread)}"
+    return words

@@ -37,19 +37,6 @@ _PARTS = {name: part for part, names in KEYS.items() for name in names}
 _INVERTED = re.compile(
     r"((not|non|un)_?(done|terminal|terminated)s?|masks?|discounts?|continu\w*|alive)"
 )  # 0 marks ends
-_END_WORDS = re.compile(
-    r"(?<![a-z])(dones?|terminal\w*|terminat\w*|trunc\w*|time_?outs?|time_?limit\w*|ends?|ended|last|first|resets?|masks?|"
-    r"absorb\w*|final|dead|died|death|over|stops?|crash\w*|fail\w*|starts?|discounts?|continu\w*|alive)(?![a-z])"
-)
-_ID_WORDS = re.compile(
-    r"(\w+_|icustay|stay|patient|subject|session|user)(id|num|number|idx|index)s?|(patient|subject|stay|session|rollout)s?"
-)
-BOUND_WORDS = re.compile(  # of arrays with one number for each episode
-    r"((ep|episodes?|traj|trajectory|trajectories|rollouts?|path|seq|sequence|session)_)?(lens?|lengths?|ends?|starts?|indptr)"
-)
-NEXT_WORDS = re.compile(  # of arrays that may be next states
-    r".*next.*|.*(?<![a-z])(new|t1|tp1|prime|after|following|successor)(?![a-z]).*|(.*/)?(obs|observations?|states?|s)_?2"
-)
 NUMBERED = re.compile(r"(.+?)[._ ]?\[?(\d+)\]?")  # obs_0, obs.0, obs[0]
 GROUP = re.compile(r"[._ \[]\d+\]?$")  # number of a column of several
 
@@ -57,6 +44,13 @@ GROUP = re.compile(r"[._ \[]\d+\]?$")  # number of a column of several
 def part_of(name: str) -> str:
     """Return the part of a log that a name means in any case, "" if it means none."""
     return _PARTS.get(words(name), "")
+
+
+def advise(part: str, name: str = "") -> str:
+    """Return how to say which array is a part of a log, in Python and in the shell."""
+    return (
+        f"sopr_fast.load_log(…, columns={{{part!r}: {repr(name) if name else '…'}}}) (--columns {part}={name or '…'})"
+    )
 
 
 def missing(part: str, arrays: Mapping[str, Any], where: str | Path) -> ValueError:
@@ -68,8 +62,8 @@ def missing(part: str, arrays: Mapping[str, Any], where: str | Path) -> ValueErr
     first, *others = KEYS[part]
     likewise = "; name actions, rewards, episodes and steps likewise" if part == "states" else ""
     return ValueError(
-        f"{where}: no array {first!r} (or {', '.join(others)}): name yours by sopr_fast.load_log(…, "
-        f"columns={{{part!r}: …}}) (--columns {part}=…); the arrays there are {list_names(present)}{likewise}"
+        f"{where}: no array {first!r} (or {', '.join(others)}): name yours by {advise(part)}; the arrays there "
+        f"are {list_names(present)}{likewise}"
     )
 
 
@@ -87,24 +81,9 @@ def check_is_policy(names: Iterable[str], parts: Iterable[str] = (*NEEDED, "next
             )
 
 
-def named_like_ends(name: str) -> bool:
-    """Return whether the name of an array is one of ends of episodes, or numbers them."""
-    return _END_WORDS.search(words(name)) is not None or is_inverted(name) or likely_part(name) == "episodes"
-
-
 def is_inverted(name: str) -> bool:
     """Return whether an array of this name marks with 0 what others mark with 1."""
     return _INVERTED.fullmatch(last_word(name)) is not None
-
-
-def likely_part(name: str) -> str:
-    """Return the most likely part of an array of ends, by its name."""
-    word = last_word(name)
-    if part_of(word) == "episodes" or _ID_WORDS.fullmatch(word):
-        return "episodes"
-    if re.search(r"trunc|time_?out|limit", word):
-        return "timeouts"
-    return "first" if re.search(r"first|start", word) else "terminals"
 
 
 def last_word(name: str) -> str:

@@ -10,14 +10,19 @@ import numpy as np
 from ...runtime.checks import integer
 from ...runtime.text import escaped_errors
 from ..accepted import LogLike, StatesLike
-from .keys import NEEDED, missing
-from .parts import Columns, find_parts
+from ..files import check_memory
+from .arrays import shape_of, warn_of_padding
+from .episode_warnings import find_resets, warn_of_shifted_rewards
+from .episodes import decide, follow, verdict
+from .keys import NEEDED, advise, missing
+from .parts import STORED, Columns, Parts, find_parts
 from .replay_buffers import filled_rows
 from .sources import read_arrays
 from .stored import StoredStates
-from .transitions import Transitions
+from .transitions import COLUMNS, LoggedRows, Transitions
 
 _COLUMNS_SHOWN = 40
+_ROW_BYTES = 48  # of flags and of the rows in the user's data
 
 
 @escaped_errors()
@@ -69,9 +74,49 @@ def load_log(
     for part in NEEDED:
         if part not in parts.arrays:
             raise missing(part, arrays, where)
-    filled = filled_rows(arrays, parts.count or 0)
-    log = Transitions.from_parts(parts, max_episode_steps, filled)
+    limit = None if max_episode_steps is None else integer(1)("max_episode_steps", max_episode_steps)
+    log = _transitions(parts, limit, filled_rows(arrays, parts.count or 0))
     return log if rows is None else thin(log, rows)
+
+
+def _transitions(parts: Parts, limit: int | None, filled: np.ndarray | None) -> Transitions:
+    """Check and convert the parts of a log, and find where episodes end, with a time limit in steps."""
+    check_memory(parts.where, _peak(parts.arrays))
+    log = LoggedRows(parts, filled)
+    log.sort()
+    if limit != 1 and log.following is None and {"first", "last"} <= log.flags.keys():
+        log.take_last_states()
+    if limit != 1 and (resets := find_resets(log)).any():
+        log.keep(np.flatnonzero(~resets))
+    ends = decide(log, limit)
+    dropped, following = follow(log, ends)
+    ends.timeouts = (ends.timeouts | np.append(dropped[1:], False)) & ~ends.terminals
+    ends.inside[:-1] &= ~dropped[1:]
+    kept = np.flatnonzero(~dropped)
+    if not len(kept):
+        raise ValueError(f"{parts.where}: the next state of no step is known; add next states")
+    last = ends.last[kept]
+    last[-1] = True
+    episodes = np.concatenate([[0], np.flatnonzero(last) + 1]).astype(np.int64)
+    words = verdict(log, ends, kept, episodes)
+    log.columns |= {"next_states": following, "terminals": ends.terminals, "timeouts": ends.timeouts}
+    del following
+    log.keep(kept)
+    steps = {part: values for part, values in log.columns.items() if part in COLUMNS}
+    warn_of_padding(steps["states"], steps["actions"], steps["rewards"], f"{parts.where}: ")
+    warn_of_shifted_rewards(steps["rewards"], episodes, f"{parts.where}: {parts.names['rewards']!r}")
+    return Transitions(episodes=episodes, source_count=parts.count or 0, verdict=words, **steps)
+
+
+def _peak(arrays: Mapping[str, Any]) -> int:
+    """Return how many bytes loading takes at most: the result, and the largest array as it is stored."""
+    stored, result, count = [0], 0, 0
+    for part, values in arrays.items():
+        size, count = int(np.prod(shape_of(values), dtype=np.float64)), max([count, *shape_of(values)[:1]])
+        if isinstance(values, STORED):
+            stored.append(0 if values.dtype == np.float32 else size * values.dtype.itemsize)
+        result += 4 * size * (2 if part == "states" and "next_states" not in arrays else 1)
+    return result + max(stored) + _ROW_BYTES * count
 
 
 def load_transitions(source: LogLike) -> Transitions:
@@ -80,8 +125,7 @@ def load_transitions(source: LogLike) -> Transitions:
     if isinstance(log, Transitions):
         return log
     raise ValueError(
-        f"{log.name or 'the log'}: only states; this method needs rewards too: name them by sopr_fast.load_log(…, "
-        "columns={'rewards': …}) (--columns rewards=…)"
+        f"{log.name or 'the log'}: only states; this method needs rewards too: name them by {advise('rewards')}"
     )
 
 

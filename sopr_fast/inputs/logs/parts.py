@@ -15,7 +15,6 @@ import numpy as np
 from ...runtime.arrays import as_numbers
 from ...runtime.rows import FileRows
 from ...runtime.text import NAME_WIDTH, list_names, printable
-from ...runtime.warn import warn
 from . import keys
 from .arrays import Lazy, shape_of, side_by_side, spread_rows, table_shape, warn_of_rounding
 
@@ -25,7 +24,6 @@ _ROUNDING = 1e-4  # of log-probabilities
 _COLUMNS = ("last", "first", "episodes", "steps", "valid")  # such arrays count if they hold a number for each row
 _TABLES = ("states", "actions", "next_states")
 STORED = (Lazy, FileRows)  # arrays that are read when they are needed, into memory of their own
-_LARGEST_LOOK = 64 << 20  # bytes of an unread array that is looked into
 Columns = Mapping[str, str | Sequence[str]]
 
 
@@ -36,7 +34,7 @@ class Parts:
     where: str  # beginning of messages, such as the file's path
     arrays: dict[str, Any]  # part of the log → its array, which may not be read yet
     names: dict[str, str]  # part of the log → name of the array
-    unread: tuple[str, ...]  # names of arrays that look like ends of episodes and are not read
+    others: dict[str, Any]  # name → array that is not read
     mapped: bool  # whether the user mapped an array of ends
 
     @cached_property
@@ -200,24 +198,12 @@ def find_parts(arrays: Mapping[str, Any], columns: Columns | None, where: str, w
             count = next(iter(shape_of(chosen[part][1])), -1)
     used = mapped | {name for found, _ in chosen.values() for name in found}
     groups = {keys.GROUP.sub("", name) for name in used} | used  # obs_0, obs_1, … are read if obs is, and the reverse
-    others = [] if wanted or count < 0 else [x for x in arrays if not {x, keys.GROUP.sub("", x)} & groups]
-    if "episodes" not in chosen and (bounds := [x for x in others if _is_bounds(x, arrays[x], count)]):
-        warn(
-            f"{where}: {list_names(bounds)}: lengths or bounds of episodes are not read: add an array 'episode' "
-            "of each row's number, such as numpy.repeat(numpy.arange(len(lengths)), lengths)"
-        )
-    following = [x for x in others if keys.NEXT_WORDS.fullmatch(keys.words(x))]
-    following = [x for x in following if shape_of(arrays[x]) == shape_of(chosen["states"][1])]
-    if following and "next_states" not in chosen:
-        warn(
-            f"{where}: not read, but by its name may be next states: {following[0]!r}; if so, name the part, "
-            f"sopr_fast.load_log(…, columns={{'next_states': {following[0]!r}}}) (--columns next_states={following[0]})"
-        )
+    others = {name: x for name, x in arrays.items() if not {name, keys.GROUP.sub("", name)} & groups}
     return Parts(
         where,
         {part: values for part, (_, values) in chosen.items()},
         {part: ", ".join(found) for part, (found, _) in chosen.items()},
-        tuple(name for name in others if _looks_like_ends(name, arrays[name], count)),
+        others,
         not {*keys.ENDS}.isdisjoint(columns),
     )
 
@@ -254,7 +240,7 @@ def _choose(part: str, arrays: Mapping[str, Any], where: str, count: int) -> str
         if not np.array_equal(first, second if keys.is_inverted(name) == keys.is_inverted(other) else 1 - second):
             raise ValueError(
                 f"{where}: {name!r} and {other!r} both mean the {part} and disagree; choose one by "
-                f"columns={{{part!r}: {name!r}}}"
+                f"{keys.advise(part, name)}"
             )
     if part == "states" and (inner := keys.nested("states", arrays)):
         raise ValueError(
@@ -277,25 +263,3 @@ def _choose(part: str, arrays: Mapping[str, Any], where: str, count: int) -> str
 
 def _is_column(values: Any, count: int) -> bool:
     return shape_of(values) in ((count,), (count, 1))
-
-
-def _is_bounds(name: str, values: Any, count: int) -> bool:
-    """Return whether an array may hold the lengths, first rows or ends of episodes, by its name and shape."""
-    shape = shape_of(values)
-    return len(shape) == 1 and 0 < shape[0] < count and keys.BOUND_WORDS.fullmatch(keys.last_word(name)) is not None
-
-
-def _looks_like_ends(name: str, values: Any, count: int) -> bool:
-    """Return whether an unread array looks like ends of episodes: by two values, or by a name of episodes' numbers."""
-    if not _is_column(values, count) or count * getattr(values, "dtype", np.dtype(float)).itemsize > _LARGEST_LOOK:
-        return False
-    try:
-        read = as_numbers(values).reshape(-1)
-        if keys.likely_part(name) == "episodes":
-            return bool((read != read[0]).any())
-        two = len({*read.tolist()}) == 2
-    except (TypeError, ValueError, OSError, MemoryError):
-        return False
-    return two and (
-        keys.named_like_ends(name) or (read.dtype.kind in "fiub" and bool(((read == 0) | (read == 1)).all()))
-    )

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,49 +12,12 @@ from typing import Any
 import numpy as np
 
 from ...runtime.extras import library
-from ...runtime.rows import FileRows
 from ..files import check_regular, reading
-from .arrays import Lazy, flatten, opened_later
-from .episode_files import is_list_of_dicts, join_dicts
-from .hdf5 import read_hdf5
-from .keys import part_of
+from .arrays import end_to_end, flatten, join_numbered, opened_later, shape_of
+from .keys import ENDS, NEEDED, missing, part_of
 from .replay_buffers import read_pickled
-from .tables import is_frame, load_csv, load_json, read_frame, read_parquet
-
-
-def open_npy(path: Path) -> FileRows:
-    """Open an `.npy` file, of which rows are read on demand."""
-    check_regular(path)
-    with reading(path, "an .npy file of a plain array"):
-        return FileRows(path)
-
-
-def read_npz(path: Path) -> dict[str, Any]:
-    """Return the arrays of an archive by name, decompressed when they are needed."""
-    with reading(path, "an .npz file"), zipfile.ZipFile(path) as archive:
-        return {info.filename.removesuffix(".npy"): _open_member(path, archive, info) for info in archive.infolist()}
-
-
-def _open_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Lazy:
-    where = f"{path}: {info.filename.removesuffix('.npy')!r}"
-    shape: tuple[int, ...] = ()
-    dtype = np.dtype(np.uint8)
-    with contextlib.suppress(Exception), archive.open(info) as member:  # raised if the array is needed
-        version = np.lib.format.read_magic(member)
-        header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = header(member)
-
-    def read() -> np.ndarray:  # zipfile never inflates a member beyond its declared size
-        if dtype.hasobject:
-            raise ValueError(
-                f"{where} holds Python objects, stored as a pickle: if you trust the file, pass "
-                f"dict(numpy.load({str(path)!r}, allow_pickle=True))"
-            )
-        with reading(where, "a plain array"), zipfile.ZipFile(path) as archive, archive.open(info) as member:
-            return np.lib.format.read_array(member, allow_pickle=False)
-
-    return Lazy(shape, dtype, read)
-
+from .stores import open_npy, read_hdf5, read_npz, read_parquet
+from .tables import is_frame, is_list_of_dicts, load_csv, load_json, read_frame
 
 READERS: dict[str, Callable[[Path], Any]] = {  # suffix → function that returns what `_named` takes
     ".npy": lambda path: {"states": open_npy(path)},
@@ -142,12 +103,12 @@ def _named(content: Any, where: str) -> dict[str, Any] | None:
     if is_frame(content) and any(isinstance(name, str | tuple) for name in content.columns):
         return read_frame(content, where)
     if is_list_of_dicts(content):
-        return join_dicts(content, where)
+        return _join_dicts(content, where)
     if not is_frame(content) and (hasattr(content, "iterate_episodes") or hasattr(content, "episodes")):
         with reading(where, "a dataset of Minari or d3rlpy"):
             episodes = content.iterate_episodes() if hasattr(content, "iterate_episodes") else content.episodes
             items = [{key: getattr(item, key) for key in _OF_EPISODES if hasattr(item, key)} for item in episodes]
-        return join_dicts(items, where)
+        return _join_dicts(items, where)
     return None
 
 
@@ -157,3 +118,74 @@ def _is_step(item: Any) -> bool:
         return hasattr(item, "_fields")
     is_state = np.shape(item[0]) == np.shape(item[3])
     return is_state and (np.ndim(item[0]) > 0 or isinstance(item[4], bool | np.bool_))
+
+
+def _join_dicts(items: Sequence[Mapping[Any, Any]], where: str) -> dict[str, Any]:
+    """Return the arrays of dicts, one for each episode, or for each step if they hold single rewards."""
+    if not items:
+        raise ValueError(f"{where}: no episodes")
+    first = flatten(items[0], where)
+    named = [key for key in first if part_of(key) == "rewards"]
+    if not named and not {*NEEDED} & {*map(part_of, first)}:
+        named = [*first]  # which `columns` may name
+    dims = [len(shape_of(first[key])) for key in named]
+    if dims and min(dims) == 0 and max(dims) < 2:
+        return join_numbered(flatten(_columns(items, where), where), where)
+    return _join_episodes([flatten(item, where) for item in items], where)
+
+
+def _columns(steps: Sequence[Any], where: str) -> dict[Any, Any]:
+    """Return the values of all steps by name, in the mappings that a step holds."""
+    names = steps[0].keys()
+    if differs := next((i for i, step in enumerate(steps) if not isinstance(step, Mapping) or step.keys() != names), 0):
+        raise ValueError(f"{where}: step {differs} has other names than step 0")
+    columns = {name: [step[name] for step in steps] for name in names}
+    return {name: _columns(x, where) if isinstance(x[0], Mapping) else x for name, x in columns.items()}
+
+
+def _join_episodes(episodes: Sequence[Mapping[str, Any]], where: str) -> dict[str, Any]:
+    """Return the arrays of episodes, one after the other, and `episode`, the number of each row's episode.
+
+    Observations may have one row more than the episode has steps: the last next state. They give next states then,
+    named `next_…`. A single flag of an end is that of the episode's last row. Messages begin with `where`.
+    """
+    keys = list(episodes[0])
+    counter = next((key for part in NEEDED[::-1] for key in keys if part_of(key) == part), None)
+    if is_unknown := counter is None:  # then `columns` may name the arrays, most of which have as many rows
+        rows = {key: shape[0] for key in keys if (shape := shape_of(episodes[0][key]))}
+        counter = max(rows, key=lambda key: [*rows.values()].count(rows[key]), default=None)
+    if counter is None:
+        raise missing("states", episodes[0], where)
+    for i, arrays in enumerate(episodes):
+        if absent := [key for key in keys if key not in arrays and (part_of(key) or key == counter)]:
+            raise ValueError(f"{where}: episode {i} has no {absent[0]!r}")
+    counts = [next(iter(shape_of(arrays[counter])), 0) for arrays in episodes]
+    joined: dict[str, Any] = {}
+    for key in (key for key in keys if all(key in arrays for arrays in episodes)):
+        values = [arrays[key] for arrays in episodes]
+        shapes = [*map(shape_of, values)]
+        if part_of(key) in ENDS and set(shapes) == {()}:
+            joined[key] = np.zeros(sum(counts), bool)
+            joined[key][np.cumsum(counts) - 1] = [bool(np.asarray(value)) for value in values]
+            continue
+        lengths = [shape[0] if shape else 0 for shape in shapes]
+        may_be_longer = is_unknown or part_of(key.split("/")[0]) == "states"
+        longer = may_be_longer and lengths == [count + 1 for count in counts]
+        if not longer and lengths != counts:
+            if part_of(key) in ("", "episodes"):
+                continue  # other information, such as seeds
+            place = next(i for i, count in enumerate(counts) if lengths[i] != count)
+            hint = f", expected as many or {counts[place] + 1}" if part_of(key) == "states" else ""
+            if isinstance(values[place], str):
+                hint = ", but text: if RLlib packed it, write it with compress_columns=[]"
+            raise ValueError(
+                f"{where}: episode {place} has {lengths[place]} {key!r} for {counts[place]} {counter!r}{hint}"
+            )
+        if len({shape[1:] for shape in shapes}) > 1:
+            raise ValueError(f"{where}: {key!r} of the episodes differ in width")
+        joined[key] = end_to_end(values, counts, 0)
+        if longer:
+            joined[f"next_{key}"] = end_to_end(values, counts, 1)
+    if any(part_of(key) == "episodes" for key in joined):
+        return joined  # of batches, which are no episodes
+    return {"episode": np.repeat(np.arange(len(counts)), counts)} | joined

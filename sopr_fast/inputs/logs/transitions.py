@@ -1,23 +1,20 @@
-"""Logged transitions in memory."""
+"""Logged transitions in memory, and rows of a log on the way there."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ...runtime.checks import integer
-from ..files import check_memory
-from .arrays import shape_of, warn_of_padding
-from .episode_warnings import find_resets, warn_of_shifted_rewards
-from .episodes import decide, follow, verdict
-from .logged_rows import LoggedRows
-from .parts import STORED, Parts
+from ...runtime.warn import warn
+from .keys import ENDS, TIMES
+from .parts import Parts
 
-_COLUMNS = ("states", "actions", "rewards", "next_states", "terminals", "timeouts", "source", "log_probs")
-_ROW_BYTES = 48  # of flags and of the rows in the user's data
+COLUMNS = ("states", "actions", "rewards", "next_states", "terminals", "timeouts", "source", "log_probs")
+NEARLY_ALL = 0.9
+_BLOCK = 65536  # rows
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -69,49 +66,167 @@ class Transitions:
     def take(self, episodes: np.ndarray) -> Transitions:
         """Return the log of some episodes, by their indices."""
         rows = np.concatenate([np.arange(self.episodes[e], self.episodes[e + 1]) for e in episodes])
-        parts: dict[str, Any] = {name: x[rows] for name in _COLUMNS if (x := getattr(self, name)) is not None}
+        parts: dict[str, Any] = {name: x[rows] for name in COLUMNS if (x := getattr(self, name)) is not None}
         return replace(self, episodes=np.concatenate([[0], np.cumsum(np.diff(self.episodes)[episodes])]), **parts)
 
-    @classmethod
-    def from_parts(
-        cls, parts: Parts, max_episode_steps: int | None = None, filled: np.ndarray | None = None
-    ) -> Transitions:
-        """Check and convert the parts of a log, and find where episodes end, see `sopr_fast.load_log`."""
-        where, arrays = parts.where, parts.arrays
-        limit = None if max_episode_steps is None else integer(1)("max_episode_steps", max_episode_steps)
-        check_memory(where, _peak(arrays))
-        log = LoggedRows(parts, filled)
-        log.sort()
-        if limit != 1 and log.following is None and {"first", "last"} <= log.flags.keys():
-            log.take_last_states()
-        if limit != 1 and (resets := find_resets(log)).any():
-            log.keep(np.flatnonzero(~resets))
-        ends = decide(log, limit)
-        dropped, following = follow(log, ends)
-        ends.timeouts = (ends.timeouts | np.append(dropped[1:], False)) & ~ends.terminals
-        ends.inside[:-1] &= ~dropped[1:]
-        kept = np.flatnonzero(~dropped)
-        if not len(kept):
-            raise ValueError(f"{where}: the next state of no step is known; add next states")
-        last = ends.last[kept]
-        last[-1] = True
-        episodes = np.concatenate([[0], np.flatnonzero(last) + 1]).astype(np.int64)
-        words = verdict(log, ends, kept, episodes)
-        log.columns |= {"next_states": following, "terminals": ends.terminals, "timeouts": ends.timeouts}
-        del following
-        log.keep(kept)
-        steps = {part: values for part, values in log.columns.items() if part in _COLUMNS}
-        warn_of_padding(steps["states"], steps["actions"], steps["rewards"], f"{where}: ")
-        warn_of_shifted_rewards(steps["rewards"], episodes, f"{where}: {parts.names['rewards']!r}")
-        return cls(episodes=episodes, source_count=parts.count or 0, verdict=words, **steps)
+
+class LoggedRows:
+    """Rows of a log that are filled and no padding, and what marks their episodes.
+
+    Attributes:
+        columns: Part of the log → its values (N, …), see `Parts.read`; `source`, the rows in the user's data; and
+            `unknown`, whether the next state is unknown.
+    """
+
+    def __init__(self, parts: Parts, filled: np.ndarray | None) -> None:
+        self.parts, self.where, self.names = parts, parts.where, parts.names
+        self.columns = columns = {part: parts.read(part) for part in parts.arrays}
+        states, following = self.states, self.following
+        columns |= {"source": np.arange(len(states)), "unknown": np.zeros(len(states), bool)}
+        if filled is not None and (states[len(filled) :] != states[-1]).any():
+            warn(
+                f"{self.where}: by 'size', 'pos' or the like, {len(filled):,} rows were filled; the other "
+                f"{len(states) - len(filled):,} are left out, though they differ: remove that field if they count"
+            )
+        if following is not None:
+            if following.shape != states.shape:
+                raise ValueError(
+                    f"{self.where}: {self.names['next_states']!r} have {following.shape[1]} columns, "
+                    f"{self.names['states']!r} {states.shape[1]}"
+                )
+            if (unknown := np.isnan(following[:, 0])).any():  # last rows, as of a column that was shifted
+                following[unknown] = states[unknown]
+                columns["unknown"] = unknown
+                if unknown[:-1].any():  # else all states were shifted together
+                    columns["last"] = columns.get("last", False) | unknown
+                    self.names.setdefault("last", self.names["next_states"])
+        if (log_probs := parts.log_probs(columns)) is not None:
+            columns["log_probs"] = log_probs
+        valid = columns.pop("valid", None)
+        if valid is not None:
+            filled = np.flatnonzero(valid) if filled is None else filled[valid[filled]]
+            if not len(filled):
+                raise ValueError(f"{self.where}: {self.names['valid']!r} marks no row")
+        if filled is not None:
+            self.keep(filled)
+
+    @property
+    def states(self) -> np.ndarray:
+        """(N, dim_s) float32."""
+        return self.columns["states"]
+
+    @property
+    def following(self) -> np.ndarray | None:
+        """(N, dim_s) float32 next states, if they are known."""
+        return self.columns.get("next_states")
+
+    @property
+    def ids(self) -> np.ndarray | None:
+        """(N,) int64 numbers of episodes, if they are known."""
+        return self.columns.get("episodes")
+
+    @property
+    def steps(self) -> np.ndarray | None:
+        """(N,) float64 numbers of steps, if they are known."""
+        return self.columns.get("steps")
+
+    @property
+    def flags(self) -> dict[str, np.ndarray]:
+        """(N,) bool by part of ends."""
+        return {part: self.columns[part] for part in ENDS if part in self.columns}
+
+    def keep(self, rows: np.ndarray) -> None:
+        """Keep only some rows, by index, in this order; in place if they ascend."""
+        growth = np.diff(rows)
+        if len(rows) == len(self.states) and (growth == 1).all():
+            return
+        for part, values in self.columns.items():
+            if (growth < 0).any():
+                self.columns[part] = values[rows]
+                continue
+            for start in range(0, len(rows), _BLOCK):
+                few = rows[start : start + _BLOCK]
+                values[start : start + len(few)] = values[few]
+            self.columns[part] = values[: len(rows)]
+
+    def take_last_states(self) -> None:
+        """Turn rows that hold only the last state of an episode, as steps of RLDS do, into next states."""
+        last, columns = self.columns["last"].copy(), self.columns
+        if last.all():
+            raise ValueError(f"{self.where}: the next state of no step is known; add next states")
+        columns["next_states"] = np.concatenate([self.states[1:], self.states[-1:]])
+        columns["unknown"] = np.arange(len(last)) == len(last) - 1
+        self.names["next_states"] = self.names["states"]
+        columns["last"] = np.append(last[1:], True)
+        if "terminals" in columns:
+            columns["terminals"] = np.append((columns["terminals"] & last)[1:], False)
+        self.keep(np.flatnonzero(~last))
+
+    def marked(self) -> np.ndarray:
+        """Return (N,) bool: rows that a flag marks as the end of an episode."""
+        flags = (x for part, x in self.flags.items() if part != "first")
+        return np.any([np.zeros(len(self.states), bool), *flags], axis=0)
+
+    def sort(self) -> None:
+        """Join the rows of each episode, by ascending step; episodes are in the order of their first rows.
+
+        Numbers that begin again count as others if flags mark all ends.
+        """
+        if self.ids is None:
+            return
+        names, ids, steps = self.names, self.ids, self.steps
+        order = np.argsort(ids, kind="stable") if steps is None else np.lexsort((steps, ids))
+        if steps is None and (np.diff(ids) < 0).any():
+            borders = ids[1:] != ids[:-1]
+            if self.marked()[:-1][borders].all():
+                self.columns["episodes"] = np.concatenate([[0], np.cumsum(borders)])
+                return
+            warn(
+                f"{self.where}: rows of an episode ({names['episodes']!r}) do not lie together; they are joined in the "
+                "order of the rows: add a column 'step' if they are shuffled; number episodes anew if their numbers "
+                "begin again"
+            )
+        if steps is not None and names["steps"].lower() not in TIMES:
+            is_repeated = (np.diff(ids[order]) == 0) & (np.diff(steps[order]) == 0)
+            if is_repeated.any():
+                row = int(order[int(np.argmax(is_repeated)) + 1])
+                raise ValueError(
+                    f"{self.where}: an episode ({names['episodes']!r}) has {names['steps']!r} {steps[row]:g} twice, "
+                    f"again at row {row}: number episodes so that none has the number of another"
+                )
+        if (np.diff(order) != 1).any():
+            self.keep(order)
 
 
-def _peak(arrays: Mapping[str, Any]) -> int:
-    """Return how many bytes loading takes at most: the result, and the largest array as it is stored."""
-    stored, result, count = [0], 0, 0
-    for part, values in arrays.items():
-        size, count = int(np.prod(shape_of(values), dtype=np.float64)), max([count, *shape_of(values)[:1]])
-        if isinstance(values, STORED):
-            stored.append(0 if values.dtype == np.float32 else size * values.dtype.itemsize)
-        result += 4 * size * (2 if part == "states" and "next_states" not in arrays else 1)
-    return result + max(stored) + _ROW_BYTES * count
+@dataclass
+class Ends:
+    """Ends of episodes among N rows."""
+
+    terminals: np.ndarray  # (N,) bool; the environment ended after this row
+    closes: np.ndarray  # (N,) bool; the log says that the episode ends here, terminal or not
+    inside: np.ndarray  # (N,) bool; terminal rows after which the episode goes on
+    deciders: list[str]  # parts of the log that decided
+    mixed: bool  # terminals may include steps at which a time limit cut episodes
+    words: list[str]  # what decided beyond these parts
+    unread: Sequence[str] = ()  # arrays that look like ends or numbers of episodes
+
+    def __post_init__(self) -> None:
+        self.timeouts = self.closes & ~self.terminals  # (N,) bool; the episode was cut after this row
+
+    @property
+    def last(self) -> np.ndarray:
+        """(N,) bool: last rows of episodes."""
+        return (self.terminals & ~self.inside) | self.timeouts
+
+
+def counts_up(steps: np.ndarray) -> bool:
+    """Return whether steps ascend, and begin again with the smallest one."""
+    restarts = steps[1:] <= steps[:-1]
+    return not restarts.any() or bool((steps[1:][restarts] <= steps.min()).mean() > NEARLY_ALL)
+
+
+def scaled_distance(sample: np.ndarray) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """Return a function of two tables of states (K, dim_s): distances (K,) in standard deviations of a sample."""
+    scale = sample.std(0, dtype=np.float64)
+    scale[scale == 0] = 1
+    return lambda first, second: np.sqrt((((first - second) / scale) ** 2).mean(1))

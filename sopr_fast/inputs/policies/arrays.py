@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...runtime.rows import FileRows
 from ...runtime.text import list_names
-from ..logs import tables
+from ..logs import stores, tables
 from ..logs.keys import KEYS, NUMBERED, check_is_policy, part_of
 from .options import Options
 from .output import WORDS, Gaussian, Probabilities, to_array
@@ -75,7 +75,7 @@ def read_npy(path: Path, options: Options) -> list[ArrayPolicy]:
 
 def read_parquet(path: Path, options: Options) -> list[ArrayPolicy]:
     """Open a parquet file, which is read when the policy acts."""
-    arrays = tables.read_parquet(path)
+    arrays = stores.read_parquet(path)
     actions = arrays[_name_of_actions(arrays)]
     check_is_policy(arrays, ("rewards", "next_states", "terminals"))  # states may accompany actions
     if not actions.shape:

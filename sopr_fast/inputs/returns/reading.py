@@ -19,8 +19,7 @@ from ...runtime.text import NAME_WIDTH, escaped_errors, list_names, printable, s
 from ...runtime.warn import warn
 from ..accepted import ReturnsLike
 from ..files import check_regular
-from ..logs.episode_files import is_list_of_dicts
-from ..logs.tables import load_csv, load_json
+from ..logs.tables import is_list_of_dicts, load_csv, load_json
 from .evaluations import read_evaluations
 
 if TYPE_CHECKING:

@@ -1,0 +1,186 @@
+"""Named arrays of files, read when they are needed: .npy, .npz, parquet and HDF5."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...runtime.extras import library
+from ...runtime.rows import FileRows, FileVersion, Read
+from ..files import check_regular, reading
+from .arrays import Lazy, join_numbered, opened_later
+
+_GROUPED = re.compile(r"(?:.*/)?(?P<label>(?:episode|demo|traj)_(?P<number>\d+))/(?P<key>.+)")  # Minari, robomimic
+_NUMBERED = re.compile(r"(?P<key>observations|actions|rewards|terminated)_(?P<label>(?P<number>\d+))")  # d3rlpy
+_SCALED = ("scale_factor", "add_offset")  # attributes by which netCDF packs numbers into integers
+_BATCH = 16384  # rows
+_BUFFER = 1 << 20  # bytes
+
+
+def open_npy(path: Path) -> FileRows:
+    """Open an `.npy` file, of which rows are read on demand."""
+    check_regular(path)
+    with reading(path, "an .npy file of a plain array"):
+        return FileRows(path)
+
+
+def read_npz(path: Path) -> dict[str, Any]:
+    """Return the arrays of an archive by name, decompressed when they are needed."""
+    with reading(path, "an .npz file"), zipfile.ZipFile(path) as archive:
+        return {info.filename.removesuffix(".npy"): _open_member(path, archive, info) for info in archive.infolist()}
+
+
+def _open_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Lazy:
+    where = f"{path}: {info.filename.removesuffix('.npy')!r}"
+    shape: tuple[int, ...] = ()
+    dtype = np.dtype(np.uint8)
+    with contextlib.suppress(Exception), archive.open(info) as member:  # raised if the array is needed
+        version = np.lib.format.read_magic(member)
+        header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = header(member)
+
+    def read() -> np.ndarray:  # zipfile never inflates a member beyond its declared size
+        if dtype.hasobject:
+            raise ValueError(
+                f"{where} holds Python objects, stored as a pickle: if you trust the file, pass "
+                f"dict(numpy.load({str(path)!r}, allow_pickle=True))"
+            )
+        with reading(where, "a plain array"), zipfile.ZipFile(path) as archive, archive.open(info) as member:
+            return np.lib.format.read_array(member, allow_pickle=False)
+
+    return Lazy(shape, dtype, read)
+
+
+def read_parquet(path: Path) -> dict[str, Any]:
+    """Return the columns of a file by name, numbered ones together too, as `read_frame`; read when they are needed."""
+    version = FileVersion(os.stat(path), str(path))
+    with _open_parquet(path) as file:
+        rows, names = file.metadata.num_rows, list(file.schema_arrow.names)
+        first = next(file.iter_batches(batch_size=1), None)
+
+    def column(name: str) -> Lazy:
+        with reading(path, "a parquet file"):
+            row = np.empty(0) if first is None else _numbers(first.column(name), f"{path}: {name!r}", 0)
+
+        def read() -> np.ndarray:
+            values, start = np.empty((rows, *row.shape[1:]), row.dtype), 0
+            version.check(os.stat(path))
+            with _open_parquet(path) as file:
+                for batch in file.iter_batches(_BATCH, columns=[name]):
+                    part = _numbers(batch.column(name), f"{path}: {name!r}", start, *row.shape[1:])
+                    values[start : start + len(batch)] = part
+                    start += len(batch)
+            version.check(os.stat(path))
+            return values
+
+        return Lazy((rows, *row.shape[1:]), row.dtype, read)
+
+    return join_numbered({name: opened_later(functools.partial(column, name)) for name in names}, str(path))
+
+
+@contextmanager
+def _open_parquet(path: Path) -> Iterator[Any]:
+    parquet, pyarrow = (library(name, "parquet", f"{path}: reading it") for name in ("pyarrow.parquet", "pyarrow"))
+    form = {"buffer_size": _BUFFER, "pre_buffer": False}  # otherwise whole columns stay in memory
+    with reading(path, "a parquet file"), parquet.ParquetFile(path, **form) as file:
+        yield file
+    pyarrow.default_memory_pool().release_unused()
+
+
+def _numbers(column: Any, where: str, first: int, width: int = 0) -> np.ndarray:
+    """Return numbers, words, or lists of `width` numbers, of a column of arrow whose first row has number `first`."""
+    import pyarrow.compute
+    import pyarrow.types as types
+
+    count = len(column)
+    is_list = any(is_kind(column.type) for is_kind in (types.is_list, types.is_large_list, types.is_fixed_size_list))
+    if is_list:
+        lengths = pyarrow.compute.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
+        width = width or int(lengths[0])
+        if (differs := lengths != width).any():
+            row = int(np.argmax(differs))
+            raise ValueError(f"{where} has lists of different lengths, {width} and {lengths[row]} at row {first + row}")
+        column = column.flatten()
+    if column.null_count:
+        row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False))) // (width or 1)
+        raise ValueError(f"{where} has no value at row {first + row}")
+    values = column.to_numpy(zero_copy_only=False)
+    return values.reshape(count, width) if is_list else values
+
+
+class Hdf5Array(Lazy):
+    """A dataset of a file, which is opened when values are read; its type is that of the numbers as they are read."""
+
+    def __init__(self, path: Path, key: str, dataset: Any, status: os.stat_result) -> None:
+        super().__init__(dataset.shape, dataset.dtype, self._read_all)
+        self.name = f"{path}: {key!r}"
+        self.row_bytes = int(np.prod(self.shape[1:])) * self.dtype.itemsize
+        is_filtered = dataset.chunks and dataset.id.get_create_plist().get_nfilters()
+        self.unit = int(dataset.chunks[0]) if is_filtered else 1  # rows that are read together
+        self._path, self._key, self._version = path, key, FileVersion(status, self.name)
+
+    def _read_all(self) -> np.ndarray:
+        with self._open() as dataset, reading(self.name, "an array"):
+            return np.asarray(dataset[()])
+
+    @contextmanager
+    def reader(self) -> Iterator[Read]:
+        """Yield a function that reads consecutive rows."""
+        # Without a chunk cache, HDF5 reads only the needed rows of uncompressed chunks.
+        with self._open(rdcc_nbytes=0) as dataset:
+            yield lambda start, stop: dataset[start:stop]
+
+    @contextmanager
+    def _open(self, **options: Any) -> Iterator[Any]:
+        with open_hdf5(self._path, **options) as file:
+            self._version.check(os.stat(self._path))
+            dataset = file[self._key]
+            if dataset.external is not None or dataset.is_virtual:
+                raise ValueError(f"{self.name} refers to other files; copy its values into this file")
+            if packed := [name for name in _SCALED if name in dataset.attrs]:
+                raise ValueError(f"{self.name} is packed by {packed[0]}: write it as plain numbers")
+            if self.dtype.kind not in "fiub":
+                raise TypeError(f"{self.name} must be numbers, got dtype {self.dtype}")
+            yield dataset
+            self._version.check(os.stat(self._path))
+
+
+def read_hdf5(path: Path) -> dict[str, Any] | list[dict[str, Any]]:
+    """Return the arrays of a file by their path in it, and numbers among its attributes; arrays are read when needed.
+
+    Arrays of each episode, as Minari (`episode_0/rewards`), robomimic (`data/demo_0/rewards`) and d3rlpy (`rewards_0`)
+    write them, make a list. Soft and external links are not followed.
+    """
+    status, arrays = os.stat(path), {}
+    episodes: dict[tuple[int, str], dict[str, Any]] = {}
+    with open_hdf5(path) as file:
+
+        def add(name: str, item: Any) -> None:
+            if hasattr(item, "dtype") and item.shape is not None:
+                arrays[name] = Hdf5Array(path, name, item, status)
+
+        file.visititems(add)
+        attributes = {key: value for key, value in file.attrs.items() if np.shape(value) == ()}
+        pattern = _NUMBERED if {"columns", "num_episodes", "version"} <= arrays.keys() else _GROUPED
+        for match in filter(None, map(pattern.fullmatch, arrays)):
+            episodes.setdefault((int(match["number"]), match["label"]), {})[match["key"]] = arrays[match[0]]
+    if not episodes:
+        return arrays | {key: np.asarray(value) for key, value in attributes.items() if key not in arrays}
+    return [arrays for _, arrays in sorted(episodes.items())]
+
+
+@contextmanager
+def open_hdf5(path: Path, **options: Any) -> Iterator[Any]:
+    """Open an HDF5 file for reading; errors of h5py inside the block name the file."""
+    h5py = library("h5py", "hdf5", f"{path}: reading it")
+    with reading(path, "an HDF5 file"), h5py.File(path, "r", **options) as file:
+        yield file
