@@ -323,7 +323,7 @@ REFUSED = {  # … the message, and the options that it advises, which `test_pol
         "'mu' gives mean by its name, but head='values'", SQUASHED),
     "beta": ({"l#1": BODY, "alpha_head.": MU, "beta_head.": MU}, PLAIN, "clear among l, alpha_head, beta_head", None),
     "deviations of rl_games": ({"model": GAMES}, {"activation": "elu", "squash": "none", "stochastic": True},
-        "'sigma' may be a logarithm or not): load it without stochastic", {**ELU, "squash": "none"}),
+        "standard deviations are not known: load it without stochastic", {**ELU, "squash": "none"}),
     "deviations of unknown kind": ({"net.": BODY, "mu.": MU, "sigma.": MU}, {**SQUASHED, "stochastic": True},
         "load it without stochastic", SQUASHED),
     "odd halves": (changed(), {**SQUASHED, "head": "mean_log_std"}, "which are no means and log standard", PLAIN),

@@ -67,7 +67,7 @@ def test_d4rl_as_older_numpy_and_python_wrote_it(tmp_path, states):
 
 
 D4RL_BROKEN = {
-    "nonlinearity": ({**d4rl_weights(), "nonlinearity": "sine"}, "its nonlinearity is 'sine', expected one of relu"),
+    "nonlinearity": ({**d4rl_weights(), "nonlinearity": "sine"}, "activation is 'sine', expected one of relu"),
     "no distribution": ({**d4rl_weights(), "output_distribution": None}, "a file of D4RL does not say its squash"),
     "objects": ({**d4rl_weights(), "fc0/bias": np.array([None] * 16)}, "an array of dtype 'O8'; only arrays"),
     "structured": ({**d4rl_weights(), "fc0/bias": np.zeros(16, "f4,f4")}, "an array of dtype 'V8'"),

@@ -6,12 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Any, Protocol, TypeAlias
 
-
-class ArrayLike(Protocol):
-    """An array, tensor, series or data frame."""
-
-    def __array__(self, *args: Any, **options: Any) -> Any:
-        """Return the values."""
+from numpy.typing import ArrayLike
 
 
 class Predicts(Protocol):
@@ -22,9 +17,6 @@ class Predicts(Protocol):
         """Function from states to actions."""
 
 
-NumbersLike: TypeAlias = "ArrayLike | Sequence[float]"
-"""Numbers, one for each policy."""
-
 PathLike: TypeAlias = "str | os.PathLike[str]"
 """Path of a file or folder."""
 
@@ -34,11 +26,8 @@ PolicyLike: TypeAlias = "Callable[..., Any] | Predicts | ArrayLike | PathLike"
 PoliciesLike: TypeAlias = "Mapping[str, PolicyLike] | Sequence[PolicyLike] | PolicyLike"
 """Policies by name, or a file or folder of them."""
 
-StatesLike: TypeAlias = "ArrayLike | Sequence[Any] | Mapping[str, Any] | Sized | PathLike"
-"""(rows, dim_s) states, or a log of which the states are taken: a path, `Transitions`, `Subsets`, a Minari dataset."""
-
-LogLike: TypeAlias = "StatesLike"
-"""Transitions: a path, data frame, dictionary of arrays, list of episodes or dataset; or only states."""
+LogLike: TypeAlias = "ArrayLike | Sequence[Any] | Mapping[str, Any] | Sized | PathLike"
+"""Transitions or (rows, dim_s) states: a path, frame, dictionary of arrays, list of episodes, dataset, or `Subsets`."""
 
 ReturnsLike: TypeAlias = "Mapping[str, Any] | ArrayLike | Sequence[Any] | PathLike"
 """Returns, or returns of rollouts, by name, in order or in records; or a file or folder of them."""

@@ -7,14 +7,14 @@ series must have the same index.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from ..inputs.accepted import ArrayLike, NumbersLike
 from ..runtime.arrays import as_numbers
 
 _ROWS = 1024  # states of which a distance makes float64 copies at a time
 
 
-def spearman(a: NumbersLike, b: NumbersLike) -> float:
+def spearman(a: ArrayLike, b: ArrayLike) -> float:
     """Return Spearman's rank correlation of two sequences, with average ranks on ties.
 
     Args:
@@ -35,7 +35,7 @@ def spearman(a: NumbersLike, b: NumbersLike) -> float:
     return float(a @ b / norm) if norm > 0 else float("nan")
 
 
-def regret_at_k(*, returns: NumbersLike, scores: NumbersLike, k: int) -> float:
+def regret_at_k(*, returns: ArrayLike, scores: ArrayLike, k: int) -> float:
     """Return the normalised regret@k (paper section 4.1): what the best of the k highest-scored policies lacks.
 
     (max of all returns - max of the k) / (max - min of all returns), from 0 to 1; 0 if all returns are equal. If
@@ -96,7 +96,7 @@ def _average_ranks(x: np.ndarray) -> np.ndarray:
     return (counts.cumsum() - (counts + 1) / 2)[inverse]
 
 
-def _pair(function: str, a: NumbersLike, b: NumbersLike) -> tuple[np.ndarray, np.ndarray]:
+def _pair(function: str, a: ArrayLike, b: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     indexes = [x.index for x in (a, b) if hasattr(x, "index") and not callable(x.index)]
     a, b = (as_numbers(x).astype(np.float64) for x in (a, b))
     if a.ndim != 1 or a.shape != b.shape:

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ..inputs.accepted import ArrayLike, PoliciesLike, ReturnsLike, StatesLike
+from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
 from ..inputs.logs import Transitions
 from ..inputs.policies import Layout, Policies, Policy, check_actions, probe
 from ..inputs.policies import load as load_policies
@@ -44,7 +45,7 @@ _ENOUGH = 12  # policies
 def fit(
     policies: PoliciesLike,
     returns: ReturnsLike | None = None,
-    states: StatesLike | None = None,
+    states: LogLike | None = None,
     *,
     preferences: ArrayLike | Sequence[Any] | None = None,
     validation: tuple[PoliciesLike, ReturnsLike] | None = None,

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..inputs.accepted import PoliciesLike, StatesLike
+from ..inputs.accepted import LogLike, PoliciesLike
 from ..inputs.logs.stored import StoredStates
 from ..inputs.policies import ArrayPolicy, Layout, Policy, check_widths, warn_of_answers
 from ..inputs.policies import load as load_policies
@@ -96,7 +96,7 @@ class Ranker:
     def rank(
         self,
         candidates: PoliciesLike,
-        states: StatesLike | None = None,
+        states: LogLike | None = None,
         *,
         subsets: int | None = None,
         seed: int = 0,
@@ -277,7 +277,7 @@ def load(path: str | os.PathLike) -> Ranker:
 
 def rank(
     candidates: PoliciesLike,
-    states: StatesLike | None = None,
+    states: LogLike | None = None,
     *,
     model: Ranker | str | os.PathLike | None = None,
     subsets: int | None = None,

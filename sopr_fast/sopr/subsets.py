@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from .. import ops
-from ..inputs.accepted import StatesLike
+from ..inputs.accepted import LogLike
 from ..inputs.logs import Transitions, load_states
 from ..inputs.logs.stored import StoredStates
 from ..runtime import distributed
@@ -201,7 +201,7 @@ def as_subsets(states: Any) -> Subsets | None:
     return states if isinstance(states, Subsets) else None
 
 
-def read_states(states: StatesLike) -> StoredStates | Subsets:
+def read_states(states: LogLike) -> StoredStates | Subsets:
     """Return the clustered subsets that `states` are, see `as_subsets`, or logged states, see `load_states`."""
     subsets = as_subsets(states)
     return load_states(states) if subsets is None else subsets

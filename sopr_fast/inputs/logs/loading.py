@@ -9,7 +9,7 @@ import numpy as np
 
 from ...runtime.checks import integer
 from ...runtime.text import escaped_errors
-from ..accepted import LogLike, StatesLike
+from ..accepted import LogLike
 from ..files import check_memory
 from .arrays import shape_of, warn_of_padding
 from .episode_warnings import find_resets, warn_of_shifted_rewards
@@ -130,7 +130,7 @@ def load_transitions(source: LogLike) -> Transitions:
 
 
 @escaped_errors()
-def load_states(states: StatesLike, *, columns: str | Sequence[str] | None = None) -> StoredStates:
+def load_states(states: LogLike, *, columns: str | Sequence[str] | None = None) -> StoredStates:
     """Return logged states in the form that drawing reads; of `.npy` and HDF5 files, only drawn rows are read.
 
     Args:

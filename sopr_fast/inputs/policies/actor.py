@@ -55,7 +55,7 @@ class Actor(Policy):
         activation: Activation between layers, one of `ACTIVATIONS`.
         squash: Apply tanh to the action.
         log_std: Log standard deviations (dim_a,), or the layer that gives them from the last hidden layer.
-        log_std_bounds: Range to which they are clamped, or mapped by tanh if `log_std_tanh`.
+        log_std_bounds: Range to which those of a layer are clamped, or mapped by tanh if `log_std_tanh`.
         stochastic: Act by the distribution; needs `log_std` or logits.
         standardisation: Standardisation of the states.
         scale: Bounds to which actions in [-1, 1] are scaled.
@@ -88,7 +88,9 @@ class Actor(Policy):
 
     def __post_init__(self) -> None:
         if self.stochastic and self.log_std is None and self.head == "action":
-            raise ValueError(f"policy {self.name!r} has no log_std layer, so it cannot be stochastic")
+            raise ValueError(
+                f"policy {self.name!r}: its log standard deviations are not known: load it without stochastic"
+            )
         outputs, atoms = len(self.layers[-1][0]), 1 if self.atoms is None else len(self.atoms)
         if outputs % atoms:
             raise ValueError(f"policy {self.name!r}: {outputs} outputs are no multiple of {atoms} atoms")
@@ -121,7 +123,9 @@ class Actor(Policy):
         if self.log_std_tanh:
             low, high = self.log_std_bounds
             log_std[0] = low + 0.5 * (high - low) * (log_std[0].tanh() + 1)
-        std = log_std[0].clamp(*self.log_std_bounds).exp()
+        if isinstance(self.log_std, tuple):
+            log_std[0].clamp_(*self.log_std_bounds)
+        std = log_std[0].exp()
         transforms: list[dist.Transform] = [_Tanh()] if self.squash else []
         normal = dist.Normal(mean, std, validate_args=False)
         if self.scale is not None:

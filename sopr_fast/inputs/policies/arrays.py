@@ -14,9 +14,9 @@ from ...runtime.rows import FileRows
 from ...runtime.text import list_names
 from ..logs import stores, tables
 from ..logs.keys import KEYS, NUMBERED, check_is_policy, part_of
-from .options import Options
 from .output import WORDS, Gaussian, Probabilities, to_array
 from .policy import Policy
+from .readers import Options
 
 
 class ArrayPolicy(Policy):
@@ -48,9 +48,6 @@ class ArrayPolicy(Policy):
     def _output(self, states: Tensor, source: Tensor | None) -> Any:
         if source is None:
             raise ValueError(f"policy {self.name!r} is an array of actions: pass source, the states' rows in the data")
-        count = min(map(len, self.parts))
-        if len(source) and int(source.max()) >= count:
-            raise ValueError(f"policy {self.name!r} has actions for {count} states, not for row {int(source.max())}")
         rows = [part[source.numpy()] for part in self.parts]
         if self._kind is Gaussian and rows[1].ndim == 1:  # one number for each state
             rows[1] = rows[1][:, None]

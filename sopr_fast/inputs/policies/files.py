@@ -16,9 +16,8 @@ from ...runtime.text import one_line, printable
 from ...runtime.warn import warn
 from . import arrays
 from .actor import Actor
-from .options import READING, Options
 from .policy import Policy
-from .readers import d3rlpy, programs, sb3, weights
+from .readers import READING, Options, d3rlpy, programs, sb3, weights
 
 Reader = Callable[[Path, Options], Sequence[Policy]]
 

@@ -15,8 +15,8 @@ from ..logs.tables import is_frame
 from .arrays import ArrayPolicy, is_array, of_frame
 from .callables import Called, acts, adapt
 from .files import load_files
-from .options import Options
 from .policy import Policy
+from .readers import Options
 
 
 class Policies(dict[str, Policy]):
@@ -108,7 +108,7 @@ def load(
         squash=squash,
         head=head,
         actor=actor,
-        layers=layers,
+        layers=layers.split(",") if isinstance(layers, str) else layers,
         max_action=max_action,
     )
     if isinstance(source, Policies):

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ..accepted import ArrayLike
 from .output import Output, OutputError, read_output
 
 

@@ -1,1 +1,48 @@
-"""Readers of policy files, one for each format; `files.READERS` lists them."""
+"""Readers of policy files, one for each format, and their options; `files.READERS` lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..actor import ACTIVATIONS
+
+# What the last layer of a network returns. The last three are of discrete actions.
+HEADS = ("action", "mean", "mean_log_std", "values", "logits", "probabilities")
+DISCRETE = HEADS[3:]
+_CHOICES = {"activation": ACTIVATIONS, "squash": ("tanh", "none"), "head": HEADS}
+READING = (*_CHOICES, "actor", "layers", "max_action", "stochastic")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of `sopr_fast.load_policies`, the name of the policy, and the options that some file needed."""
+
+    name: str = ""
+    stochastic: bool = False
+    action_count: int | None = None
+    activation: str | None = None
+    squash: str | None = None
+    head: str | None = None
+    actor: str | None = None
+    layers: Sequence[str] | None = None
+    max_action: float | None = None
+    trust: bool = False
+    used: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        for key, choices in _CHOICES.items():
+            if (value := getattr(self, key)) is not None and value not in choices:
+                raise ValueError(f"{key} is {value!r}, expected one of {', '.join(choices)}")
+
+    def take(self, key: str) -> Any:
+        """Return an option, and note that a file needs it."""
+        self.used.add(key)
+        return getattr(self, key)
+
+    def check_used(self) -> None:
+        """Raise ValueError if an option was given that no file needed."""
+        for key in READING:
+            if (value := getattr(self, key)) not in (None, False) and key not in self.used:
+                raise ValueError(f"no file needs {key}={value!r}: leave it out")

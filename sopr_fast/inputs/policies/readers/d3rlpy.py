@@ -14,10 +14,10 @@ from ....runtime.pickles import RefusedError, read_pickle
 from ....runtime.torch_weights import read_weights
 from ..actor import ACTIVATIONS, Actor, Standardisation
 from ..callables import RECURRENT, adapt
-from ..options import Options
 from ..output import Bounds
 from ..policy import Policy
-from .layers import find_network, flatten, layer, perceptron
+from . import Options
+from .networks import find_network, flatten, layer, perceptron
 
 _SQUASHED_NORMAL = ("sac", "cql", "cal_ql")
 _TANH = (*_SQUASHED_NORMAL, "ddpg", "td3", "td3_plus_bc", "iql", "awac", "rebrac", "prdc")

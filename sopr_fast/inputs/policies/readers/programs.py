@@ -16,9 +16,9 @@ from ....runtime.native import threads
 from ....runtime.text import printable
 from ....runtime.warn import warn
 from ..callables import Called, adapt
-from ..options import DISCRETE, Options
 from ..output import Gaussian, Probabilities, one_hot
-from .names import role_of
+from . import DISCRETE, Options
+from .networks import role_of
 
 _ONNXRUNTIME = (1, 24, 4)  # earlier versions follow external data out of the graph's folder
 _OTHER_INPUTS = "pass a callable of states that runs it, or an array of its actions in every logged state"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import inspect
 import json
-import math
 import pickle
 import re
 from collections.abc import Sequence
@@ -24,10 +23,10 @@ from ....runtime.torch_weights import read_weights
 from ....runtime.warn import warn
 from ..actor import ACTIVATIONS, Actor, Standardisation
 from ..callables import RECURRENT, Called, adapt, check_spaces, shape_of, warn_of_masks
-from ..options import Options
 from ..output import Bounds
 from ..policy import Policy
-from .layers import find_network, floats, layer, perceptron
+from . import Options
+from .networks import find_network, floats, layer, perceptron
 
 _MODULES = re.compile(
     r"stable_baselines3\.((common|sac|td3|dqn)\.policies)|sb3_contrib\.((tqc|ars|qrdqn)\.policies|common\.maskable\.policies)"
@@ -118,8 +117,8 @@ def _actor(
     log_std: Any = layer(arrays, network.log_std) if network.log_std else None
     if "log_std" in arrays and not settings.get("use_sde") and not squash:
         log_std = floats(arrays, "log_std")
-    spread = {"log_std": log_std, "log_std_bounds": (-20, 2) if network.log_std else (-math.inf, math.inf)}
-    return Actor(options.name, layers, squash=squash, scale=bounds if squash else None, clip=clip, **spread, **acting)
+    scale = bounds if squash else None
+    return Actor(options.name, layers, squash=squash, scale=scale, clip=clip, log_std=log_std, **acting)
 
 
 def _activation(keywords: dict[str, Any], default: str) -> str:

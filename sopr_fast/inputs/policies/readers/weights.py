@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -23,13 +22,11 @@ from ....runtime.text import list_names, printable
 from ....runtime.torch_weights import read_weights
 from ....runtime.warn import warn
 from ...logs.keys import KEYS, check_is_policy
-from ..actor import ACTIVATIONS, Actor, Layer, Standardisation
+from ..actor import Actor, Layer, Standardisation
 from ..callables import RECURRENT, acts
-from ..options import DISCRETE, HEADS, Options
 from ..output import Bounds
 from ..policy import Policy
-from . import names as table
-from .layers import Network, find_network, flatten, floats, layer, perceptron
+from . import DISCRETE, HEADS, Options, networks
 from .programs import with_head
 
 Side = Mapping[str, Any]  # the arrays that are no critic's, target's or optimiser's
@@ -72,18 +69,17 @@ def read_npz(path: Path, options: Options) -> Sequence[Policy]:
         names = [name.removesuffix(".npy") for name in archive.namelist()]
         if not any(name.endswith(".weight") for name in names):
             check_is_policy(set(names) - {*KEYS["actions"]})
-        members = read_members(archive, [f"{name}.npy" for name in names if table.is_read(name)])
+        members = read_members(archive, [f"{name}.npy" for name in names if networks.is_read(name)])
     arrays: dict[str, Any] = dict.fromkeys(names)
     for name, content in members.items():
         arrays[name.removesuffix(".npy")] = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
     layers = {key: value for key, value in arrays.items() if key.endswith((".weight", ".bias"))}
     if all(re.match(r"(hidden_\d+|mean|log_std)\.", key) for key in layers):
         options = replace(options, activation=options.activation or "relu", squash=options.squash or "tanh")
-    stacked = [key for key, value in layers.items() if value.ndim > 1 + key.endswith(".weight")]
-    if not stacked:
+    counts = {len(value) if value.ndim > 1 + key.endswith(".weight") else 0 for key, value in layers.items()}
+    if not any(counts):
         return _from_weights(path, arrays, options)
-    counts = {len(value) for value in layers.values()}
-    if len(counts) > 1 or len(stacked) < len(layers):
+    if len(counts) > 1:
         shapes = ", ".join(f"{key} {value.shape}" for key, value in sorted(layers.items()))
         raise ValueError(f"its arrays are not layers of one number of stacked policies: {shapes}")
     actors: list[Policy] = []
@@ -95,19 +91,18 @@ def read_npz(path: Path, options: Options) -> Sequence[Policy]:
 
 def _from_weights(path: Path, content: Any, options: Options, *, is_ordered: bool = True) -> list[Actor]:
     """Return the actor in named arrays, nested or not, which may be in the order of their definition."""
-    arrays = flatten(content)
-    if any(table.is_part_of(key, table.RECURRENT) for key in arrays if not _is_elsewhere(key)):
+    arrays = networks.flatten(content)
+    if any(networks.is_part_of(key, networks.RECURRENT) for key in arrays if not _is_elsewhere(key)):
         raise ValueError(RECURRENT)
-    form = table.form_of([*arrays], path.suffix)
-    order = options.take("layers")
-    order = order.split(",") if isinstance(order, str) else order
-    network = find_network(arrays, options.take("actor"), order, is_ordered=is_ordered)
-    layers = perceptron(arrays, network.layers)
+    form = replace(networks.form_of([*arrays], path.suffix), **_texts(arrays))
+    network = networks.find_network(arrays, options.take("actor"), options.take("layers"), is_ordered=is_ordered)
+    layers = networks.perceptron(arrays, network.layers)
     inside = network.prefix if _is_elsewhere(network.prefix) else "\n"  # a critic that acts, such as that of DQN
     side = {key: value for key, value in arrays.items() if key.startswith(inside) or not _is_elsewhere(key)}
     spread, scale = _log_std(side, network), _bounds(side, options, len(layers[-1][0]))
-    is_continuous = spread is not None or scale is not None
-    head, squash, activation = _meaning(arrays, network, form, options, is_continuous)
+    head, squash, activation = _meaning(
+        network, form, options, spread is not None or scale is not None, len(layers[-1][0])
+    )
     standardisation, statistics = _standardisation(options.name, side, form)
     _check_unread(options.name, side, network, statistics, (layers[0][0].shape[1], len(layers[-1][0])))
     if network.gap and not form.library and activation != "identity":
@@ -115,12 +110,13 @@ def _from_weights(path: Path, content: Any, options: Options, *, is_ordered: boo
         raise ValueError(f"{network.gap}: if nothing else acts there, pass layers={order} (--layers …)")
     if form.warning and standardisation is None:
         warn(f"{printable(path)}: {form.warning}")
-    shared: dict[str, Any] = {"activation": activation, "standardisation": standardisation}
-    shared["stochastic"] = options.stochastic
+    acting: dict[str, Any] = {"activation": activation, "standardisation": standardisation}
+    acting |= {"log_std_bounds": form.log_std_bounds, "log_std_tanh": form.log_std_tanh}
+    acting["stochastic"] = options.stochastic
     if head in DISCRETE:
-        atoms = next((floats(side, key) for key in side if key.split(".")[-1] == "atoms"), None)
         kind = "values" if head == "values" else "logits"  # a softmax has no weights
-        actor = Actor(options.name, layers, squash=False, head=kind, atoms=atoms, **shared)
+        atoms = next((networks.floats(side, key) for key in side if key.split(".")[-1] == "atoms"), None)
+        actor = Actor(options.name, layers, squash=False, head=kind, atoms=atoms, **acting)
         if actor.action_dim == 1:
             raise ValueError(f"its last layer {network.layers[-1]!r} has one output, expected one for each action")
         return [actor]
@@ -128,14 +124,7 @@ def _from_weights(path: Path, content: Any, options: Options, *, is_ordered: boo
         if spread is not None:
             raise ValueError("its log standard deviations lie apart from its means: leave head='mean_log_std' out")
         layers, spread = _halves(layers, side)
-    if options.stochastic and spread is None:
-        why = "'sigma' may be a logarithm or not" if any("sigma" in key for key in side) else "no log_std in it"
-        raise ValueError(f"its standard deviations are not known ({why}): load it without stochastic")
-    if isinstance(spread, tuple):
-        shared |= {"log_std_bounds": form.log_std_bounds, "log_std_tanh": form.log_std_tanh}
-    else:
-        shared["log_std_bounds"] = (-math.inf, math.inf)
-    return [Actor(options.name, layers, squash=squash == "tanh", scale=scale, log_std=spread, **shared)]
+    return [Actor(options.name, layers, squash=squash == "tanh", scale=scale, log_std=spread, **acting)]
 
 
 def _ndim(value: Any) -> int:
@@ -145,30 +134,26 @@ def _ndim(value: Any) -> int:
 
 def _is_elsewhere(key: str) -> bool:
     """Return whether an array belongs to a critic, a target or an optimiser."""
-    return table.is_part_of(key, table.NO_NETWORK) or table.is_part_of(key, table.CRITIC)
+    return networks.is_part_of(key, networks.NO_NETWORK) or networks.is_part_of(key, networks.CRITIC)
 
 
 def _meaning(
-    arrays: Mapping[str, Any], network: Network, form: table.Form, options: Options, is_continuous: bool
+    network: networks.Network, form: networks.Form, options: Options, is_continuous: bool, outputs: int
 ) -> tuple[str, str, str]:
     """Return head, squashing and activation, as the file says or else the options; refuse if neither does."""
-    said = {"activation": form.activation, "squash": form.squash} | _texts(arrays)
     last, role = network.layers[-1], network.role if network.role in HEADS and form.is_named else ""
-    head, squash = options.take("head") or form.head, said["squash"]
+    head = options.take("head") or form.head
     if head and role and (head in DISCRETE) != (role in DISCRETE):
         raise ValueError(f"its last layer {last!r} gives {role} by its name, but head={head!r}: load such files apart")
-    if not (head := head or role) and (is_continuous or (squash or options.squash) == "tanh"):
+    if not (head := head or role) and (is_continuous or "tanh" in (form.squash, options.squash)):
         head = "action"
-    if head in DISCRETE:
-        squash = "none"
-    elif head and options.action_count is not None:
+    if head and head not in DISCRETE and options.action_count is not None:
         raise ValueError(
             f"its output is a continuous action, but action_count={options.action_count}: pass head='values', 'logits' "
             "or 'probabilities' (--head …) if it is not, else leave action_count out"
         )
-    else:
-        squash = squash or options.take("squash") or ""
-    activation = said["activation"] or options.take("activation") or ("identity" if len(network.layers) == 1 else "")
+    squash = "none" if head in DISCRETE else form.squash or options.take("squash")
+    activation = form.activation or options.take("activation") or ("identity" if len(network.layers) == 1 else "")
     missing = [key for key, value in (("activation", activation), ("head", head), ("squash", squash)) if not value]
     if head in DISCRETE[1:] and not (role or form.head) and options.action_count is None:
         missing.append("action_count")
@@ -178,33 +163,31 @@ def _meaning(
         hint = f"; heads are {', '.join(HEADS)}" if "head" in missing else ""
         if "action_count" in missing:
             hint += "; of a network that chooses several actions at once, pass a callable of states instead"
-        seen = f"its last layer {last!r} has {len(arrays[f'{last}.weight'])} outputs"
+        seen = f"its last layer {last!r} has {outputs} outputs"
         raise ValueError(f"{what} does not say its {' and '.join(missing)}: pass {flags}{hint}; {seen}")
     return head, squash, activation
 
 
-def _texts(arrays: Mapping[str, Any]) -> dict[str, str]:
+def _texts(arrays: Mapping[str, Any]) -> dict[str, Any]:
     """Return activation and squashing as words of the file say."""
-    said = {}
-    for key, (option, names) in table.TEXTS.items():
+    said: dict[str, Any] = {}
+    for key, (option, names) in networks.TEXTS.items():
         if (value := arrays.get(key)) is not None:
             text = value.decode("latin1") if isinstance(value, bytes) else str(value)
             said[option] = names.get(text, text)
-            expected = ACTIVATIONS if option == "activation" else ("tanh", "none")
-            if said[option] not in expected:
-                raise ValueError(f"its {key} is {text!r}, expected one of {', '.join(names or expected)}")
+    Options(**said)  # checks them
     return said
 
 
-def _log_std(side: Side, network: Network) -> Any:
+def _log_std(side: Side, network: networks.Network) -> Any:
     """Return the layer or the array of log standard deviations, or None."""
     if network.log_std is not None:
-        return layer(side, network.log_std) if "log" in network.log_std.lower() else None
-    found = [match for key in side if (match := table.SPREAD.fullmatch(key)) and _ndim(side[key]) in (1, 2)]
+        return networks.layer(side, network.log_std) if "log" in network.log_std.lower() else None
+    found = [match for key in side if (match := networks.SPREAD.fullmatch(key)) and _ndim(side[key]) in (1, 2)]
     found = [match for match in found if f"{match[0].removesuffix('std')}mean" not in side]  # those of states
     if len(found) != 1 or found[0][1] == "sigma":
         return None
-    values = floats(side, found[0][0])
+    values = networks.floats(side, found[0][0])
     if values.dim() == 2 and min(values.shape) > 1:
         raise ValueError(f"{found[0][0]} of state-dependent exploration needs the model's settings: save it as .zip")
     values = values.reshape(-1)
@@ -214,16 +197,19 @@ def _log_std(side: Side, network: Network) -> Any:
 def _bounds(side: Side, options: Options, width: int) -> Bounds | None:
     """Return the bounds to which squashed actions are scaled."""
     last = {key.rpartition(".")[2]: key for key in side}
-    affine = {end: floats(side, last[end]).reshape(-1) for end in table.SIDES[:2] if _ndim(side.get(last.get(end, "")))}
-    if affine:
-        half, middle = affine.get("action_scale", torch.ones(width)), affine.get("action_bias", torch.zeros(width))
-        return Bounds(middle - half, middle + half)
-    most = side[last["max_action"]] if "max_action" in last else options.take("max_action")
-    if most is None:
-        return None
-    most = torch.as_tensor(np.array(most, np.float32)).reshape(-1)
-    most = most.expand(width).contiguous() if len(most) == 1 else most
-    return Bounds(-most, most)
+    affine = {
+        end: networks.floats(side, last[end]).reshape(-1)
+        for end in networks.SIDES[:2]
+        if _ndim(side.get(last.get(end, "")))
+    }
+    half, middle = affine.get("action_scale", torch.ones(width)), affine.get("action_bias", torch.zeros(1))
+    if not affine:
+        most = side[last["max_action"]] if "max_action" in last else options.take("max_action")
+        if most is None:
+            return None
+        half = torch.as_tensor(np.array(most, np.float32)).reshape(-1)
+    half = half.expand(width) if len(half) == 1 else half
+    return Bounds(middle - half, middle + half)
 
 
 def _halves(layers: list[Layer], side: Side) -> tuple[list[Layer], Layer]:
@@ -232,19 +218,19 @@ def _halves(layers: list[Layer], side: Side) -> tuple[list[Layer], Layer]:
     if len(weight) % 2:
         raise ValueError(f"its last layer has {len(weight)} outputs, which are no means and log standard deviations")
     means, deviations = zip(weight.chunk(2), bias.chunk(2), strict=True)
-    affine = [float(side[key]) for end in table.AFFINE for key in side if key.endswith(end)]
+    affine = [float(side[key]) for end in networks.AFFINE for key in side if key.endswith(end)]
     if len(affine) == 2:
         deviations = deviations[0] * affine[0], deviations[1] * affine[0] + affine[1]
     return [*layers[:-1], means], deviations
 
 
-def _standardisation(name: str, side: Side, form: table.Form) -> tuple[Standardisation | None, str]:
+def _standardisation(name: str, side: Side, form: networks.Form) -> tuple[Standardisation | None, str]:
     """Return the standardisation by statistics next to the weights, and what their names begin with."""
     found: dict[str, dict[str, Tensor]] = {}
     for key, value in side.items():
-        if (match := table.STATISTICS.fullmatch(key.lower())) and not isinstance(value, str | bool | None):
+        if (match := networks.STATISTICS.fullmatch(key.lower())) and not isinstance(value, str | bool | None):
             if _ndim(value):
-                floats(side, key)  # finite
+                networks.floats(side, key)  # finite
             values = torch.as_tensor(np.asarray(value)).double().reshape(-1)
             found.setdefault(match[1], {})[match[2].replace("avg", "mean")] = values
     whole = {prefix: parts for prefix, parts in found.items() if "mean" in parts and parts.keys() & {"std", "var"}}
@@ -263,24 +249,28 @@ def _standardisation(name: str, side: Side, form: table.Form) -> tuple[Standardi
     return Standardisation(parts["mean"], std, clip), prefix
 
 
-def _check_unread(name: str, side: Side, network: Network, statistics: str, widths: tuple[int, int]) -> None:
+def _check_unread(name: str, side: Side, network: networks.Network, statistics: str, widths: tuple[int, int]) -> None:
     """Refuse arrays of the actor that are no layers of it; warn of averages, and of what is named or wide as scales."""
     arrays, scaling = [], []
     for key, value in side.items():
         owner, _, last = key.rpartition(".")
-        is_statistic = table.STATISTICS.fullmatch(key.lower()) and key.lower().startswith(statistics)
-        is_spread = table.SPREAD.fullmatch(key) or table.role_of(owner) == "log_std" or key.endswith(table.AFFINE)
-        is_side = last in table.SIDES and (_ndim(value) or last == "max_action")
-        is_read = owner in (*network.layers, network.log_std) or is_side or last in table.COUNTERS
+        is_statistic = networks.STATISTICS.fullmatch(key.lower()) and key.lower().startswith(statistics)
+        is_spread = (
+            networks.SPREAD.fullmatch(key) or networks.role_of(owner) == "log_std" or key.endswith(networks.AFFINE)
+        )
+        is_side = last in networks.SIDES and (_ndim(value) or last == "max_action")
+        is_read = owner in (*network.layers, network.log_std) or is_side or last in networks.COUNTERS
         if is_read or is_statistic or is_spread:
             continue
         is_layer = re.fullmatch(r"(weight|bias)(_\w+)?", last) is not None  # of noisy layers too
         is_inside = key.startswith(network.prefix) or (not network.is_chosen and is_layer)
         parts = key.lower().split(".")
-        is_average = not network.is_chosen and not {*parts}.isdisjoint(table.AVERAGES)
-        is_named = is_average or (any(map(table.SCALING.fullmatch, parts)) and not isinstance(value, bool | str | None))
+        is_average = not network.is_chosen and not {*parts}.isdisjoint(networks.AVERAGES)
+        is_named = is_average or (
+            any(map(networks.SCALING.fullmatch, parts)) and not isinstance(value, bool | str | None)
+        )
         is_wide = _ndim(value) and value.shape[-1] in widths and last not in ("weight", "bias")
-        if _ndim(value) and is_inside and not table.SCALING.fullmatch(key.lower()):
+        if _ndim(value) and is_inside and not networks.SCALING.fullmatch(key.lower()):
             arrays.append(key)
         elif is_named or is_wide:
             scaling.append(key)
