@@ -41,7 +41,7 @@ def oracle(arrays, states, i=(), head="mean", activation=lambda x: np.maximum(x,
     return torch.from_numpy(x @ arrays[f"{head}.weight"][i].T.astype(float) + arrays[f"{head}.bias"][i])
 
 
-def test_stack_of_actors(tmp_path, states):
+def test_stack_of_actors(tmp_path, states, capsys):
     arrays = make_layers(stack=(4,))
     np.savez(tmp_path / "sac.npz", **arrays)
     policies = list(load([tmp_path / "sac.npz"]).values())
@@ -53,6 +53,8 @@ def test_stack_of_actors(tmp_path, states):
         torch.testing.assert_close(together[i].double(), expected, atol=1e-5, rtol=1e-5)
         assert torch.equal(together[i], policy.act(states))
     assert list(load({"run": tmp_path / "sac.npz"}))[1] == "run-001"
+    assert command(["info", str(tmp_path / "sac.npz")]) == 0
+    assert capsys.readouterr().out.splitlines()[3] == f"sac-003: states of width {DS}, actions of {DA}"
 
 
 @pytest.mark.parametrize("stated", [{}, {"activation": "tanh", "squash": "none"}])

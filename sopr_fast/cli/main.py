@@ -11,6 +11,7 @@ import os
 import sys
 import time
 import warnings
+import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -139,7 +140,9 @@ def _parser() -> argparse.ArgumentParser:
     info = add_command(
         commands, "info", "describe the installation, a model or a log", "[FILE]", "out/pendulum/log.npz", _info
     )
-    info.add_argument("path", type=Path, nargs="?", metavar="FILE", help="model, or log of states or transitions")
+    info.add_argument(
+        "path", type=Path, nargs="?", metavar="FILE", help="model, log of states or transitions, or .npz of layers"
+    )
     add_log(info)
     return parser
 
@@ -160,6 +163,13 @@ def _info(options: argparse.Namespace) -> None:
             text = ", ".join(value) if isinstance(value, list) else value
             print(f"{name:<28} {text or 'none'}")
         return
+    if options.path.suffix.lower() == ".npz" and zipfile.is_zipfile(options.path):
+        if any(name.endswith(".weight.npy") for name in zipfile.ZipFile(options.path).namelist()):
+            from ..inputs.policies import load as load_policies
+
+            for name, policy in load_policies(options.path).items():
+                print(f"{printable(name)}: states of width {policy.state_dim}, actions of {policy.action_dim}")
+            return
     from ..inputs.logs import describe
     from ..inputs.logs.sources import is_log
 
