@@ -163,13 +163,13 @@ def _info(options: argparse.Namespace) -> None:
             text = ", ".join(value) if isinstance(value, list) else value
             print(f"{name:<28} {text or 'none'}")
         return
-    if options.path.suffix.lower() == ".npz" and zipfile.is_zipfile(options.path):
-        if any(name.endswith(".weight.npy") for name in zipfile.ZipFile(options.path).namelist()):
-            from ..inputs.policies import load as load_policies
+    is_archive = options.path.suffix.lower() == ".npz" and zipfile.is_zipfile(options.path)
+    if is_archive and any(name.endswith(".weight.npy") for name in zipfile.ZipFile(options.path).namelist()):
+        from ..inputs.policies import load as load_policies
 
-            for name, policy in load_policies(options.path).items():
-                print(f"{printable(name)}: states of width {policy.state_dim}, actions of {policy.action_dim}")
-            return
+        for name, policy in load_policies(options.path).items():
+            print(f"{printable(name)}: states of width {policy.state_dim}, actions of {policy.action_dim}")
+        return
     from ..inputs.logs import describe
     from ..inputs.logs.sources import is_log
 

@@ -140,8 +140,20 @@ def _by_content(path: Path) -> Reader:
         head = file.read(10)
     if zipfile.is_zipfile(path):
         with open_archive(path) as archive:
-            if (reader := _by_members(archive.namelist())) is not None:
-                return reader
+            members = archive.namelist()
+        inner = {name.partition("/")[2] for name in members}
+        if "policy.pth" in members:
+            return sb3.read
+        if {"data", "_stable_baselines3_version"} <= {*members}:
+            raise ValueError("a model without torch, such as that of sbx: load it by its class and pass {name: model}")
+        if "archive_format" in inner or "serialized_exported_program.json" in members:
+            return programs.read_exported
+        if any(name.startswith("code/") for name in inner):
+            return programs.read_torchscript
+        if "data.pkl" in inner:
+            return weights.read_torch
+        if all(name.endswith(".npy") for name in members):
+            return weights.read_npz
     elif len(head) > 1 and (0x81 <= head[0] <= 0x8F or head[0] == 0xDE) and 0xA1 <= head[1] <= 0xBF:
         # A mapping of MessagePack whose first key is a word, as flax writes.
         raise ValueError("weights of a JAX agent, which do not say their network: pass a callable of states")
@@ -157,19 +169,3 @@ def _by_content(path: Path) -> Reader:
         f"expected a file of {', '.join(READERS)}; open others in Python, and pass a callable of states, or a frame or "
         "array of actions in every logged state"
     )
-
-
-def _by_members(members: list[str]) -> Reader | None:
-    """Return the reader of an archive, or None if it is of no known kind."""
-    inner = {name.partition("/")[2] for name in members}
-    if "policy.pth" in members:
-        return sb3.read
-    if {"data", "_stable_baselines3_version"} <= {*members}:
-        raise ValueError("a model without torch, such as that of sbx: load it by its class and pass {name: model}")
-    if "archive_format" in inner or "serialized_exported_program.json" in members:
-        return programs.read_exported
-    if any(name.startswith("code/") for name in inner):
-        return programs.read_torchscript
-    if "data.pkl" in inner:
-        return weights.read_torch
-    return weights.read_npz if all(name.endswith(".npy") for name in members) else None

@@ -111,25 +111,21 @@ def load(
         layers=layers.split(",") if isinstance(layers, str) else layers,
         max_action=max_action,
     )
-    if isinstance(source, Policies):
-        options.check_used()
-        return Policies((_counting(policy, action_count) for policy in source.values()), in_memory=source.in_memory)
     items = list(_items([source] if isinstance(source, str | PathLike) else source))
     paths = [Path(item) for *_, item in items if isinstance(item, str | PathLike)]
-    in_memory = isinstance(source, Mapping) or not paths
-    if in_memory:
+    if isinstance(source, Mapping) or not paths:
         result = [policy for item in items for policy in _adapt(*item, options, skip)]
     elif len(paths) < len(items):
         raise TypeError("some policies are paths, others are not: name all of them in a dict")
     else:
         result = load_files(paths, options, skip=skip)
-    if not result:
+    if not (result or isinstance(source, Policies)):
         raise ValueError("no policies given")
-    name, count = Counter(policy.name for policy in result).most_common(1)[0]
-    if count > 1:
-        raise ValueError(f"{count} policies are named {name!r}: name them in a dict, or rename their files")
+    for name, count in Counter(policy.name for policy in result).items():
+        if count > 1:
+            raise ValueError(f"{count} policies are named {name!r}: name them in a dict, or rename their files")
     options.check_used()
-    return Policies(result, in_memory=in_memory)
+    return Policies(result, in_memory=getattr(source, "in_memory", isinstance(source, Mapping) or not paths))
 
 
 def _items(policies: Any) -> Iterator[tuple[str, str, Any]]:
