@@ -21,7 +21,6 @@ from .sources import read_arrays
 from .stored import StoredStates
 from .transitions import COLUMNS, LoggedRows, Transitions
 
-_COLUMNS_SHOWN = 40
 _ROW_BYTES = 48  # of flags and of the rows in the user's data
 
 
@@ -31,23 +30,22 @@ def load_log(
 ) -> Transitions | StoredStates:
     """Load a log: transitions into memory, or only states if there are no rewards.
 
-    Arrays are recognised by name, see the page on files; each name has one meaning. Two arrays of one part must agree.
-    Columns of tables may be numbered: `obs_0`, `obs_1`, … (also `obs.0`, `obs[0]`), or hold lists. Arrays of shape
-    (rows, 1, columns), as replay buffers of one environment have them, count as (rows, columns).
+    Arrays are recognised by name, see the page on files. Columns of tables may be numbered (`obs_0`, `obs_1`, …), or
+    hold lists. Arrays of shape (rows, 1, columns) count as (rows, columns).
 
-    Episodes end where flags, numbers of episodes and steps, and next states say so. Rows are sorted by episode and
-    step, or time as numbers or ISO dates, if both are given. `Transitions.verdict` says what was decided, and by which
-    arrays. Without next states, the next state of a step is the state of the next row, and that of a terminal step its
-    own state; a last step whose next state is unknown is dropped, as in D4RL's `qlearning_dataset`. Rows of `is_last`
-    in logs that have `is_first` too, as RLDS, hold only the last state of an episode.
+    Episodes end where flags, numbers of episodes and steps, and next states say so; `Transitions.verdict` says what was
+    decided. Rows are sorted by episode and step, or time as numbers or ISO dates, if both are given. Without next
+    states, the next state of a step is the state of the next row, and that of a terminal step its own state; a last
+    step whose next state is unknown is dropped, as in D4RL's `qlearning_dataset`. Rows of `is_last` in logs that have
+    `is_first` too, as RLDS, hold only the last state of an episode.
 
     Args:
-        source: Path of a file, of a folder of .npy files, or of a Minari dataset, or its id; see the page on files.
-            Dataset of Minari or d3rlpy; data frame; dictionary of arrays or tensors; or a list of such dictionaries,
-            one for each episode or step, or of (state, action, reward, next state, done). Only states, as
-            `sopr_fast.fit` takes them; or `Transitions`, returned unchanged. Nothing in a pickle is executed.
-        columns: Part of the log, such as "states", "terminals" or "episodes" → name of its array, or names of the
-            arrays that it consists of. Needed if the names are not those of the page on files.
+        source: Path of a file, of a folder of .npy files, or of a Minari dataset, or its id. Dataset of Minari or
+            d3rlpy; data frame; dictionary of arrays or tensors; or a list of such dictionaries, one for each episode or
+            step, or of (state, action, reward, next state, done). Only states, as `sopr_fast.fit` takes them; or
+            `Transitions`, returned unchanged. Nothing in a pickle is executed.
+        columns: Part of the log, such as "states" → name of its array, or names of the arrays that it consists of.
+            Needed if the names are not those of the page on files.
         rows: Most transitions to keep; whole episodes are drawn from a larger log.
         max_episode_steps: Time limit of the environment, if the log does not show where it cut episodes; 1 for a
             contextual bandit, whose every row is an episode.
@@ -55,12 +53,11 @@ def load_log(
     Raises:
         FileNotFoundError, ImportError: No such file, or the extra that reads it is not installed.
         MemoryError: The log is larger than the free memory.
-        TypeError, ValueError: Not a source of the list above; the file is damaged, an array is missing or wrong, or two
-            arrays contradict each other. Names the array and row.
+        TypeError, ValueError: An array, or the file, is damaged, missing, wrong or contradicts another. Names the row.
 
     Warns:
-        UserWarning: Something may be read wrong: time limits that nothing marks, rows that do not follow each other,
-            terminal rows that lead on, arrays that look like ends, rows that were not filled, or lost differences.
+        UserWarning: Something may be read wrong, such as ends of episodes, rows that do not follow each other, or
+            padding.
     """
     rows = None if rows is None else integer(1)("rows", rows)
     if isinstance(source, Transitions | StoredStates):
@@ -135,15 +132,13 @@ def load_states(states: LogLike, *, columns: str | Sequence[str] | None = None) 
 
     Args:
         states: (rows, dim_s) array, tensor, nested sequence or data frame without column names; path of an `.npy` file;
-            or anything that `sopr_fast.load_log` returns or reads. (rows, 1, dim_s), as replay buffers of one
-            environment have it, counts as (rows, dim_s).
+            or anything that `sopr_fast.load_log` returns or reads.
         columns: Name of the array of states, or names of the columns that they consist of, if they have others.
 
     Raises:
-        FileNotFoundError, ImportError: No such file, or the extra that reads it is not installed.
-        MemoryError: The states are larger than the free memory.
-        TypeError, ValueError: Not a source of the list above; the file is damaged or has no states; or they are empty,
-            not a table, not finite or too large. Names the row.
+        FileNotFoundError, ImportError, MemoryError: See `sopr_fast.load_log`.
+        TypeError, ValueError: The file is damaged or has no states; or they are empty, not a table, not finite or too
+            large. Names the row.
     """
     if isinstance(states, StoredStates):
         return states
@@ -199,8 +194,6 @@ def describe(log: LogLike) -> str:
         lines += [f"returns of episodes: {returns.min():.6g} to {returns.max():.6g}, mean {returns.mean():.6g}"]
     else:
         lines.append("only states are read, since it has no rewards")
-    statistics = [
-        (x.min(), x.max(), x.mean(dtype=np.float64), x.std(dtype=np.float64)) for x in map(np.asarray, columns.values())
-    ]
-    table = pandas.DataFrame(statistics, [*columns], ["low", "high", "mean", "std"])
-    return "\n".join([*lines, table.to_string(float_format="{:.4g}".format, max_rows=_COLUMNS_SHOWN)])
+    rows = [(x.min(), x.max(), x.mean(dtype=np.float64), x.std(dtype=np.float64)) for x in columns.values()]
+    table = pandas.DataFrame(rows, [*columns], ["low", "high", "mean", "std"])
+    return "\n".join([*lines, table.to_string(float_format="{:.4g}".format, max_rows=40)])

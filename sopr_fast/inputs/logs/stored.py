@@ -18,21 +18,13 @@ from .arrays import table_shape, warn_of_equal_rows, warn_of_rounding
 class StoredStates:
     """(rows, dim_s) logged states; `read` returns some rows, `numpy.asarray` all.
 
-    States in memory are checked at once, others as they are read.
+    States in memory are checked at once, others as they are read. TypeError is raised if they are not numbers,
+    ValueError if they are empty, not a table, not finite or too large.
 
     Args:
-        values: Array, or rows of a file with `reader`, such as `FileRows`.
-        name: Name of the file in errors; empty for arrays in memory.
-        rows: Number of rows that were filled, if not all were.
-
-    Attributes:
-        shape: (rows, dim_s).
-        dtype: Type of the numbers in the store.
+        values: Array, or rows of a file with `reader`, such as `FileRows`; `shape` and `dtype` are those of its states.
         name: Name of the file in errors.
-
-    Raises:
-        TypeError: Not numbers.
-        ValueError: Empty, not a table, not finite or too large.
+        rows: Number of rows that were filled, if not all were.
     """
 
     def __init__(self, values: Any, name: str = "", rows: int | None = None) -> None:
@@ -47,8 +39,7 @@ class StoredStates:
         self._values = values
         if isinstance(values, np.ndarray):
             self._values = values.reshape(count, width)[: len(self)]
-            if not isinstance(values, np.memmap):
-                self._check_values(self._values, None)
+            self._check_values(self._values, np.arange(len(self)))
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -99,18 +90,14 @@ class StoredStates:
 
             yield read
 
-    def _check_values(self, states: np.ndarray, rows: np.ndarray | None) -> None:
-        """Raise if a value is not finite or too large; `rows` are the rows of the states, None for all."""
+    def _check_values(self, states: np.ndarray, rows: np.ndarray) -> None:
+        """Raise if a value of the states, which are these rows, is not finite or too large."""
         with np.errstate(over="ignore"):
             values = states.astype(np.float32, copy=False)
         accepted = (values > -TOO_LARGE) & (values < TOO_LARGE)
-        if accepted.all():
-            return
-        place = int(np.argmin(accepted.all(1)))
-        row = place if rows is None else rows[place]
-        if not np.isfinite(values[place]).all():
-            raise ValueError(f"{self._where}states are not finite (as float32) at row {row}")
-        value = values[place][~accepted[place]][0]
-        raise ValueError(
-            f"{self._where}states hold {value:g} at row {row}, beyond the supported magnitude {TOO_LARGE:g}"
-        )
+        if not accepted.all():
+            place, row = np.argwhere(~accepted)[0], int(np.argmin(accepted.all(1)))
+            what = f"hold {values[tuple(place)]:g}, beyond the supported magnitude {TOO_LARGE:g}"
+            if not np.isfinite(values[row]).all():
+                what = "are not finite (as float32)"
+            raise ValueError(f"{self._where}states {what} at row {rows[row]}")
