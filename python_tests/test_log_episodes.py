@@ -110,7 +110,7 @@ def test_contradictions_are_refused_by_advice_that_works(extra, message, followi
 @pytest.mark.parametrize("log", [walk(), walk(next_states=False) | {"episode": IDS}])
 def test_flags_whose_0_marks_ends_are_refused(name, log):
     flags = LAST if name == "masks" else ~LAST
-    with pytest.raises(ValueError, match=f"dataset: '{name}' marks 77.8% of the rows as ends: if 0 marks ends, pass 1"):
+    with pytest.raises(ValueError, match=f"dataset: '{name}' marks 77.8% of rows as ends: if 0 marks ends, pass 1"):
         sopr_fast.load_log(log | {name: flags})
     assert len(load(log | {name: 1 - flags}, quiet=False).episodes) == 5
 
@@ -195,8 +195,8 @@ QUESTIONED = [
     (long_log(ep_len=LONG), {}, "ep_len: lengths or bounds of episodes are not read: add"),
     (long_log() | {"timeouts": NEVER_LONG, "terminals": HALF}, {}, "states jump after 13 rows, such as row 85, as far"),
     (ended_at_79(), {}, "ends by 'terminals' are taken as terminals; if a time limit cut"),
-    (long_log(timeouts=~LONG_ENDS), {}, "'timeouts' marks 97.5% of the rows as ends: if 0 marks ends, pass 1"),
-    (walk() | {"done": LAST | True}, {}, "'done' marks 100.0% of the rows as ends"),
+    (long_log(timeouts=~LONG_ENDS), {}, "'timeouts' marks 97.5% of rows as ends: if 0 marks ends, pass 1"),
+    (walk() | {"done": LAST | True}, {}, "'done' marks 100.0% of rows as ends"),
     (STATES | {"episode": ROWS // 9, "done": LAST}, {}, "'done' marks 3 rows, such as row 4, inside of episodes"),
     (STATES | {"done": FIRST}, {}, "'done' marks the first row and not the last: if .*'first': 'done'}"),
     (STATES | {"done": NEVER}, {}, "neither next states nor timeouts show where a time limit cut"),

@@ -11,16 +11,16 @@ from ...runtime.arrays import as_numbers
 from ...runtime.text import list_names
 from ...runtime.warn import warn
 from .arrays import shape_of
-from .keys import ENDS, advise, is_inverted, last_word, part_of, words
+from .keys import ENDS, LIMIT, advise, is_inverted, last_word, part_of, words
 from .parts import Parts
-from .transitions import NEARLY_ALL, Ends, LoggedRows, counts_up, scaled_distance
+from .transitions import NEARLY_ALL, Ends, LoggedRows, counts_up, list_rows, scaled_distance
 
 _COUNTED = 4096  # rows whose states are counted
 _LOOKED_AT = 65536  # rows whose distance to the next one is computed
 _NEAR = 0.05  # mean square of the usual step, in variances of the states
 _FEWEST_ROWS = 500
 _FEWEST_EPISODES = 3
-_MIXED = ("terminals", "dones", "last", "first", "episodes", "steps")  # ends that may be time limits
+SHUFFLED = "add columns 'episode' and 'step', or pass max_episode_steps=1 if every row is an episode"
 _LARGEST_LOOK = 64 << 20  # bytes of an array that is looked into
 _END = re.compile(
     r"(?<![a-z])(dones?|terminal\w*|terminat\w*|trunc\w*|time_?outs?|time_?limit\w*|ends?|ended|last|first|resets?|masks?|"
@@ -44,9 +44,7 @@ def question_flags(log: LoggedRows, linked: np.ndarray | None) -> None:
     for part, marked in ((part, log.flags[part]) for part in parts):
         name, others = log.names[part], ~marked[:-1]
         if (marked.mean() > NEARLY_ALL and not marked.all()) if borders is None else marked.mean() > 0.5:
-            told = (
-                f"{log.where}: {name!r} marks {marked.mean():.1%} of the rows as ends: if 0 marks ends, pass 1 minus it"
-            )
+            told = f"{log.where}: {name!r} marks {marked.mean():.1%} of rows as ends: if 0 marks ends, pass 1 minus it"
             if borders is not None and borders.mean() < 0.5 and others.any() and borders[others].mean() > NEARLY_ALL:
                 raise ValueError(f"{told}; other rows are the last ones of episodes")
             if borders is None or (marked.all() and borders.mean() < 0.5):
@@ -75,16 +73,14 @@ def number_rows(log: LoggedRows, ids: np.ndarray, linked: np.ndarray | None) -> 
         is_number_of_row = bool(restarts or follows)
     if is_number_of_row:
         warn(
-            f"{log.where}: {names['episodes']!r} differs in each row, but steps, next states or flags of ends say that "
-            "episodes are longer, so that it counts rows: it is left out; pass sopr_fast.load_log(…, "
-            "max_episode_steps=1) (--max-episode-steps 1) if each row is an episode"
+            f"{log.where}: {names['episodes']!r} differs in each row, but episodes are longer by steps, next states or "
+            f"flags, so that it counts rows: it is left out; if each row is an episode, {LIMIT.replace('…)', '1)')}"
         )
     part = next((part for part in ("dones", "last") if part in log.flags), None)
     if part is not None and (inside := log.flags[part] & ~changes).any():
         warn(
-            f"{log.where}: {names[part]!r} marks {np.count_nonzero(inside):,} rows, such as row "
-            f"{int(np.argmax(inside))}, inside of episodes by {names['episodes']!r}: episodes end where either says "
-            "so; leave one of them out"
+            f"{log.where}: {names[part]!r} marks {list_rows(inside)}, inside of episodes by {names['episodes']!r}: "
+            "episodes end where either says so; leave one of them out"
         )
     return is_number_of_row
 
@@ -92,12 +88,12 @@ def number_rows(log: LoggedRows, ids: np.ndarray, linked: np.ndarray | None) -> 
 def warn_of_ends(log: LoggedRows, ends: Ends, linked: np.ndarray | None, limit: int | None) -> None:
     """Warn of ends that the rows around them, or the numbers of steps, contradict, and of cuts that nothing marks."""
     where, names, terminals, following = log.where, log.names, ends.terminals, log.following
-    if (inside := int(ends.inside.sum())) and "terminals" in names:
+    if ends.inside.any() and "terminals" in names:
+        name = names["terminals"]
         warn(
-            f"{where}: after {inside:,} terminal rows ({names['terminals']!r}), such as row "
-            f"{int(np.argmax(ends.inside))}, the trajectory goes on, as beyond a goal: no episode begins there, and "
-            "values end there; leave these flags out if they mark no ends, or pass "
-            f"columns={{'first': {names['terminals']!r}}} if they mark first rows"
+            f"{where}: after {list_rows(ends.inside, f'terminal rows ({name!r})')}, the trajectory goes on, as beyond "
+            "a goal: no episode begins there, and values end there; leave these flags out if they mark no ends, or "
+            f"pass columns={{'first': {name!r}}} if they mark first rows"
         )
     if following is None and log.steps is not None and "steps" in ends.deciders:
         _warn_of_missing_steps(log, log.steps, ends)
@@ -112,17 +108,15 @@ def warn_of_ends(log: LoggedRows, ends: Ends, linked: np.ndarray | None, limit: 
         return
     ended = (terminals & ~ends.inside)[:-1]
     if ends.mixed and (terminals & ~ends.inside).any() and not terminals[:-1].all():
-        mixed = names[next(part for part in _MIXED if part in ends.deciders)]
         warn(
-            f"{where}: ends by {mixed!r} are taken as terminals; if a time limit cut some, name the steps it cut "
-            "'timeouts', or pass sopr_fast.load_log(…, max_episode_steps=…) (--max-episode-steps …)"
+            f"{where}: ends by {names[ends.deciders[0]]!r} are taken as terminals; if a time limit cut some, name the "
+            f"steps it cut 'timeouts', or {LIMIT}"
         )
     # Next states that lead on at ends too were shifted without regard to them.
     elif _lacks_cuts(ends) and (linked is None or (ended.any() and linked[ended].all())):
         warn(
             f"{where}: neither next states nor timeouts show where a time limit cut an episode: there, a last state "
-            "seems to lead to the first of the next episode; pass sopr_fast.load_log(…, max_episode_steps=…) "
-            "(--max-episode-steps …), 1 for episodes of one step"
+            f"seems to lead to the first of the next episode; {LIMIT}, 1 for episodes of one step"
         )
 
 
@@ -163,15 +157,13 @@ def _warn_of_jumps(log: LoggedRows, ends: Ends) -> None:
     if squares.mean() > 2 * NEARLY_ALL:
         warn(
             f"{log.where}: states are as far from those of the next rows as from any others, as in a shuffled log: "
-            "next states and episodes are wrong then; add columns 'episode' and 'step', or pass max_episode_steps=1 if "
-            "every row is an episode"
+            f"next states and episodes are wrong then; {SHUFFLED}"
         )
     has_no_cut = {*ends.deciders} == {"terminals", "timeouts"} and not ends.timeouts.any()
     if has_no_cut and np.median(squares) < _NEAR and (far := rows[squares > 1]).size:
         warn(
             f"{log.where}: states jump after {len(far):,} rows, such as row {far[0]}, as far as to any others, but "
-            f"{log.names['timeouts']!r} mark no cut: mark those, or pass sopr_fast.load_log(…, max_episode_steps=…) "
-            "(--max-episode-steps …), if a time limit cut episodes there"
+            f"{log.names['timeouts']!r} mark no cut: mark those, or {LIMIT}, if a time limit cut episodes there"
         )
 
 

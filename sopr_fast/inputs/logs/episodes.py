@@ -6,7 +6,7 @@ import numpy as np
 
 from ...runtime.text import list_names
 from ...runtime.warn import warn
-from .episode_warnings import find_unread, number_rows, question_flags, warn_of_ends
+from .episode_warnings import SHUFFLED, find_unread, number_rows, question_flags, warn_of_ends
 from .keys import ENDS
 from .transitions import NEARLY_ALL, Ends, LoggedRows, counts_up, scaled_distance
 
@@ -151,8 +151,7 @@ def _cut_at_jumps(log: LoggedRows, ends: Ends, jumps: np.ndarray, limit: int | N
         else:
             warn(
                 f"{where}, so that rows do not follow each other, as in a shuffled log or one of several environments "
-                "in turn; initial states, episodes' returns and importance weights are wrong then: add columns "
-                "'episode' and 'step', or pass max_episode_steps=1 if every row is an episode"
+                f"in turn; initial states, episodes' returns and importance weights are wrong then: {SHUFFLED}"
             )
     elif ends.timeouts.any() and len(unmarked):
         warn(
@@ -165,10 +164,7 @@ def _cut_at_jumps(log: LoggedRows, ends: Ends, jumps: np.ndarray, limit: int | N
         ends.timeouts = ~ends.terminals & jumps
         ends.words += [f"jumps of {names['next_states']!r}"] * bool(ends.timeouts[:-1].any())
     if not {*ENDS} & {*log.parts.arrays} and limit is None and not ends.terminals.any():
-        warn(
-            f"{where}: nothing marks terminal states, so that all episodes count as cut by a time limit; name them "
-            "'terminals'"
-        )
+        warn(f"{where}: nothing marks terminal states, so that all episodes count as cut; name them 'terminals'")
 
 
 def follow(log: LoggedRows, ends: Ends) -> tuple[np.ndarray, np.ndarray]:

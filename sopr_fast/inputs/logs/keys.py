@@ -37,6 +37,7 @@ _PARTS = {name: part for part, names in KEYS.items() for name in names}
 _INVERTED = re.compile(
     r"((not|non|un)_?(done|terminal|terminated)s?|masks?|discounts?|continu\w*|alive)"
 )  # 0 marks ends
+LIMIT = "pass sopr_fast.load_log(…, max_episode_steps=…) (--max-episode-steps …)"
 NUMBERED = re.compile(r"(.+?)[._ ]?\[?(\d+)\]?")  # obs_0, obs.0, obs[0]
 GROUP = re.compile(r"[._ \[]\d+\]?$")  # number of a column of several
 

@@ -219,6 +219,11 @@ class Ends:
         return (self.terminals & ~self.inside) | self.timeouts
 
 
+def list_rows(rows: np.ndarray, what: str = "rows") -> str:
+    """Return how many rows (N,) bool are marked, and the first of them, for messages."""
+    return f"{np.count_nonzero(rows):,} {what}, such as row {int(np.argmax(rows))}"
+
+
 def counts_up(steps: np.ndarray) -> bool:
     """Return whether steps ascend, and begin again with the smallest one."""
     restarts = steps[1:] <= steps[:-1]
