@@ -302,12 +302,14 @@ def path(tmp_path):
 
 
 def test_a_replay_buffer_of_stable_baselines3(path):
+    sb3 = pytest.importorskip("stable_baselines3")
     stored = save_buffer(path, 11, end={(5, 0)}, cut={(8, 0)})
-    log = sopr_fast.load_log(path)  # the ring holds the last 8 of 11 steps, 3 to 10
-    for part, values in zip(("states", "actions", "rewards", "next_states"), stored, strict=True):
-        np.testing.assert_array_equal(getattr(log, part), values[3:, 0], err_msg=part)
-    assert np.flatnonzero(log.terminals).tolist() == [2]
-    assert np.flatnonzero(log.timeouts).tolist() == [5, 7]
+    for source in (path, sb3.common.save_util.load_from_pkl(path)):
+        log = sopr_fast.load_log(source)  # the ring holds the last 8 of 11 steps, 3 to 10
+        for part, values in zip(("states", "actions", "rewards", "next_states"), stored, strict=True):
+            np.testing.assert_array_equal(getattr(log, part), values[3:, 0], err_msg=part)
+        assert np.flatnonzero(log.terminals).tolist() == [2]
+        assert np.flatnonzero(log.timeouts).tolist() == [5, 7]
     np.testing.assert_array_equal(np.asarray(load_states(path)), stored[0][3:, 0])
 
 

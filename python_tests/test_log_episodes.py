@@ -113,6 +113,8 @@ def test_flags_whose_0_marks_ends_are_refused(name, log):
     with pytest.raises(ValueError, match=f"dataset: '{name}' marks 77.8% of rows as ends: if 0 marks ends, pass 1"):
         sopr_fast.load_log(log | {name: flags})
     assert len(load(log | {name: 1 - flags}, quiet=False).episodes) == 5
+    with pytest.raises(ValueError, match=f"dataset: '{name}' marks the rows before the last ones of episodes: move"):
+        sopr_fast.load_log(log | {name: np.roll(1 - flags, -1)})
 
 
 @pytest.mark.parametrize(
@@ -197,6 +199,8 @@ QUESTIONED = [
     (ended_at_79(), {}, "ends by 'terminals' are taken as terminals; if a time limit cut"),
     (long_log(timeouts=~LONG_ENDS), {}, "'timeouts' marks 97.5% of rows as ends: if 0 marks ends, pass 1"),
     (walk() | {"done": LAST | True}, {}, "'done' marks 100.0% of rows as ends"),
+    (long_log(timeouts=np.roll(LONG_ENDS, -1)), {}, "states jump one row next to 25 ends, .* move their values down"),
+    (long_log(timeouts=np.roll(LONG_ENDS, 1)), {}, "states jump one row next to 24 ends, .* move their values up by"),
     (STATES | {"episode": ROWS // 9, "done": LAST}, {}, "'done' marks 3 rows, such as row 4, inside of episodes"),
     (STATES | {"done": FIRST}, {}, "'done' marks the first row and not the last: if .*'first': 'done'}"),
     (STATES | {"done": NEVER}, {}, "neither next states nor timeouts show where a time limit cut"),

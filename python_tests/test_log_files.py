@@ -206,7 +206,7 @@ def test_datasets_of_d3rlpy(tmp_path, arrays):
     with open(path, "w+b") as file:
         d3rlpy.dataset.create_infinite_replay_buffer(episodes).dump(file)
     del arrays["next_observations"]
-    for source in (path, d3rlpy.dataset.MDPDataset(*parts, terminals, timeouts)):
+    for source in (path, d3rlpy.dataset.MDPDataset(*parts, terminals, timeouts), [*episodes]):
         assert_same(sopr_fast.load_log(source), sopr_fast.load_log(arrays))
         np.testing.assert_array_equal(np.asarray(load_states(source)), arrays["observations"])
     with h5py.File(path, "a") as file:

@@ -52,7 +52,7 @@ RETURNS = {  # what a policy returns next to a good one → message
         "'x' returned a Independent of event shape (13, 3): return a distribution of continuous actions for each"),
     "discrete": (lambda s: Probabilities(s * 0 + 0.2), "'x' has discrete actions, policy 'good' con"),
     "integers": (lambda s: np.ones(len(s), int), "integer actions: load the policies by sopr_fast.load_policies("),
-    "integer matrix": (lambda s: np.ones((len(s), 3), int), "of several actions at once, return one index for each"),
+    "integer matrix": (lambda s: np.ones((len(s), 3), int), "return floats of continuous actions, and of several"),
     "raising": (raising, "policy 'x' raised KeyError on 13 states: 'weights'"),
     "a module in a callable": (lambda s: NET(s), "callables receive a numpy array: pass the module itself"),
 }  # fmt: skip

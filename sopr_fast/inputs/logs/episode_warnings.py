@@ -57,9 +57,14 @@ def question_flags(log: LoggedRows, linked: np.ndarray | None) -> None:
             warn(f"{log.where}: {name!r} marks the first row and not the last: if it marks first rows, {advice}")
         elif borders is not None and borders.any() and borders.mean() < 0.5:
             first, last = np.append(True, borders), np.append(borders, True)
-            of_longer = marked & (first != last)
+            of_longer, before = marked & (first != last), np.append(borders[1:], [True, False])
             if (first & of_longer).sum() > max(1, NEARLY_ALL * of_longer.sum()):
                 raise ValueError(f"{log.where}: {name!r} marks the first rows of episodes, not the last ones: {advice}")
+            if (before & ~last & marked).sum() > max(1, NEARLY_ALL * marked.sum()):
+                raise ValueError(
+                    f"{log.where}: {name!r} marks the rows before the last ones of episodes: move its values down by "
+                    "one row"
+                )
 
 
 def number_rows(log: LoggedRows, ids: np.ndarray, linked: np.ndarray | None) -> bool:
@@ -160,7 +165,15 @@ def _warn_of_jumps(log: LoggedRows, ends: Ends) -> None:
             f"next states and episodes are wrong then; {SHUFFLED}"
         )
     has_no_cut = {*ends.deciders} == {"terminals", "timeouts"} and not ends.timeouts.any()
-    if has_no_cut and np.median(squares) < _NEAR and (far := rows[squares > 1]).size:
+    far, marked = rows[squares > 1] if np.median(squares) < _NEAR else rows[:0], ends.terminals | ends.closes
+    for way, after in (("down", far[far > 0] - 1), ("up", far + 1)):
+        moved = after[marked[after]]
+        if len(moved) > max(_FEWEST_EPISODES, NEARLY_ALL * len(far)):
+            warn(
+                f"{log.where}: states jump one row next to {len(moved):,} ends, such as row {moved[0]}, as where flags "
+                f"are off by one row: move their values {way} by one row"
+            )
+    if has_no_cut and far.size:
         warn(
             f"{log.where}: states jump after {len(far):,} rows, such as row {far[0]}, as far as to any others, but "
             f"{log.names['timeouts']!r} mark no cut: mark those, or {LIMIT}, if a time limit cut episodes there"

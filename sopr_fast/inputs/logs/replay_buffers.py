@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...runtime.pickles import SB3_RECORDS, SPACE_RECORDS, Record, RefusedError, read_pickle
+from ...runtime.pickles import SB3_RECORDS, SPACE_RECORDS, RefusedError, read_pickle
 from ...runtime.warn import warn
 from ..files import check_memory
 from .arrays import flatten, shape_of
@@ -42,11 +42,10 @@ def filled_rows(arrays: Mapping[str, Any], count: int) -> np.ndarray | None:
 
 
 def read_pickled(path: Path) -> Any:
-    """Return the content of a pickle; of a replay buffer of Stable-Baselines3 or sb3-contrib, its arrays."""
+    """Return the content of a pickle, in which a replay buffer of Stable-Baselines3 is a record."""
     check_memory(path, _COPIES * path.stat().st_size)
     try:
-        content = read_pickle(path, records=_RECORDS)
-        return _of_buffer(content, path) if isinstance(content, Record) else content
+        return read_pickle(path, records=_RECORDS)
     except RefusedError as error:
         reason = str(error).removeprefix(f"{path}: ")
         raise ValueError(f"{path}: {reason}; load it yourself if you trust it, and pass the object") from error
@@ -54,12 +53,12 @@ def read_pickled(path: Path) -> Any:
         raise ValueError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from error
 
 
-def _of_buffer(buffer: Record, path: Path) -> dict[str, Any]:
-    """Return the filled rows of a `ReplayBuffer`, oldest first."""
-    content = vars(buffer)
+def of_buffer(buffer: Any, where: str) -> dict[str, Any]:
+    """Return the filled rows of a `ReplayBuffer` of Stable-Baselines3, or a record of one, oldest first."""
+    content, kind = vars(buffer), getattr(buffer, "source", type(buffer).__name__)
     if missing := [key for key in ("observations", "actions", "rewards", "dones", "pos") if content.get(key) is None]:
-        raise ValueError(f"a {buffer.source} without {', '.join(missing)}, not a replay buffer of Stable-Baselines3")
-    stored = flatten({key: content[key] for key in _ARRAYS if content.get(key) is not None}, str(path))
+        raise ValueError(f"{where}: a {kind} without {', '.join(missing)}, not a replay buffer of Stable-Baselines3")
+    stored = flatten({key: content[key] for key in _ARRAYS if content.get(key) is not None}, where)
     arrays = {key: np.asarray(values) for key, values in stored.items()}
     size, end = len(arrays["dones"]), int(content["pos"])
     if not 0 <= end <= size or any(values.ndim < 2 or len(values) != size for values in arrays.values()):
@@ -69,7 +68,7 @@ def _of_buffer(buffer: Record, path: Path) -> dict[str, Any]:
     if content.get("full") and not has_next:  # by optimize_memory_usage
         rows = rows[1:]  # the oldest observation was overwritten by the newest next one
     if not len(rows):
-        raise ValueError("an empty replay buffer")
+        raise ValueError(f"{where}: an empty replay buffer")
     done = arrays.pop("dones")[rows].astype(bool)
     cut = arrays.pop("timeouts", np.zeros_like(done)).reshape(-1, done.shape[1])
     cut = cut[rows].astype(bool) if len(cut) == size else np.zeros_like(done)
@@ -77,21 +76,21 @@ def _of_buffer(buffer: Record, path: Path) -> dict[str, Any]:
     timeouts[-1] |= ~done[-1]  # the next environment, or nothing, follows
     if done.any() and not content.get("handle_timeout_termination"):
         warn(
-            f"{path}: 'dones' are taken as terminals, since the buffer was filled with "
+            f"{where}: 'dones' are taken as terminals, since the buffer was filled with "
             "handle_timeout_termination=False; if a time limit cut episodes, write the arrays to an .npz file and add "
             "'timeouts' for the steps it cut"
         )
     kept = {key: values[rows] for key, values in arrays.items()} | {"terminals": done & ~cut, "timeouts": timeouts}
-    kept["actions"] = _unscaled(kept["actions"], content.get("action_space"), path)
+    kept["actions"] = _unscaled(kept["actions"], content.get("action_space"), where)
     return {key: x.swapaxes(0, 1).reshape(done.size, *x.shape[2:]) for key, x in kept.items()}  # one after another
 
 
-def _unscaled(actions: np.ndarray, space: Any, path: Path) -> np.ndarray:
+def _unscaled(actions: np.ndarray, space: Any, where: str) -> np.ndarray:
     """Return the actions (steps, environments, dim_a) that the environment got.
 
     Off-policy algorithms of Stable-Baselines3 store actions of a bounded space scaled to [-1, 1].
     """
-    if not isinstance(space, Record) or not space.source.endswith("box.Box"):
+    if not hasattr(space, "low") or not hasattr(space, "high"):
         return actions
     low, high = (np.asarray(getattr(space, side)).reshape(-1) for side in ("low", "high"))
     if low.shape != high.shape or low.shape != actions.shape[2:]:
@@ -100,7 +99,7 @@ def _unscaled(actions: np.ndarray, space: Any, path: Path) -> np.ndarray:
         return actions
     if (largest := np.abs(actions).max()) > 1 + _ROUNDING:
         warn(
-            f"{path}: actions up to {largest:.3g} are taken as they are: Stable-Baselines3 stores actions of a space "
+            f"{where}: actions up to {largest:.3g} are taken as they are: Stable-Baselines3 stores actions of a space "
             f"from {low.min():g} to {high.max():g} scaled to [-1, 1]; if the environment got others, write the arrays "
             "to an .npz file"
         )

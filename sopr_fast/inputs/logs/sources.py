@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from ...runtime.extras import library
+from ...runtime.pickles import Record
 from ..files import check_regular, reading
 from .arrays import end_to_end, flatten, join_numbered, opened_later, shape_of
 from .keys import ENDS, NEEDED, missing, part_of
-from .replay_buffers import read_pickled
+from .replay_buffers import of_buffer, read_pickled
 from .stores import open_npy, read_hdf5, read_npz, read_parquet
 from .tables import is_frame, is_list_of_dicts, load_csv, load_json, read_frame
 
@@ -104,9 +105,13 @@ def _named(content: Any, where: str) -> dict[str, Any] | None:
         return read_frame(content, where)
     if is_list_of_dicts(content):
         return _join_dicts(content, where)
-    if not is_frame(content) and (hasattr(content, "iterate_episodes") or hasattr(content, "episodes")):
+    if isinstance(content, Record) or all(hasattr(content, key) for key in ("observations", "dones", "pos")):
+        with reading(where, "a replay buffer of Stable-Baselines3"):
+            return of_buffer(content, where)
+    is_list = isinstance(content, list | tuple) and all(hasattr(item, "observations") for item in content)
+    if is_list or (not is_frame(content) and any(hasattr(content, key) for key in ("iterate_episodes", "episodes"))):
         with reading(where, "a dataset of Minari or d3rlpy"):
-            episodes = content.iterate_episodes() if hasattr(content, "iterate_episodes") else content.episodes
+            episodes = content if is_list else getattr(content, "episodes", None) or content.iterate_episodes()
             items = [{key: getattr(item, key) for key in _OF_EPISODES if hasattr(item, key)} for item in episodes]
         return _join_dicts(items, where)
     return None

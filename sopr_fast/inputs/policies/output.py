@@ -208,7 +208,8 @@ class _Reader(NamedTuple):
             return self.probabilities(indices)  # one-hot
         if indices.shape != (self.states,):
             seen = f"integers of shape {tuple(indices.shape)}, expected ({self.states},) indices"
-            raise OutputError(f"{seen}; of several actions at once, return one index for each combination")
+            advice = "return floats of continuous actions, and of several discrete ones an index for each combination"
+            raise OutputError(f"{seen}; {advice}")
         if self.action_count is None:
             raise OutputError(f"integer actions: {_COUNT}")
         outside = (indices < 0) | (indices >= self.action_count)
