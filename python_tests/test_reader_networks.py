@@ -334,7 +334,7 @@ REFUSED = {  # … the message, and the options that it advises, which `test_pol
     "norm": (changed(**{"1.weight": torch.ones(8), "1.bias": torch.ones(8)}), PLAIN, "linear layers: 1.weight", None),
     "cnn": ({"cnn.0.weight": torch.zeros(1, 1, 2, 2), "actor.": NET}, PLAIN, "linear layers: cnn.0.weight", None),
     "noise": ({"Q.": NET, "Q.6.weight_mu": torch.zeros(2, 3)}, RELU, "more than linear layers: Q.6.weight_mu", None),
-    "noisy head": ({"features.": NET, "adv.weight_mu": torch.ones(2, 3)}, {**RELU, "head": "values"}, "adv.weight", None),
+    "noisy": ({"features.": NET, "adv.weight_mu": torch.ones(2, 3)}, {**RELU, "head": "values"}, "adv.weight", None),
     "memory": ({"actor.": NET, "memory_a.rnn.weight_ih_l0": torch.zeros(2, 2)}, PLAIN, "it is recurrent", None),
     "exploration": ({"actor.mu.": NET, "actor.log_std": torch.zeros(8, 3)}, SQUASHED, "save it as .zip", None),
     "widths": (changed(**{"2.weight": torch.zeros(6, 9)}), PLAIN, "2.weight reads 9 values, the layer before", None),
