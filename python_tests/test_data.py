@@ -8,7 +8,6 @@ import numpy as np
 import pandas
 import pytest
 import torch
-from problems import transitions
 
 import sopr_fast.inputs.logs
 from sopr_fast.cli import main as cli
@@ -40,119 +39,102 @@ def write_hdf5(path, arrays):
     return path
 
 
+def without(arrays, *names):
+    return {key: values for key, values in arrays.items() if key not in names}
+
+
 def test_d4rl_file(tmp_path):
-    arrays = d4rl_arrays()
-    log_probs = RNG.normal(size=14)
+    arrays, log_probs = d4rl_arrays(), RNG.normal(size=14)
     extra = {"infos/qpos": np.zeros((14, 2)), "infos/action_log_probs": log_probs, "metadata/algorithm": "SAC"}
     log = sopr_fast.load_log(write_hdf5(tmp_path / "hopper.hdf5", arrays | extra))
-    assert len(log) == 14
     names = {"observations": "states", "next_observations": "next_states"}
     for key, values in arrays.items():
         np.testing.assert_array_equal(getattr(log, names.get(key, key)), values, err_msg=key)
     np.testing.assert_array_equal(log.log_probs, log_probs.astype(np.float32))
-    np.testing.assert_array_equal(log.episodes, [0, 3, 7, 9, 12, 14])
     np.testing.assert_array_equal(log.initial_states, arrays["observations"][[0, 3, 7, 9, 12]])
     assert log.states.dtype == log.rewards.dtype == np.float32 and log.terminals.dtype == bool
 
 
-def test_missing_next_states_are_the_next_rows_and_steps_without_one_are_dropped():
-    arrays = d4rl_arrays()
-    successors = arrays.pop("next_observations")
-    log = sopr_fast.load_log(arrays)
-    # Steps 6, 11 (timeouts) and 13 (end of data) have no known successor; 2 and 8 are terminal.
-    kept, ends = [0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 12], np.isin(np.arange(14), [2, 8])
-    expected = {"states": arrays["observations"], "actions": arrays["actions"], "rewards": arrays["rewards"]}
-    expected |= {"next_states": np.where(ends[:, None], arrays["observations"], successors), "terminals": ends}
-    for part, values in expected.items():
-        np.testing.assert_array_equal(getattr(log, part), values[kept], err_msg=part)
-    assert log.source.tolist() == kept and log.source_count == 14
-    assert np.flatnonzero(log.timeouts).tolist() == [5, 9, 10] and log.episodes.tolist() == [0, 3, 6, 8, 10, 11]
-    arrays = d4rl_arrays([(2, "terminal"), (1, "timeout"), (2, "timeout"), (1, "terminal")])
-    del arrays["next_observations"]
-    log = sopr_fast.load_log(arrays)
-    assert log.episodes.tolist() == [0, 2, 3, 4] and np.flatnonzero(log.timeouts).tolist() == [2]
+NEXT = "next_observations"
+USUAL = d4rl_arrays()
+SHORT = d4rl_arrays([(2, "terminal"), (1, "timeout"), (2, "timeout"), (1, "terminal")])
+LIMITED = d4rl_arrays([(4, "timeout"), (3, "terminal"), (4, "timeout"), (4, "terminal"), (4, "timeout"), (2, None)])
+RESET = d4rl_arrays([(4, "timeout"), (3, "terminal"), (4, "timeout"), (4, "timeout"), (2, "terminal")])
+RESET[NEXT][[3, 6, 10, 14]] = RESET["observations"][[4, 7, 11, 15]]  # as a vectorised environment returns them
+TWICE = d4rl_arrays([(6, "terminal"), (6, "timeout"), (6, "timeout")])
+TWICE = {key: x[[*range(15), *range(18)]] for key, x in TWICE.items()}  # the first session stops inside an episode
+TENSORS = {key: torch.from_numpy(values) for key, values in without(USUAL, "timeouts").items()}
+TENSORS |= {"actions": np.arange(14), "rewards": TENSORS["rewards"][:, None].bfloat16()}
+STILL = {key: np.zeros((12, 2)) for key in ("observations", NEXT, "actions")} | {"rewards": np.zeros(12)}
+MIXED = without(USUAL, "terminals", "timeouts") | {"over": USUAL["timeouts"]}
+MIXED |= {"done": USUAL["terminals"] | USUAL["timeouts"]}
+COLUMNS = {"terminals": "done", "timeouts": "over"}
+LIMIT = {"max_episode_steps": 4}
+PARTS = {"states": "observations", "actions": "actions", "rewards": "rewards", "next_states": NEXT}
+AT_LIMITS = "at 3 of 3 time limits, the next state is the first state of the next episode"
+UNMARKED = "after 1 rows, such as row 14, the next row does not follow"
+NO_LIMITS, NO_RESETS = without(LIMITED, NEXT, "timeouts"), without(RESET, "timeouts")
 
 
-def test_the_time_limit_ends_episodes_without_next_states_and_timeouts():
-    arrays = d4rl_arrays([(4, "timeout"), (3, "terminal"), (4, "timeout"), (4, "terminal"), (4, "timeout"), (2, None)])
-    del arrays["next_observations"]
-    expected = sopr_fast.load_log(arrays)
-    del arrays["timeouts"]
+@pytest.mark.parametrize(
+    ("arrays", "options", "warning", "dropped", "ends", "cuts"),
+    [
+        (USUAL, {}, "", [], [2, 8], [6, 11]),
+        (d4rl_arrays([(1, "terminal"), (1, "timeout")] * 2), {}, "", [], [0, 2], [1, 3]),
+        (without(USUAL, NEXT), {}, "", [6, 11, 13], [2, 8], [5, 10, 12]),
+        (without(SHORT, NEXT), {}, "", [2, 4], [1, 5], [3]),
+        (without(LIMITED, NEXT), {}, "", [3, 10, 18, 20], [6, 14], [2, 9, 17]),
+        (NO_LIMITS, LIMIT, "", [3, 10, 18, 20], [6, 14], [2, 9, 17]),
+        (NO_LIMITS | {"timeouts": np.zeros(21)}, LIMIT, "", [3, 10, 18, 20], [6, 14], [2, 9, 17]),
+        (RESET, {}, AT_LIMITS, [3, 10, 14], [6, 16], [2, 9, 13]),
+        (NO_RESETS, LIMIT, AT_LIMITS, [3, 10, 14], [6, 16], [2, 9, 13]),
+        (STILL | {"timeouts": np.tile([0, 0, 1], 4)}, {}, "", [], [], [2, 5, 8, 11]),
+        (TWICE, {}, UNMARKED, [], [5, 20], [11, 14, 26, 32]),
+        (TENSORS, {}, "", [], [2, 8], [6, 11, 13]),
+        (MIXED, {"columns": COLUMNS}, "", [], [2, 8], [6, 11]),
+        (MIXED, {"columns": without(COLUMNS, "timeouts")}, "ends by 'done' are taken", [], [2, 6, 8, 11], []),
+    ],
+)
+def test_steps_and_ends_of_episodes(arrays, options, warning, dropped, ends, cuts):
+    """Ends and cuts are rows of the given arrays; the last episode may just stop."""
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        log = sopr_fast.load_log(arrays, **options)
+    assert all(each.filename == __file__ and f"dataset: {warning}" in str(each.message) for each in caught)
+    assert len(caught) == bool(warning)
+    count = len(arrays["observations"])
+    kept = np.delete(np.arange(count), dropped)
+    assert (log.source.tolist(), log.source_count) == (kept.tolist(), count)
+    assert log.source[log.terminals].tolist() == ends
+    assert log.source[log.timeouts].tolist()[: len(cuts)] == cuts
+    last = np.isin(kept, [*ends, *cuts])
+    last[-1] = True
+    assert log.episodes.tolist() == [0, *np.flatnonzero(last) + 1]
+    for part, key in (
+        ("states", "observations"),
+        ("actions", "actions"),
+        ("rewards", "rewards"),
+        ("next_states", NEXT),
+    ):
+        values = np.roll(arrays["observations"], -1, 0) if key == NEXT and key not in arrays else arrays[key]
+        expected = torch.as_tensor(values).float().numpy()[kept].reshape(len(kept), -1)
+        if key not in arrays:
+            expected = np.where(log.terminals[:, None], log.states, expected)
+        np.testing.assert_array_equal(getattr(log, part).reshape(len(kept), -1), expected)
+
+
+def test_limits_that_nothing_marks_and_wrong_options():
+    log = without(LIMITED, NEXT, "timeouts")
     with pytest.warns(UserWarning, match="neither next states nor timeouts show .*max_episode_steps") as caught:
-        assert len(sopr_fast.load_log(arrays).episodes) == 4
+        assert len(sopr_fast.load_log(log).episodes) == 4
     assert caught[0].filename == __file__
-    for limited in (arrays, arrays | {"timeouts": np.zeros(21)}):
-        with warnings.catch_warnings(action="error"):
-            log = sopr_fast.load_log(limited, max_episode_steps=4)
-        for part in ("states", "next_states", "timeouts", "episodes"):
-            np.testing.assert_array_equal(getattr(log, part), getattr(expected, part))
     for source, options, message in (
-        (arrays, {"max_episode_steps": 0}, "max_episode_steps must be an integer, 1 or more, got 0"),
-        (arrays, {"rows": 0}, "rows must be an integer, 1 or more, got 0"),
-        (log, {"max_episode_steps": 4}, "columns and max_episode_steps are for logs that are not loaded yet"),
-        (log, {"columns": {"states": "x"}}, "columns and max_episode_steps are for logs that are not loaded yet"),
+        (log, {"max_episode_steps": 0}, "max_episode_steps must be an integer, 1 or more, got 0"),
+        (log, {"rows": 0}, "rows must be an integer, 1 or more, got 0"),
+        (sopr_fast.load_log(USUAL), {"max_episode_steps": 4}, "columns and max_episode_steps are for logs that"),
+        (sopr_fast.load_log(USUAL), {"columns": {"states": "x"}}, "columns and max_episode_steps are for logs that"),
     ):
         with pytest.raises(ValueError, match=message):
             sopr_fast.load_log(source, **options)
-
-
-@pytest.mark.parametrize("options", [{}, {"max_episode_steps": 4}])
-def test_reset_states_are_no_next_states_of_time_limits(options):
-    arrays = d4rl_arrays([(4, "timeout"), (3, "terminal"), (4, "timeout"), (4, "timeout"), (2, "terminal")])
-    expected = sopr_fast.load_log({key: values for key, values in arrays.items() if key != "next_observations"})
-    ends = np.flatnonzero(arrays["terminals"] | arrays["timeouts"])[:-1]
-    arrays["next_observations"][ends] = arrays["observations"][ends + 1]  # as a vectorised environment returns them
-    if options:
-        del arrays["timeouts"]
-    with pytest.warns(UserWarning, match="dataset: at 3 of 3 time limits, the next state is the first state") as caught:
-        log = sopr_fast.load_log(arrays, **options)
-    assert caught[0].filename == __file__
-    for part in (*STEPS, "timeouts", "episodes", "source"):
-        np.testing.assert_array_equal(getattr(log, part), getattr(expected, part), err_msg=part)
-    alive = ~log.terminals
-    np.testing.assert_array_equal(log.next_states[alive], expected.next_states[alive])
-
-
-def test_constant_states_are_no_reset_states():
-    ends = np.tile([0, 0, 1], 4)
-    with warnings.catch_warnings(action="error"):
-        log = transitions(np.zeros((12, 2)), np.zeros(12), np.zeros(12), np.zeros((12, 2)), None, ends)
-    np.testing.assert_array_equal(log.timeouts, ends)
-
-
-@pytest.mark.parametrize("order", ["shuffled", "in turn"])
-@pytest.mark.parametrize("parts", [("timeouts",), ()])
-def test_rows_that_do_not_follow_each_other_warn(order, parts):
-    arrays = d4rl_arrays([(6, "terminal"), (6, "timeout"), (6, "terminal"), (6, "timeout")])
-    rows = np.random.default_rng(1).permutation(24) if order == "shuffled" else np.arange(24).reshape(4, 6).T.ravel()
-    log = {key: values[rows] for key, values in arrays.items() if key not in parts}
-    with pytest.warns(UserWarning, match="'next_observations' are not .*rows do not follow each other") as caught:
-        sopr_fast.load_log(log)
-    assert caught[0].filename == __file__ and len(caught) == 1
-    with warnings.catch_warnings(action="error"):
-        sopr_fast.load_log({key: values for key, values in arrays.items() if key not in parts})
-        sopr_fast.load_log(d4rl_arrays([(1, "terminal"), (1, "timeout"), (1, "terminal"), (1, "timeout")]))
-
-
-def test_a_log_cut_inside_an_episode_beside_marked_timeouts_is_cut_there():
-    arrays = d4rl_arrays([(6, "terminal"), (6, "timeout"), (6, "timeout")])
-    rows = [*range(15), *range(18)]  # two sessions; the first one stops within its third episode
-    with pytest.warns(UserWarning, match="after 1 rows, such as row 14, the next row does not follow") as caught:
-        log = sopr_fast.load_log({key: values[rows] for key, values in arrays.items()})
-    assert len(caught) == 1
-    assert log.episodes.tolist() == [0, 6, 12, 15, 21, 27, 33]
-    assert np.flatnonzero(log.timeouts).tolist() == [11, 14, 26, 32]
-
-
-def test_tensors_half_precision_and_one_dimensional_actions_are_split_where_states_do_not_follow():
-    arrays = d4rl_arrays()
-    del arrays["timeouts"]
-    arrays = {key: torch.from_numpy(values) for key, values in arrays.items()}
-    arrays |= {"actions": np.arange(14), "rewards": arrays["rewards"][:, None].bfloat16()}
-    log = sopr_fast.load_log(arrays)
-    assert log.episodes.tolist() == [0, 3, 7, 9, 12, 14] and np.flatnonzero(log.timeouts).tolist() == [6, 11, 13]
-    assert log.actions.shape == (14, 1) and log.rewards.shape == (14,) and log.rewards.dtype == np.float32
-    assert log.terminals.sum() == 2 and log.log_probs is None
 
 
 def test_arrays_of_three_axes_are_refused_by_advice_that_works():
@@ -164,21 +146,6 @@ def test_arrays_of_three_axes_are_refused_by_advice_that_works():
     episodes = [{name: x[i] for name, x in log.items()} for i in range(14)]
     for given in (episodes, [{name: x[:, i] for name, x in log.items()} for i in range(2)]):
         assert sopr_fast.load_log(given).source_count == 28
-
-
-def test_mapped_dones_may_include_timeouts_too():
-    arrays = d4rl_arrays()
-    arrays["over"] = arrays.pop("timeouts")
-    arrays["done"] = arrays.pop("terminals") | arrays["over"]
-    columns = {"terminals": "done", "timeouts": "over"}
-    with warnings.catch_warnings(action="error"):
-        log = sopr_fast.load_log(arrays, columns=columns)
-    np.testing.assert_array_equal(log.terminals, arrays["done"] & ~arrays["over"])
-    np.testing.assert_array_equal(log.timeouts[:-1], arrays["over"][:-1])
-    del columns["timeouts"]
-    with pytest.warns(UserWarning, match="dataset: ends by 'done' are taken as terminals; if a time limit cut"):
-        log = sopr_fast.load_log(arrays, columns=columns)
-    np.testing.assert_array_equal(log.terminals, arrays["done"])
 
 
 @pytest.mark.parametrize(
@@ -256,23 +223,16 @@ def test_transitions_are_described_from_any_source(tmp_path, capsys):
     ]
 
 
-@pytest.mark.parametrize("name", ["", "states.npy", "log.npz", "log.hdf5", "x.csv"])
-def test_states_alone_are_described(tmp_path, name, capsys):
-    states, path = arrays()["observations"], tmp_path / name
-    if name == "states.npy":
-        np.save(path, states)
-    elif name == "log.npz":
-        np.savez(path, obs=states)
-    elif name == "log.hdf5":
-        write_hdf5(path, {"observations": states})
-    elif name == "x.csv":
-        np.savetxt(path, np.column_stack([states, states]), delimiter=",", header="x,speed,u,v", comments="")
-    else:
-        np.save(path / "states.npy", states)  # of a folder
-    cli.main(["info", str(path), *(["--columns", "states=x,speed"] if name == "x.csv" else [])])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[:2] == ["rows: 5", "state columns: 2"]
-    assert lines[2] == "only states are read, since it has no rewards" and lines[-1].split()[:2] == ["state", "1"]
+def test_states_alone_are_described(tmp_path, capsys):
+    states = arrays()["observations"]
+    np.save(tmp_path / "states.npy", states)  # of a file, and of a folder
+    table = np.column_stack([states, states])
+    np.savetxt(tmp_path / "x.csv", table, delimiter=",", header="x,speed,u,v", comments="")
+    for path, *options in ([tmp_path / "states.npy"], [tmp_path], [tmp_path / "x.csv", "--columns", "states=x,speed"]):
+        cli.main(["info", str(path), *options])
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[:2] == ["rows: 5", "state columns: 2"]
+        assert lines[2] == "only states are read, since it has no rewards" and lines[-1].split()[:2] == ["state", "1"]
 
 
 def save_buffer(path, steps, *, end=(), cut=(), size=8, environments=1, bound=1, change=None, **options):

@@ -118,27 +118,6 @@ def test_policies_without_a_return_are_left_out():
     assert all(torch.equal(value, expected[name]) for name, value in ranker.model.state_dict().items())
 
 
-def test_few_training_policies_warn():
-    gains = training_gains(12)
-    with pytest.warns(UserWarning, match="only 11 training policies: about a dozen or more") as caught:
-        fit(policies=ladder(gains[:11]), returns=gains[:11])
-    assert caught[0].filename == __file__
-    with warnings.catch_warnings(action="error"):
-        fit(policies=ladder(gains), returns=gains)
-
-
-def test_training_and_validation_policies_that_sample_warn():
-    rng = np.random.default_rng(0)
-
-    def sampler(gain):
-        return broken(gain, lambda actions: actions + rng.standard_normal(actions.shape))
-
-    with pytest.warns(UserWarning, match="policies noisy give different actions when asked twice"):
-        fit(policies=ladder(GAINS) | {"noisy": sampler(1)}, returns=[*GAINS, 1.0])
-    with pytest.warns(UserWarning, match="policies held out give different actions when asked twice"):
-        fit(validation=(ladder([0.3]) | {"held out": sampler(1)}, [1, 2]))
-
-
 def test_clustered_subsets_take_the_place_of_states():
     subsets = Subsets.draw(log(), 2, size=TINY.subset_size, clusters=TINY.clusters, seed=3)
     drawn = fit(seed=3)
@@ -249,15 +228,29 @@ def test_a_policy_is_never_shown_more_states_than_the_batch_size(validation):
         assert np.isfinite(ranker.rank({"x": one_state_at_a_time(0.3)}).scores).all()
 
 
-def test_validation_policies_that_train_are_warned_of():
-    gains = training_gains()
-    held_out = {"copy": LinearPolicy(gains[3]), "other": LinearPolicy(0.42), "again": LinearPolicy(gains[0])}
-    inputs = {"policies": ladder(gains), "returns": gains}
-    with pytest.warns(sopr_fast.TrainingPolicyWarning, match="exactly like them: 'copy', 'again'. The") as caught:
-        fit(**inputs, validation=(held_out, [1, 2, 3]))
-    assert caught[0].filename == __file__
-    with warnings.catch_warnings(action="error"):
-        fit(**inputs, validation=(ladder([0.42, 0.88]), [1, 2]))
+MANY = training_gains()
+COPIES = {"copy": LinearPolicy(MANY[3]), "other": LinearPolicy(0.42), "again": LinearPolicy(MANY[0])}
+NOISY = {"noisy": broken(1, lambda actions: actions + np.random.default_rng().standard_normal(actions.shape))}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"policies": ladder(MANY[:11]), "returns": MANY[:11]}, "only 11 training policies: about a dozen or more"),
+        (
+            {"policies": ladder(GAINS) | NOISY, "returns": [*GAINS, 1]},
+            "policies noisy give different actions when",
+        ),
+        ({"validation": (ladder([0.3]) | NOISY, [1, 2])}, "policies noisy give different actions when"),
+        ({"validation": (COPIES, [1, 2, 3])}, "exactly like them: 'copy', 'again'. The"),
+        ({"validation": (ladder([0.42, 0.88]), [1, 2])}, ""),
+    ],
+)
+def test_what_may_be_wrong_of_policies_is_told(changes, message):
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        fit(**{"policies": ladder(MANY), "returns": MANY} | changes)
+    assert [each.filename for each in caught if message in str(each.message)] == [__file__] * bool(message)
+    assert not caught or message
 
 
 def test_one_cluster_one_state_a_cluster_and_fewer_distinct_states_than_clusters():

@@ -2,7 +2,6 @@
 
 import re
 import warnings
-from collections import namedtuple
 from itertools import pairwise
 
 import h5py
@@ -189,7 +188,10 @@ NEVER_LONG = np.zeros(1580)
 NUMBERED = {"episode": np.repeat(range(40), LONG), "step": np.concatenate([*map(np.arange, LONG)])}
 SHUFFLED = np.random.default_rng(0).permutation(COUNT)
 STATES = walk(next_states=False)
+IN_TURN = np.argsort(np.tile(np.arange(5), 4)[:COUNT], kind="stable")  # rows of four environments
 QUESTIONED = [
+    (only(SHUFFLED, walk() | {"terminals": FELL}), {}, "'next_observations' are not .*, so that rows do not follow"),
+    (only(IN_TURN, walk() | {"terminals": FELL, "timeouts": CUT}), {}, "are not .*, so that rows do not follow each"),
     (only(np.random.default_rng(1).permutation(1580), long_log()), {}, "states are as far from those of the next rows"),
     (long_log(terminals=LONG_ENDS), {}, "'terminals' mark all 40 rows of 'timeouts' too, as 'dones' do"),
     (padded(), {}, "rows, such as row 6., are 0 in everything, as where episodes are"),
@@ -487,58 +489,6 @@ def test_probabilities_may_have_other_names_and_exceed_1_for_continuous_actions(
     np.testing.assert_allclose(log.log_probs, np.log(0.3), rtol=1e-6)
     densities = {"terminals": FELL, "action_prob": np.full(COUNT, 1.5)}
     np.testing.assert_allclose(load(walk() | densities).log_probs, np.log(1.5), rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "episodes",
-        "tuple",
-        "named",
-        "batches",
-        "own",
-        "steps",
-        "own steps",
-        "tuples",
-        "named tuples",
-        "frame",
-        "parquet",
-    ],
-)
-def test_lists_of_dictionaries_and_indexed_frames(kind, tmp_path):
-    arrays, columns = STATES | {"terminals": LAST}, None
-    if kind in ("own", "own steps"):
-        columns = {"states": "x", "actions": "u", "rewards": "r", "terminals": "z"}
-        arrays = dict(zip("xurz", arrays.values(), strict=True))
-    stops = np.cumsum(LENGTHS)
-    given = [{key: x[stop - n : stop] for key, x in arrays.items()} for stop, n in zip(stops, LENGTHS, strict=True)]
-    if kind == "tuple":
-        given = tuple(given)
-    elif kind == "named":
-        given = {f"ep_{i}": episode for i, episode in enumerate(given)}
-    elif kind == "batches":  # with numbers of episodes
-        given = [only(rows, arrays | {"eps_id": IDS}) for rows in (ROWS < 7, ROWS >= 7)]
-    elif kind in ("steps", "own steps"):
-        given = [only(row, arrays) for row in ROWS]
-    elif kind == "tuples":
-        given = [*zip(*(walk() | {"done": LAST}).values(), strict=True)]
-    elif kind == "named tuples":
-        step = namedtuple("step", ("state", "action", "next_state", "reward", "done"))
-        order = ("observations", "actions", "next_observations", "rewards", "done")
-        given = [step(*values) for values in zip(*((walk() | {"done": LAST})[key] for key in order), strict=True)]
-    elif kind in ("frame", "parquet"):
-        times = pandas.Timestamp("2020-01-01") + pandas.to_timedelta(ROWS, unit="h")
-        index = pandas.MultiIndex.from_arrays([IDS, times], names=["episode", "step"])
-        rest = {key: arrays[key].reshape(-1) for key in ("actions", "rewards", "terminals")}
-        frame = pandas.DataFrame(rest | {"obs": list(arrays["observations"])}, index=index)
-        given = pandas.concat([frame[:5], frame[5:8].iloc[::-1], frame[8:]])
-        if kind == "parquet":
-            given.to_parquet(tmp_path / "log.parquet")
-            given = tmp_path / "log.parquet"
-    quiet = "steps" not in kind and "tuples" not in kind  # nothing says that the last row of no episode was cut
-    log = load(given, quiet, columns=columns)
-    np.testing.assert_array_equal(log.states, STATES["observations"].astype(np.float32))
-    assert np.diff(log.episodes).tolist() == list(LENGTHS)
 
 
 @pytest.mark.parametrize("fields", [{"size": COUNT, "pos": np.inf}, {"_size": COUNT}, {"pos": COUNT, "full": False}])

@@ -5,6 +5,7 @@ import os
 import pickle
 import tracemalloc
 import warnings
+from collections import namedtuple
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -52,9 +53,9 @@ def frame_of(arrays, form):
     return pandas.DataFrame(columns)
 
 
-def episodes_of(arrays):
+def episodes_of(arrays, names=()):
     bounds = [0, *np.flatnonzero(arrays["terminals"] | arrays["timeouts"]) + 1]
-    return [{key: values[i:j] for key, values in arrays.items()} for i, j in pairwise(bounds)]
+    return [{dict(names).get(key, key): x[i:j] for key, x in arrays.items()} for i, j in pairwise(bounds)]
 
 
 def write_fixed(path, arrays):
@@ -129,13 +130,46 @@ def test_every_file_loads_like_its_arrays(name, tmp_path, arrays):
     np.testing.assert_array_equal(states, arrays["observations"])
 
 
-@pytest.mark.parametrize("names", [SHORT, LONG, TIANSHOU])
-@pytest.mark.parametrize("form", ["{}_{}", "{}.{}", "{}[{}]", "lists", None])
-def test_names_and_columns_of_frames_and_dictionaries(names, form, arrays):
-    given = renamed(arrays, names)
-    source = given if form is None else frame_of(given, form)
-    assert_same(sopr_fast.load_log(source), sopr_fast.load_log(arrays))
-    np.testing.assert_array_equal(np.asarray(load_states(source)), arrays["observations"])
+def picked(arrays, rows):
+    return {key: values[rows] for key, values in arrays.items()}
+
+
+def indexed(arrays):
+    """Data frame of which one episode is in reverse, indexed by episode and time."""
+    times = pandas.Timestamp("2020-01-01") + pandas.to_timedelta(ROWS, unit="h")
+    index = pandas.MultiIndex.from_arrays([NUMBERS, times], names=["episode", "step"])
+    return frame_of(arrays, "lists").set_index(index).iloc[[*range(3), *range(6, 2, -1), *range(7, 14)]]
+
+
+ROWS, NUMBERS = np.arange(14), np.repeat([4, 2, 7, 5, 3], (3, 4, 2, 3, 2))
+FIVE = ("observations", "actions", "rewards", "next_observations", "terminals")
+Step = namedtuple("Step", ("done", "next_state", "state", "action", "reward"))
+OWN = dict(zip((*FIVE, "timeouts"), "xurync", strict=True))
+COLUMNS = dict(zip(("states", "actions", "rewards", "next_states", "terminals", "timeouts"), "xurync", strict=True))
+SOURCES = {
+    "episodes": episodes_of,
+    "tuple of episodes": lambda arrays: tuple(episodes_of(arrays)),
+    "episodes by name": lambda arrays: dict(zip("abcde", episodes_of(arrays), strict=True)),
+    "episodes of own names": lambda arrays: episodes_of(arrays, OWN),
+    "batches": lambda arrays: [picked(arrays | {"eps_id": NUMBERS}, rows) for rows in (ROWS < 5, ROWS >= 5)],
+    "steps": lambda arrays: [picked(arrays, row) for row in ROWS],
+    "nested steps": lambda arrays: [picked(arrays, row) | {"infos": {"cost": row}} for row in ROWS],
+    "steps of own names": lambda arrays: [picked(renamed(arrays, OWN), row) for row in ROWS],
+    "tuples": lambda arrays: [*zip(*(arrays[key] for key in FIVE), strict=True)],
+    "named tuples": lambda arrays: [*map(Step, *(arrays[FIVE[i]] for i in (4, 3, 0, 1, 2)))],
+    "indexed frame": indexed,
+    "short names": lambda arrays: renamed(arrays, SHORT),
+    "long names": lambda arrays: frame_of(renamed(arrays, LONG), "{}_{}"),
+    "names of Tianshou": lambda arrays: frame_of(renamed(arrays, TIANSHOU), "{}[{}]"),
+    "table of arrow": lambda arrays: pytest.importorskip("pyarrow").Table.from_pandas(indexed(arrays)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.* are taken as terminals")
+@pytest.mark.parametrize("kind", SOURCES)
+def test_every_source_in_memory_loads_like_its_arrays(kind, arrays):
+    log = sopr_fast.load_log(SOURCES[kind](arrays), columns=COLUMNS if "own" in kind else None)
+    assert_same(log, sopr_fast.load_log(arrays))
 
 
 def test_arrays_of_a_folder_are_needed_or_not(tmp_path, arrays):
