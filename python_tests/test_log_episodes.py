@@ -112,7 +112,7 @@ def test_flags_whose_0_marks_ends_are_refused(name, log):
     with pytest.raises(ValueError, match=f"dataset: '{name}' marks 77.8% of rows as ends: if 0 marks ends, pass 1"):
         sopr_fast.load_log(log | {name: flags})
     assert len(load(log | {name: 1 - flags}, quiet=False).episodes) == 5
-    with pytest.raises(ValueError, match=f"dataset: '{name}' marks the rows before the last ones of episodes: move"):
+    with pytest.raises(ValueError, match=f"dataset: '{name}' marks rows before the last ones of episodes: move"):
         sopr_fast.load_log(log | {name: np.roll(1 - flags, -1)})
 
 

@@ -38,33 +38,30 @@ _NEXT = re.compile(
 
 
 def question_flags(log: LoggedRows, linked: np.ndarray | None) -> None:
-    """Raise if flags of ends mark first rows, or all but last ones, by episodes or next states; warn if they may."""
+    """Raise if flags of ends mark other rows than last ones, by episodes or next states; warn if they may."""
     borders = log.ids[1:] != log.ids[:-1] if log.ids is not None else linked if linked is None else ~linked
-    parts = [part for part in ("terminals", "timeouts", "dones", "last") if part in log.flags]
-    for part, marked in ((part, log.flags[part]) for part in parts):
-        name, others = log.names[part], ~marked[:-1]
-        if (marked.mean() > NEARLY_ALL and not marked.all()) if borders is None else marked.mean() > 0.5:
-            told = f"{log.where}: {name!r} marks {marked.mean():.1%} of rows as ends: if 0 marks ends, pass 1 minus it"
-            if borders is not None and borders.mean() < 0.5 and others.any() and borders[others].mean() > NEARLY_ALL:
-                raise ValueError(f"{told}; other rows are the last ones of episodes")
-            if borders is None or (marked.all() and borders.mean() < 0.5):
-                warn(told)
-                continue
-        advice = f"pass columns={{'first': {name!r}}}, or move its values up by one row"
+    for part in (part for part in ("terminals", "timeouts", "dones", "last") if part in log.flags):
+        marked, where = log.flags[part], f"{log.where}: {log.names[part]!r}"
+        inverse = f"marks {marked.mean():.1%} of rows as ends: if 0 marks ends, pass 1 minus it"
+        advice = f"pass columns={{'first': {log.names[part]!r}}}, or move its values up by one row"
         if "steps" in log.names:
             advice += f"; if {log.names['steps']!r} counts down, leave it out"
-        if borders is None and marked[0] and not marked[-1] and marked.sum() > 1:
-            warn(f"{log.where}: {name!r} marks the first row and not the last: if it marks first rows, {advice}")
-        elif borders is not None and borders.any() and borders.mean() < 0.5:
+        if borders is None and NEARLY_ALL < marked.mean() < 1:
+            warn(f"{where} {inverse}")
+        elif borders is None and marked[0] and not marked[-1] and marked.sum() > 1:
+            warn(f"{where} marks the first row and not the last: if it marks first rows, {advice}")
+        elif borders is not None and 0 < borders.mean() < 0.5:
             first, last = np.append(True, borders), np.append(borders, True)
-            of_longer, before = marked & (first != last), np.append(borders[1:], [True, False])
-            if (first & of_longer).sum() > max(1, NEARLY_ALL * of_longer.sum()):
-                raise ValueError(f"{log.where}: {name!r} marks the first rows of episodes, not the last ones: {advice}")
-            if (before & ~last & marked).sum() > max(1, NEARLY_ALL * marked.sum()):
-                raise ValueError(
-                    f"{log.where}: {name!r} marks the rows before the last ones of episodes: move its values down by "
-                    "one row"
-                )
+            before = np.append(last[1:], False) & ~last
+            for rows, place, fault in (
+                (~marked & (marked.mean() > 0.5), last, inverse),
+                (marked & (first != last), first, f"marks the first rows of episodes, not the last ones: {advice}"),
+                (marked, before, "marks rows before the last ones of episodes: move its values down by one row"),
+            ):
+                if (rows & place).sum() > max(1, NEARLY_ALL * rows.sum()):
+                    raise ValueError(f"{where} {fault}")
+            if marked.all():
+                warn(f"{where} {inverse}")
 
 
 def number_rows(log: LoggedRows, ids: np.ndarray, linked: np.ndarray | None) -> bool:
