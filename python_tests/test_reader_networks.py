@@ -252,6 +252,7 @@ def test_log_std_of_cleanrl_is_mapped_by_tanh(tmp_path, states):
 
 
 WARNED = {
+    "SAC": ("model.pt", CONTINUOUS["Stable-Baselines3 SAC"][0], RELU, "does not hold: pass max_action=… "),
     "CleanRL": ("model.cleanrl_model", CONTINUOUS["CleanRL PPO"][0], {}, "statistics that they do not save"),
     "statistics": ("model.pt", *CONTINUOUS["statistics"][::2], r"standardised by 'obs' .* clipped to inf"),
 }  # fmt: skip

@@ -89,7 +89,7 @@ class Form:
     log_std_tanh: bool = False  # mapped to these bounds by tanh instead of clamped
     epsilon: float = 1e-8  # added to variances of observations, or to deviations if the file has these
     clip: float = float("inf")  # of standardised observations
-    warning: str = ""  # of files without statistics of observations
+    warning: str = ""  # of files without statistics of observations or bounds of actions
 
 
 _CLEANRL = ".cleanrl_model"
@@ -109,7 +109,9 @@ FORMS = (
     Form("RLlib", ("_hidden_layers.0._model.0.weight", "_logits._model.0.weight"), is_named=False),
     Form("CORL", ("base_network.network.0.weight", AFFINE[0]), head="mean_log_std"),
     Form("Stable-Baselines3", ("mlp_extractor.policy_net.0.weight", "action_net.weight"), squash="none"),
-    Form("Stable-Baselines3", ("actor.(latent_pi|mu).0.weight", "critic.qf0.0.weight"), squash="tanh", head="action"),
+    Form("Stable-Baselines3", ("actor.(latent_pi|mu).0.weight", "critic.qf0.0.weight"), squash="tanh", head="action",
+         warning="Stable-Baselines3 scales these actions from [-1, 1] to bounds of the environment, which the file "
+         "does not hold: pass max_action=… (--max-action …), or save the model as .zip"),
     Form("D4RL", ("last_fc.weight", "nonlinearity"), log_std_bounds=(float("-inf"), float("inf"))),
 )  # fmt: skip
 

@@ -108,7 +108,7 @@ def _from_weights(path: Path, content: Any, options: Options, *, is_ordered: boo
     if network.gap and not form.library and activation != "identity":
         order = ",".join(network.layers)
         raise ValueError(f"{network.gap}: if nothing else acts there, pass layers={order} (--layers …)")
-    if form.warning and standardisation is None:
+    if form.warning and standardisation is None and scale is None:
         warn(f"{printable(path)}: {form.warning}")
     acting: dict[str, Any] = {"activation": activation, "standardisation": standardisation}
     acting |= {"log_std_bounds": form.log_std_bounds, "log_std_tanh": form.log_std_tanh}
