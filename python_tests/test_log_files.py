@@ -303,7 +303,7 @@ BUFFER = b"cstable_baselines3.common.buffers\nReplayBuffer\n)\x81" + pickle.dump
 WRONG = [
     ("log.csv", "1,2\n3,4\n", "its first line must name the columns"),
     ("log.csv", "obs,obs\n1,2\n", "its first line must name the columns, each once"),
-    ("log.csv", "obs_0,obs_1,obs_01,reward\n1,2,3,4\n", "columns 'obs_1' and 'obs_01' are both number 1; rename one"),
+    ("log.csv", "obs_0,obs_1,obs_01,action,reward\n1,2,3,4,5\n", "columns obs_0, .* repeat one: rename it, or name"),
     ("log.csv", "obs_0,action,reward\n1,2,3\n1,2\n", r"'reward' is not finite \(as float32\) at row 1"),
     ("log.csv", "obs_0,action,reward\n1,2,3\n1,5,2,3\n", "Expected 3 fields in line 3, saw 4.*; write numbers with a"),
     ("log.csv", "obs_0,action,reward\n1,5,2,3\n", "line 2 has more values than the header; write numbers with a"),

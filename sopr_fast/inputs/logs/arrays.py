@@ -105,42 +105,24 @@ def end_to_end(values: list[Any], counts: list[int], first: int) -> Lazy:
 
 
 def join_numbered(arrays: dict[str, Any], where: str) -> dict[str, Any]:
-    """Return arrays, and those of one number each, such as `obs_0`, together as `obs`."""
+    """Return arrays, and those of one number each, such as `obs_0`, together as `obs`, in the order of the numbers."""
+    groups: dict[str, list[tuple[int, str]]] = {}
+    for name in arrays:
+        if (match := NUMBERED.fullmatch(name)) and match[1] not in arrays:
+            groups.setdefault(match[1], []).append((int(match[2]), name))
 
-    def join(names: list[str]) -> Lazy:
-        check_numbers(names, where)
+    def join(group: str) -> Lazy:
+        numbers, names = zip(*sorted(groups[group]), strict=True)
+        if len(numbers) > 1 and [*numbers] not in ([*range(len(numbers))], [*range(1, len(numbers) + 1)]):
+            fault = "leave some out: add these" if len({*numbers}) == len(numbers) else "repeat one: rename it"
+            part, listed = part_of(group) or "states", list_names([*map(repr, names)])
+            raise ValueError(
+                f"{where}: numbers of the columns {list_names(names)} {fault}, or name the columns of the {part} by "
+                f"columns={{{part!r}: [{listed}]}}"
+            )
         return side_by_side([arrays[name] for name in names])
 
-    return arrays | {
-        group: opened_later(functools.partial(join, names)) for group, names in group_numbered([*arrays], where).items()
-    }
-
-
-def group_numbered(names: Sequence[str], where: str) -> dict[str, list[str]]:
-    """Return name → its numbered columns in ascending order, for names that are no column themselves."""
-    groups: dict[str, dict[int, str]] = {}
-    for name in names:
-        match = NUMBERED.fullmatch(name)
-        if match and match[1] not in names:
-            group, number = groups.setdefault(match[1], {}), int(match[2])
-            if number in group and part_of(match[1]):
-                raise ValueError(
-                    f"{where}: columns {group[number]!r} and {name!r} are both number {number}; rename one"
-                )
-            group[number] = name
-    return {key: [group[i] for i in sorted(group)] for key, group in groups.items()}
-
-
-def check_numbers(names: Sequence[str], where: str) -> None:
-    """Raise ValueError if the numbers of several columns, in ascending order, leave one out, or begin above 1."""
-    matches = [match for name in names if (match := NUMBERED.fullmatch(name))]
-    numbers = [int(match[2]) for match in matches]
-    if len(numbers) > 1 and numbers not in ([*range(len(numbers))], [*range(1, len(numbers) + 1)]):
-        part = part_of(matches[0][1]) or "states"
-        raise ValueError(
-            f"{where}: numbers of the columns {list_names([*names])} leave some out: add these, or name the columns of "
-            f"the {part} by columns={{{part!r}: [{list_names([*map(repr, names)])}]}}"
-        )
+    return arrays | {group: opened_later(functools.partial(join, group)) for group in groups}
 
 
 def table_shape(shape: Sequence[int], what: str) -> tuple[int, int]:

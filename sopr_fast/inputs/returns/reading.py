@@ -48,19 +48,13 @@ def load_returns(source: ReturnsLike, names: Sequence[str] | None = None) -> pan
 
     `error` is the standard error of the return and `rollouts` their number, NaN where unknown. A single rollout gets
     the standard deviation that the rollouts of the other policies have in common. Policies whose return is NaN, None or
-    an empty cell have no row. A run's best model that is the checkpoint of a step has none either: `attrs["copies"]` of
-    the table names that checkpoint, and `sopr_fast.select` leaves the copy out.
-
-    - A mapping or series from name to return, or to the returns of rollouts; or a `.json` file of such an object.
-    - A data frame, or a `.csv`, `.parquet`, `.json` or `.jsonl` file of records, with a column `name` or `policy` (or
-      an index of names) and one `return` or `mean`. If known, a column `error`, `stderr`, `se` or `sem` holds its
-      standard error; or `std` the standard deviation of its rollouts, and `rollouts` their number.
-    - `evaluations.npz` of Stable-Baselines3's `EvalCallback`, or a folder of runs with such files, for the policies in
-      `names`. Each gets the evaluation of its own step, see the page on files.
-    - A sequence of returns in the order of `names`.
+    an empty cell have no row. `attrs["copies"]` maps a run's best model to the checkpoint of which it is a copy: that
+    has the row, and `sopr_fast.select` leaves the copy out. The page on files lists names of columns.
 
     Args:
-        source: What holds the returns.
+        source: Mapping or series from name to return, or to the returns of rollouts; data frame of a row for each
+            policy; `.csv`, `.parquet`, `.json` or `.jsonl` file of one of these; `evaluations.npz` of
+            Stable-Baselines3's `EvalCallback`, or a folder of runs with such files; or returns in the order of `names`.
         names: Names of the policies, needed for the last two.
 
     Raises:
@@ -69,8 +63,7 @@ def load_returns(source: ReturnsLike, names: Sequence[str] | None = None) -> pan
             another layout. Names the policy or the file.
 
     Warns:
-        UserWarning: Standard deviations have no number of rollouts; a column or second return looks like a deviation
-            and is not read as one; or a policy is a copy, or has no evaluation.
+        UserWarning: Deviations cannot be read, or may be taken as returns; or a policy is a copy, or has no evaluation.
     """
     import pandas
 
