@@ -59,21 +59,21 @@ def second(module):
 
 
 SEVERAL = r"'policy' of its 2 outputs is taken for the actions; .* output_names"
-GRAPHS = {  # what is exported, names of outputs, rows and whether they are free, warning
-    "free rows": (lambda module: module, None, 7, True, None),
-    "one row": (lambda module: module, None, 1, False, None),
-    "64 rows": (lambda module: module, None, 64, False, None),
-    "named": (lambda module: module, ["mean"], 7, True, None),
-    "action": (second, ["value", "action"], 7, True, None),
-    "mu": (second, ["value", "mu"], 7, True, None),
-    "actions": (first, ["actions", "value"], 7, True, None),
-    "other names": (second, ["state_value", "policy"], 7, True, SEVERAL),
+GRAPHS = {  # what is exported, and how → warning
+    "free rows": (nn.Sequential, {}, None),
+    "one row": (nn.Sequential, {"rows": 1, "free": False}, None),
+    "64 rows": (nn.Sequential, {"rows": 64, "free": False}, None),
+    "named": (nn.Sequential, {"names": ["mean"]}, None),
+    "action": (second, {"names": ["value", "action"]}, None),
+    "mu": (second, {"names": ["value", "mu"]}, None),
+    "actions": (first, {"names": ["actions", "value"]}, None),
+    "other names": (second, {"names": ["state_value", "policy"]}, SEVERAL),
 }
 
 
-@pytest.mark.parametrize("made, names, rows, free, warning", GRAPHS.values(), ids=GRAPHS)
-def test_onnx_acts_like_its_module(onnx, tmp_path, module, states, made, names, rows, free, warning):
-    export_onnx(made(module), tmp_path / "net.onnx", names, rows, free)
+@pytest.mark.parametrize("made, form, warning", GRAPHS.values(), ids=GRAPHS)
+def test_onnx_acts_like_its_module(onnx, tmp_path, module, states, made, form, warning):
+    export_onnx(made(module), tmp_path / "net.onnx", **form)
     warns = pytest.warns(UserWarning, match=warning) if warning else contextlib.nullcontext()
     with warnings.catch_warnings(action="error"), warns:
         (policy,) = load(tmp_path / "net.onnx").values()
@@ -171,18 +171,12 @@ def test_torchscript_is_no_weights_and_float64_is_kept(tmp_path, module, states)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize("rows", [None, {"min": 2}, {"min": 3, "max": 64}], ids=["fixed", "unbounded", "bounded"])
-def test_exported_program(tmp_path, module, states, rows):
-    shapes = ({0: torch.export.Dim("rows", **rows)},) if rows else None
-    export(module, tmp_path / "net.pt2", dynamic_shapes=shapes)
-    (policy,) = load(tmp_path / "net.pt2", trust=True).values()
-    for count in (1, 64, 65, len(states)):
-        acts_alike(policy, module, states[:count])
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_exported_programs_of_other_outputs(tmp_path, module, states):
+def test_exported_programs(tmp_path, module, states):
     path = tmp_path / "net.pt2"
+    for rows in (None, {"min": 2}, {"min": 3, "max": 64}):
+        export(module, path, dynamic_shapes=({0: torch.export.Dim("rows", **rows)},) if rows else None)
+        for count in (1, 64, 65, len(states)):
+            acts_alike(load(path, trust=True)["net"], module, states[:count])
     export(Then(module, lambda states, actions: actions.squeeze(0)), path, rows=1)  # one action for one state
     acts_alike(load(path, trust=True)["net"], module, states[:13])
     export(Then(module, lambda states, actions: actions.sum(0)), path, rows=4)  # one action for four states
