@@ -136,7 +136,7 @@ CALLS = {
     "names": (lambda: ACTOR.predict({"a": STATES[0]}), "must be an array of numbers, got a dict"),
     "columns": (lambda: ACTOR.act(ZEROS(2, 4)), "policy 'x' reads states of width 5, got 4"),
     "density": (lambda: ACTOR.output(STATES).log_prob(STATES[:, :DA]), "a deterministic policy: its actions have"),
-    "deviations": (lambda: Actor("x", [(ZEROS(DA, DS), ZEROS(DA))], stochastic=True), "'x': its log standard dev"),
+    "deviations": (lambda: Actor("x", [(ZEROS(DA, DS), ZEROS(DA))], stochastic=True), "'x': its standard deviations"),
     "no source": (lambda: TABLE.act(STATES), "'x' is an array of actions: pass source"),
     "rows": (lambda: load([TABLE]).for_log(100), "'x' has actions for 60 states, the data has 100"),
 }  # fmt: skip

@@ -146,7 +146,7 @@ def test_masks_are_warned_of(tmp_path):
     model = make(contrib.MaskablePPO, actions=DISCRETE)
     model.save(tmp_path / "model.zip")
     for source in (tmp_path, {"model": model}):
-        with pytest.warns(UserWarning, match="'model': it needs masks of actions, .* calls predict with action_masks"):
+        with pytest.warns(UserWarning, match="'model': it needs masks of actions: .* calls predict with action_masks"):
             load(source)
 
 

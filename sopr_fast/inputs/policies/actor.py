@@ -88,12 +88,8 @@ class Actor(Policy):
 
     def __post_init__(self) -> None:
         if self.stochastic and self.log_std is None and self.head == "action":
-            raise ValueError(
-                f"policy {self.name!r}: its log standard deviations are not known: load it without stochastic"
-            )
+            raise ValueError(f"policy {self.name!r}: its standard deviations are not known: load it without stochastic")
         outputs, atoms = len(self.layers[-1][0]), 1 if self.atoms is None else len(self.atoms)
-        if outputs % atoms:
-            raise ValueError(f"policy {self.name!r}: {outputs} outputs are no multiple of {atoms} atoms")
         self.state_dim, self.action_dim = self.layers[0][0].shape[1], outputs // atoms
         log_std = self.log_std[1] if isinstance(self.log_std, tuple) else self.log_std
         for what, values, width in (

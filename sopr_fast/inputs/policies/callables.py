@@ -139,15 +139,10 @@ def _evaluating(item: Any) -> Iterator[None]:
 def check_spaces(observations: Any, actions: Any) -> None:
     """Raise ValueError if spaces, of Gymnasium or by name of class, are not of one row of numbers and one action."""
     if (kind := _kind(observations)) in _NO_ROWS:
-        raise ValueError(
-            f"it reads observations of a {kind} space, but logged states are rows of numbers: pass a callable of "
-            f"states that makes such observations ({_WHERE})"
-        )
+        raise ValueError(f"it reads observations of a {kind} space: pass a callable of rows of numbers ({_WHERE})")
     if (kind := _kind(actions)) in ("MultiDiscrete", "MultiBinary", "Tuple", "Dict"):
-        raise ValueError(
-            f"it chooses several actions at once, of a {kind} space: pass a callable of states that returns one index "
-            f"for each combination of them ({_WHERE})"
-        )
+        what = f"it chooses several actions at once, of a {kind} space"
+        raise ValueError(f"{what}: pass a callable of states that returns an index of their combination ({_WHERE})")
 
 
 def shape_of(space: Any) -> tuple[int, ...]:
@@ -160,10 +155,8 @@ def shape_of(space: Any) -> tuple[int, ...]:
 def warn_of_masks(name: str, policy: Any) -> None:
     """Warn if the class of a policy of sb3-contrib, or its full name, is of those that need masks of actions."""
     if "maskable" in (policy if isinstance(policy, str) else type(policy).__module__):
-        warn(
-            f"policy {name!r}: it needs masks of actions, which the states do not tell: all are taken as allowed. If "
-            f"they are not, pass a callable of states that calls predict with action_masks ({_WHERE})"
-        )
+        advice = "if they are not, pass a callable of states that calls predict with action_masks"
+        warn(f"policy {name!r}: it needs masks of actions: all are taken as allowed; {advice} ({_WHERE})")
 
 
 def _kind(space: Any) -> str:

@@ -120,10 +120,10 @@ def _read(file: Path, options: Options) -> list[Policy]:
                 if actor.head == "action":
                     raise ValueError(f"its actions are continuous, but action_count={count}: leave it out")
                 if actor.action_dim != count:
-                    raise ValueError(
-                        f"it has {actor.action_dim} discrete actions, but action_count={count}: pass "
-                        f"{actor.action_dim}, or, if it chooses several actions at once, a callable of states"
+                    own = (
+                        f"it has {actor.action_dim} discrete actions, but action_count={count}: pass {actor.action_dim}"
                     )
+                    raise ValueError(f"{own}, or, if it chooses several at once, a callable of states")
         return policies
     except _ERRORS as error:
         kind = next(kind for kind in _ERRORS if isinstance(error, kind))

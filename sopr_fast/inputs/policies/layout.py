@@ -144,9 +144,8 @@ def warn_of_answers(
             mixing.append(policy.name)
     if sampling:
         warn(
-            f"policies {list_names(sampling)} give different actions when asked twice for the same states: they "
-            "sample, or depend on earlier calls. Return the mean action (for Stable-Baselines3, call predict with "
-            "deterministic=True) or the distribution"
+            f"policies {list_names(sampling)} give different actions when asked twice for the same states: return the "
+            "mean action (predict with deterministic=True) or the distribution, independent of earlier calls"
         )
     if mixing:
         warn(

@@ -169,10 +169,8 @@ def _find_statistics(path: Path, settings: dict[str, Any]) -> Path | None:
     is_known = settings.get("_last_obs") is not None and "_last_original_obs" in settings
     if is_known and settings["_last_original_obs"] is None:
         if shared is not None:
-            warn(
-                f"{printable(path)}: the model was trained without VecNormalize, so it reads states as they are, not "
-                f"standardised by {shared.name} of its folder; {target}, or move that file to another folder"
-            )
+            what = f"it was trained without VecNormalize, so states are not standardised by {shared.name} of its folder"
+            warn(f"{printable(path)}: {what}; {target}, or move that file to another folder")
         return None
     below = sorted(file for file in folder.glob("*/vecnormalize.pkl") if file.is_file())
     if shared is None and len(below) > 1:
@@ -183,10 +181,8 @@ def _find_statistics(path: Path, settings: dict[str, Any]) -> Path | None:
     was_normalised = is_known and "buffer_size" not in settings
     if statistics is None and (was_normalised or others):
         why = "the model was trained with VecNormalize" if was_normalised else f"its folder has {list_names(others)}"
-        warn(
-            f"{printable(path)}: states are not standardised, though {why}; {target}, unless your states are "
-            "standardised already"
-        )
+        what = f"states are not standardised, though {why}"
+        warn(f"{printable(path)}: {what}; {target}, unless your states are standardised already")
     return statistics
 
 

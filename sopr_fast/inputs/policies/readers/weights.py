@@ -148,10 +148,8 @@ def _meaning(
     if not (head := head or role) and (is_continuous or "tanh" in (form.squash, options.squash)):
         head = "action"
     if head and head not in DISCRETE and options.action_count is not None:
-        raise ValueError(
-            f"its output is a continuous action, but action_count={options.action_count}: pass head='values', 'logits' "
-            "or 'probabilities' (--head …) if it is not, else leave action_count out"
-        )
+        what = f"its output is a continuous action, but action_count={options.action_count}"
+        raise ValueError(f"{what}: pass head='values' or 'logits' (--head …) if it is not, else leave action_count out")
     squash = "none" if head in DISCRETE else form.squash or options.take("squash")
     activation = form.activation or options.take("activation") or ("identity" if len(network.layers) == 1 else "")
     missing = [key for key, value in (("activation", activation), ("head", head), ("squash", squash)) if not value]
