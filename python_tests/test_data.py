@@ -152,7 +152,11 @@ def test_arrays_of_three_axes_are_refused_by_advice_that_works():
     ("name", "values", "message"),
     [
         ("rewards", np.zeros(13), "has 13 rows, 'observations' has 14"),
-        ("actions", np.full((14, 2), np.nan), "is not finite (as float32) at row 0"),
+        (
+            "actions",
+            np.full((14, 2), np.nan),
+            "is not finite (as float32) at row 0: fill it, or leave the row out; fill",
+        ),
         ("rewards", np.where(FIFTH, np.inf, 0), "is not finite (as float32) at row 5"),
         ("observations", np.full((14, 3), 1e300), "is not finite (as float32) at row 0"),
         ("actions", np.array([None] * 14), "is not finite (as float32) at row 0"),

@@ -410,6 +410,7 @@ def test_times_order_the_rows_of_episodes(name, form, tmp_path):
         states = [log.states[i:j] for i, j in pairwise(log.episodes)]
         expected = np.split(STATES["observations"].astype(np.float32), np.cumsum(LENGTHS)[:-1])
         assert {x.tobytes() for x in states} == {x.tobytes() for x in expected}
+    assert len(load(frame.assign(**{name: pandas.to_timedelta(STEPS, "h")})).episodes) == 5
 
 
 def test_steps_of_rlds_hold_nothing_but_the_last_state_at_the_end():

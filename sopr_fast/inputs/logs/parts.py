@@ -122,6 +122,8 @@ class Parts:
 
             times = pandas.to_datetime(values.reshape(-1), errors="coerce", format="ISO8601", utc=True)
             values = np.where(times.isna(), np.nan, times.asi8)
+        if values.dtype.kind == "m":
+            values = values / np.timedelta64(1, "s")
         if values.dtype.kind not in "fiub" and part != "episodes":
             raise TypeError(f"{self._name(part)} must be numbers, got dtype {values.dtype}{self._advice(part, values)}")
         if values.ndim == 0 or len(values) == 0:
@@ -139,7 +141,8 @@ class Parts:
             return "; pass {name: x[name] for name in x.dtype.names}"
         words = (i for i, x in enumerate(values.flat) if isinstance(x, str) and not _NUMBER.fullmatch(x))
         if (place := next(words, None)) is None:
-            return "; pass a list of dictionaries, one for each episode or step, if it holds arrays"
+            lists = "; pass a list of dictionaries, one for each episode or step, if it holds arrays"
+            return lists if values.dtype == object else ""
         word, names = repr(printable(values.flat[place], NAME_WIDTH)), self.names[part].split(", ")
         row, column = divmod(place, values.size // len(values))
         name = names[column] if len(names) * len(values) == values.size else self.names[part]
@@ -149,7 +152,7 @@ class Parts:
         return f": number the words, actions as the policies do, such as by {table} = {table}.map({{{word}: 0, …}})"
 
     def _finite(self, part: str, exact: np.ndarray) -> np.ndarray:
-        dtype = np.float64 if part == "steps" else np.float32
+        dtype, remedy = np.float64 if part == "steps" else np.float32, ""
         with np.errstate(over="ignore"):
             values = np.array(exact, dtype, order="C", copy=None if isinstance(self.arrays[part], STORED) else True)
         for start in range(0, len(values), _PIECE):
@@ -160,7 +163,9 @@ class Parts:
             if not finite.all():
                 row = start + int(np.argmin(finite))
                 what = "no number or ISO date" if part == "steps" else "not finite (as float32)"
-                raise ValueError(f"{self._name(part)} is {what} at row {row}")
+                if part in ("actions", "rewards"):
+                    remedy = "; fill it and add columns is_first and is_last, if rows of is_last hold only last states"
+                raise ValueError(f"{self._name(part)} is {what} at row {row}: fill it, or leave the row out{remedy}")
         if part == "states":
             warn_of_rounding(values, lambda some: exact[some], exact.dtype, f"{self.where}: ")
         return values
