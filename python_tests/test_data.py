@@ -81,6 +81,7 @@ NO_LIMITS, NO_RESETS = without(LIMITED, NEXT, "timeouts"), without(RESET, "timeo
     [
         (USUAL, {}, "", [], [2, 8], [6, 11]),
         (d4rl_arrays([(1, "terminal"), (1, "timeout")] * 2), {}, "", [], [0, 2], [1, 3]),
+        ({key: x[:1] for key, x in USUAL.items()}, {}, "", [], [], []),
         (without(USUAL, NEXT), {}, "", [6, 11, 13], [2, 8], [5, 10, 12]),
         (without(SHORT, NEXT), {}, "", [2, 4], [1, 5], [3]),
         (without(LIMITED, NEXT), {}, "", [3, 10, 18, 20], [6, 14], [2, 9, 17]),

@@ -50,7 +50,7 @@ def question_flags(log: LoggedRows, linked: np.ndarray | None) -> None:
             warn(f"{where} {inverse}")
         elif borders is None and marked[0] and not marked[-1] and marked.sum() > 1:
             warn(f"{where} marks the first row and not the last: if it marks first rows, {advice}")
-        elif borders is not None and 0 < borders.mean() < 0.5:
+        elif borders is not None and borders.any() and borders.mean() < 0.5:
             first, last = np.append(True, borders), np.append(borders, True)
             before = np.append(last[1:], False) & ~last
             for rows, place, fault in (
