@@ -322,6 +322,7 @@ WRONG = [
     ("log.pkl", pickle.dumps(UNEQUAL), "episode 0 has 3 'observations' for 4 'rewards', expected as many or 5"),
     ("log.pkl", pickle.dumps([RAGGED]), "episode 0 has 0 'obs' for 2 'reward'"),
     ("log.pkl", pickle.dumps([{"obs": [1], "rewards": [1]}, {"obs": [1]}]), "episode 1 has no 'rewards'"),
+    ("log.hdf5", "version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS, .*: run git lfs pull"),
     ("log.xlsx", "", "open others by pandas, and pass the data frame"),
     ("log.txt", "", r"expected a log in a file of \.npy, \.npz, "),
 ]

@@ -14,6 +14,8 @@ from typing import BinaryIO
 
 from .text import escaped_errors
 
+_POINTER = b"version https://git-lfs"
+
 
 def open_regular(path: str | os.PathLike) -> io.BufferedReader:
     """Open a regular file, or a link to one, for reading: a pipe would wait for a writer, a device may have no end."""
@@ -28,7 +30,11 @@ def open_regular(path: str | os.PathLike) -> io.BufferedReader:
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
         raise ValueError("not a regular file")
-    return open(descriptor, "rb")
+    file = open(descriptor, "rb")
+    if file.peek(len(_POINTER)).startswith(_POINTER):
+        file.close()
+        raise ValueError("a pointer of Git LFS, not the file itself: run git lfs pull")
+    return file
 
 
 def read_regular(path: str | os.PathLike) -> bytes:
