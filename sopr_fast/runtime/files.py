@@ -30,11 +30,10 @@ def open_regular(path: str | os.PathLike) -> io.BufferedReader:
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
         raise ValueError("not a regular file")
-    file = open(descriptor, "rb")
-    if file.peek(len(_POINTER)).startswith(_POINTER):
-        file.close()
+    if os.pread(descriptor, len(_POINTER), 0) == _POINTER:
+        os.close(descriptor)
         raise ValueError("a pointer of Git LFS, not the file itself: run git lfs pull")
-    return file
+    return open(descriptor, "rb")
 
 
 def read_regular(path: str | os.PathLike) -> bytes:
