@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,7 +39,7 @@ class StoredStates:
         self._values = values
         if isinstance(values, np.ndarray):
             self._values = values.reshape(count, width)[: len(self)]
-            self._check_values(self._values, np.arange(len(self)))
+            self._check_values(self._values, range(len(self)))
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -90,7 +90,7 @@ class StoredStates:
 
             yield read
 
-    def _check_values(self, states: np.ndarray, rows: np.ndarray) -> None:
+    def _check_values(self, states: np.ndarray, rows: Sequence[int] | np.ndarray) -> None:
         """Raise if a value of the states, which are these rows, is not finite or too large."""
         with np.errstate(over="ignore"):
             values = states.astype(np.float32, copy=False)
