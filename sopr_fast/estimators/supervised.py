@@ -9,8 +9,7 @@ from typing import Any, ClassVar, TypeAlias
 import torch
 from torch import Tensor
 
-from ..inputs.logs import Transitions
-from ..inputs.logs.stored import StoredStates
+from ..inputs.logs import StoredStates, Transitions
 from ..inputs.policies import (
     Actor,
     ArrayPolicy,

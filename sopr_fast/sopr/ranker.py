@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..inputs.accepted import LogLike, PoliciesLike
-from ..inputs.logs.stored import StoredStates
+from ..inputs.logs import StoredStates
 from ..inputs.policies import ArrayPolicy, Layout, Policy, check_widths, warn_of_answers
 from ..inputs.policies import load as load_policies
 from ..ranking.ranking import Ranking, Training

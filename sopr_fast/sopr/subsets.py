@@ -14,8 +14,7 @@ from torch import Tensor
 
 from .. import ops
 from ..inputs.accepted import LogLike
-from ..inputs.logs import Transitions, load_states
-from ..inputs.logs.stored import StoredStates
+from ..inputs.logs import StoredStates, Transitions, load_states
 from ..runtime import distributed
 from ..runtime.arrays import as_numbers
 from ..runtime.checks import integer, record

@@ -2,26 +2,115 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from ...runtime.checks import integer
-from ...runtime.text import escaped_errors
+from ...runtime.checks import TOO_LARGE, integer
+from ...runtime.rows import Read, gather
+from ...runtime.text import escaped_errors, printable
 from ..accepted import LogLike
-from ..files import check_memory
-from .arrays import shape_of, warn_of_padding
+from ..files import check_memory, reading
+from .arrays import shape_of, table_shape, warn_of_equal_rows, warn_of_padding, warn_of_rounding
 from .episode_warnings import find_resets, warn_of_shifted_rewards
 from .episodes import decide, follow, verdict
 from .keys import NEEDED, advise, missing
 from .parts import STORED, Columns, Parts, find_parts
-from .replay_buffers import filled_rows
 from .sources import read_arrays
-from .stored import StoredStates
+from .stores import filled_rows
 from .transitions import COLUMNS, LoggedRows, Transitions
 
 _ROW_BYTES = 48  # of flags and of the rows in the user's data
+
+
+class StoredStates:
+    """(rows, dim_s) logged states; `read` returns some rows, `numpy.asarray` all.
+
+    States in memory are checked at once, others as they are read. TypeError is raised if they are not numbers,
+    ValueError if they are empty, not a table, not finite or too large.
+
+    Args:
+        values: Array, or rows of a file with `reader`, such as `FileRows`; `shape` and `dtype` are those of its states.
+        name: Name of the file in errors.
+        rows: Number of rows that were filled, if not all were.
+    """
+
+    def __init__(self, values: Any, name: str = "", rows: int | None = None) -> None:
+        self.dtype, self.name = np.dtype(values.dtype), printable(name)
+        self._where = f"{self.name}: " if self.name else ""
+        if self.dtype.kind not in "fiub":
+            raise TypeError(f"{self._where}states must be numbers, got dtype {self.dtype}")
+        count, width = table_shape(values.shape, f"{self._where}states must have shape (rows, dim_s)")
+        self.shape = (count if rows is None else rows, width)
+        if 0 in self.shape:
+            raise ValueError(f"{self._where}states are empty: shape {tuple(values.shape)}")
+        self._values = values
+        if isinstance(values, np.ndarray):
+            self._values = values.reshape(count, width)[: len(self)]
+            self._check_values(self._values, range(len(self)))
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if isinstance(self._values, np.ndarray):
+            return np.array(self._values, dtype) if copy else np.asarray(self._values, dtype)
+        with self._reader() as read:
+            return np.asarray(read(0, len(self)), dtype)
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        """Return `rows` (n,) int64, ascending, as (n, dim_s) float32.
+
+        Raises:
+            ValueError: A row cannot be read, is not finite or too large.
+
+        Warns:
+            UserWarning: More than half of the rows are equal, or a column loses its differences in float32.
+        """
+        states = self._gather(rows)
+        self._check_values(states, rows)
+        warn_of_equal_rows(states, self._where)
+        warn_of_rounding(states, lambda some: self._gather(rows[some], self.dtype), self.dtype, self._where)
+        return states
+
+    def has_rows(self, rows: np.ndarray, states: np.ndarray) -> bool:
+        """Return whether `rows` (n,) int64, ascending, are the states (n, dim_s) float32; read no others."""
+        return bool(rows[-1] < len(self)) and np.array_equal(self._gather(rows), states)
+
+    def _gather(self, rows: np.ndarray, dtype: Any = np.float32) -> np.ndarray:
+        """Return `rows` (n,) int64, ascending, as (n, dim_s) numbers of a type, unchecked."""
+        with np.errstate(over="ignore"):
+            if isinstance(self._values, np.ndarray):
+                return np.ascontiguousarray(self._values[rows], dtype)
+            states = np.empty((len(rows), self.shape[1]), dtype)
+            with self._reader() as read:
+                gather(read, rows, states, self._values.row_bytes, self._values.unit)
+            return states
+
+    @contextmanager
+    def _reader(self) -> Iterator[Read]:
+        """Yield a function that reads consecutive rows as a table."""
+        with self._values.reader() as read_rows:
+
+            def read(start: int, stop: int) -> np.ndarray:
+                with reading(self.name, f"an array with rows {start} to {stop - 1}"):
+                    return np.asarray(read_rows(start, stop)).reshape(stop - start, self.shape[1])
+
+            yield read
+
+    def _check_values(self, states: np.ndarray, rows: Sequence[int] | np.ndarray) -> None:
+        """Raise if a value of the states, which are these rows, is not finite or too large."""
+        with np.errstate(over="ignore"):
+            values = states.astype(np.float32, copy=False)
+        accepted = (values > -TOO_LARGE) & (values < TOO_LARGE)
+        if not accepted.all():
+            row = int(np.argmin(accepted.all(1)))
+            what = f"hold {values[row][~accepted[row]][0]:g}, beyond the supported magnitude {TOO_LARGE:g}"
+            if not np.isfinite(values[row]).all():
+                what = "are not finite (as float32)"
+            raise ValueError(f"{self._where}states {what} at row {rows[row]}")
 
 
 @escaped_errors()

@@ -16,8 +16,7 @@ from ...runtime.pickles import Record
 from ..files import check_regular, reading
 from .arrays import end_to_end, flatten, join_numbered, opened_later, shape_of
 from .keys import ENDS, NEEDED, missing, part_of
-from .replay_buffers import of_buffer, read_pickled
-from .stores import open_npy, read_hdf5, read_npz, read_parquet
+from .stores import of_buffer, open_npy, read_hdf5, read_npz, read_parquet, read_pickled
 from .tables import is_frame, is_list_of_dicts, load_csv, load_json, read_frame
 
 READERS: dict[str, Callable[[Path], Any]] = {  # suffix → function that returns what `_named` takes
