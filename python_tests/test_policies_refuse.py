@@ -108,7 +108,7 @@ NO_POLICIES = {
     "a set": ({good, np.tanh}, TypeError, f"{ONE}a set"),
     "a frame": (FRAME, TypeError, f"{ONE}a DataFrame"),
     "a key": ({3: good}, TypeError, "names of policies must be strings, got 3"),
-    "a number in it": ([good, 3], TypeError, "policies[1] is a int, expected a callable, a torch module, an"),
+    "a number in it": ([good, 3], TypeError, "policy 'policy-001' is a int, expected a callable, a torch module, an"),
     "returns": ({"x": -1.5}, TypeError, "or a path; pass known returns as returns="),
     "empty": ([], ValueError, "no policies given"),
     "one name": ([NAMED, good, NAMED], ValueError, "2 policies are named 'sac': name them in a dict"),

@@ -112,7 +112,7 @@ def load(
         max_action=max_action,
     )
     items = list(_items([source] if isinstance(source, str | PathLike) else source))
-    paths = [Path(item) for *_, item in items if isinstance(item, str | PathLike)]
+    paths = [Path(item) for _, item in items if isinstance(item, str | PathLike)]
     if isinstance(source, Mapping) or not paths:
         result = [policy for item in items for policy in _adapt(*item, options, skip)]
     elif len(paths) < len(items):
@@ -128,23 +128,23 @@ def load(
     return Policies(result, in_memory=getattr(source, "in_memory", isinstance(source, Mapping) or not paths))
 
 
-def _items(policies: Any) -> Iterator[tuple[str, str, Any]]:
-    """Yield what messages call an item, its name, and the item."""
+def _items(policies: Any) -> Iterator[tuple[str, Any]]:
+    """Yield policies with their names."""
     if isinstance(policies, Mapping):
         for key, item in policies.items():
             if not isinstance(key, str):
                 raise TypeError(f"names of policies must be strings, got {key!r}")
-            yield f"policies[{str(key)!r}]", str(key), item  # NumPy's strings as Python's
+            yield str(key), item  # NumPy's strings as Python's
         return
     is_one = isinstance(policies, Policy) or is_array(policies) or is_frame(policies) or acts(policies)
     if is_one or not isinstance(policies, Iterable) or isinstance(policies, Set):
         raise TypeError(f"policies must be a dict or sequence of policies, got {_kind(policies)}; put one in a list")
     for position, item in enumerate(policies):
         own = getattr(item, "name", None)
-        yield f"policies[{position}]", own if isinstance(own, str) and own else f"policy-{position:03d}", item
+        yield own if isinstance(own, str) and own else f"policy-{position:03d}", item
 
 
-def _adapt(origin: str, name: str, item: Any, options: Options, skip: bool) -> list[Policy]:
+def _adapt(name: str, item: Any, options: Options, skip: bool) -> list[Policy]:
     if isinstance(item, str | PathLike):
         loaded = load_files([Path(item)], options, skip=skip)
         names = [name] if len(loaded) == 1 else [f"{name}-{i:03d}" for i in range(len(loaded))]
@@ -164,7 +164,7 @@ def _adapt(origin: str, name: str, item: Any, options: Options, skip: bool) -> l
     if methods := [key for key in ("act", "get_action", "select_action") if callable(getattr(item, key, None))]:
         hint = f"; pass a callable of states that calls its method {methods[0]}"
     expected = "a callable, a torch module, an object with predict, an array, Gaussian or Probabilities, or a path"
-    raise TypeError(f"{origin} is {_kind(item)}, expected {expected}{hint}")
+    raise TypeError(f"policy {name!r} is {_kind(item)}, expected {expected}{hint}")
 
 
 def _counting(policy: Policy, action_count: int | None) -> Policy:

@@ -82,9 +82,9 @@ def _typed(params: dict[str, Any], key: str) -> tuple[str, dict[str, Any]]:
 def _activation(params: dict[str, Any]) -> str:
     key = "actor_encoder_factory" if "actor_encoder_factory" in params else "encoder_factory"
     kind, encoder = _typed(params, key)
-    if kind not in ("default", "vector") or (extra := [k for k in _OTHER_LAYERS if encoder.get(k)]):
-        what = ", ".join(extra) if kind in ("default", "vector") else "layers that this package does not read"
-        raise RefusedError(f"its encoder is {kind} with {what}")
+    extra = [option for option in _OTHER_LAYERS if encoder.get(option)]
+    if kind not in ("default", "vector") or extra:
+        raise RefusedError(f"its encoder is {kind} with {', '.join(extra) or 'layers of another kind'}")
     name = _ACTIVATIONS.get(encoder.get("activation", "relu"), encoder.get("activation", "relu"))
     if name not in ACTIVATIONS:
         raise RefusedError(f"its activation is {name}")

@@ -32,10 +32,6 @@ _MODULES = re.compile(
     r"stable_baselines3\.((common|sac|td3|dqn)\.policies)|sb3_contrib\.((tqc|ars|qrdqn)\.policies|common\.maskable\.policies)"
 )
 _ARGMAX = re.compile(r"stable_baselines3\.dqn\.|sb3_contrib\.(ars|qrdqn)\.")  # policies that choose the largest value
-# Parts of a model that do not change its deterministic action.
-_NO_ACTOR = re.compile(
-    r"critic.*|\w+_target.*|value_net|mlp_extractor\.value_net.*|(actor\.)?(log_std|sde_features_extractor.*)"
-)
 _FLATTEN = "<class 'stable_baselines3.common.torch_layers.FlattenExtractor'>"
 _SPACES = ("observation_space", "action_space")
 _SETTINGS_BYTES = 8 << 20  # parsed JSON may take 20 times the memory of its text
@@ -86,9 +82,6 @@ def _actor(
         layers = perceptron(arrays, network.layers)
     except ValueError as error:
         raise RefusedError(f"no actor that this package reads among {', '.join(list(arrays)[:6])}") from error
-    parts = {re.sub(r"\.(weight|bias)$", "", key) for key in arrays} - {*network.layers, network.log_std}
-    if unknown := sorted(part for part in parts if not _NO_ACTOR.fullmatch(part)):
-        raise RefusedError(f"a network that this package does not read, with {', '.join(unknown[:6])}")
     acting: dict[str, Any] = {
         "activation": _activation(keywords, "tanh" if network.layers[-1] == "action_net" else "relu"),
         "standardisation": standardisation,
