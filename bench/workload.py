@@ -52,7 +52,7 @@ def _levels(subsets: Subsets, lanes: int) -> list[tuple[float, float]]:
         linear = 2 * n * (4 * width**2 + 2 * width * feedforward)
         forward = layers * (linear + 4 * width * n * padded) + 2 * n * inputs * width
         backward = layers * (2 * linear + 6 * width * n * padded + 4 * values * n * n)
-        backward += 2 * n * math.ceil(inputs / lanes) * lanes * width
+        backward += 2 * n * (inputs + math.ceil(inputs / lanes) * lanes) * width  # projects again
         results.append((float(forward.sum()) / 1e9, float(backward.sum()) / 1e9))
     return results
 

@@ -51,7 +51,7 @@ struct Memory {
         const int64_t scratch = measure.floats();
         Tape(measure, shape, longest, backward);
         tape_size = measure.floats() - scratch;
-        worker_size = scratch + (backward ? max(p.layers, 1) : 1) * tape_size;
+        worker_size = scratch + (backward ? p.layers : 1) * tape_size;
         const int64_t segments = p.policies * p.subsets * p.clusters;
         workers = arena.take(worker_size * (min(threads, segments)));
         if (!backward) return;
@@ -80,7 +80,7 @@ struct Memory {
         places[0] = 0;
         for (int64_t i = 0; i < p.subsets * p.clusters; ++i) {
             const int32_t* offsets = p.offsets + i / p.clusters * (p.clusters + 1) + i % p.clusters;
-            places[i + 1] = places[i] + max(p.layers, 1) * kept_layer_size(shape, offsets[1] - offsets[0]);
+            places[i + 1] = places[i] + p.layers * kept_layer_size(shape, offsets[1] - offsets[0]);
         }
     }
 };
@@ -124,7 +124,7 @@ struct Worker {
             Arena tape_arena(reinterpret_cast<float*>(arena.next()) + layer * m.tape_size);
             return Tape(tape_arena, m.shape, m.longest, m.backward);
         }
-        const int64_t size = (m.places[task.index + 1] - m.places[task.index]) / max(p.layers, 1);
+        const int64_t size = (m.places[task.index + 1] - m.places[task.index]) / p.layers;
         Arena tape_arena(p.tape + task.policy * m.places[p.subsets * p.clusters] + m.places[task.index] + layer * size);
         return Tape(tape_arena, m.shape, task.length, true);
     }
@@ -151,37 +151,33 @@ void gather(const SegmentEncoder& p, const SegmentTask& task, int64_t pitch, flo
     }
 }
 
-// Run all layers; return the output of the last. Without a backward pass, one tape serves all layers.
-const float* run(const SegmentEncoder& p, const Worker& w, const SegmentTask& task, const Segment& segment) {
+// scratch.x = input of the first layer.
+void load_tokens(const SegmentEncoder& p, const Worker& w, const SegmentTask& task) {
+    const Shape& s = w.memory.shape;
+    float* x = w.scratch.x;
+    if (!p.project) return gather(p, task, s.pitch, x);
+    gather(p, task, s.inputs_pitch, w.scratch.inputs);
+    multiply({task.length,
+              s.width,
+              s.inputs,
+              {w.scratch.inputs, s.inputs_pitch, 1},
+              packed(w.memory.weights.project.weight, s.inputs),
+              {w.memory.weights.project.bias},
+              x,
+              s.pitch,
+              true});
+    // An infinite input times the zero weights of the padding is NaN.
+    for (int64_t t = 0; t < task.length; ++t)
+        for (int64_t e = s.width; e < s.pitch; ++e) x[t * s.pitch + e] = 0.0f;
+}
+
+// scratch.x = output of the last layer. Without a backward pass, one tape serves all layers.
+void run(const SegmentEncoder& p, const Worker& w, const SegmentTask& task, const Segment& segment) {
     const Memory& m = w.memory;
-    const Shape& s = m.shape;
-    const bool keeps = m.backward || task.kept;
-    Tape tape = w.tape(p, task, 0);
-    if (p.project) {
-        gather(p, task, s.inputs_pitch, w.scratch.inputs);
-        multiply({task.length,
-                  s.width,
-                  s.inputs,
-                  {w.scratch.inputs, s.inputs_pitch, 1},
-                  packed(m.weights.project.weight, s.inputs),
-                  {m.weights.project.bias},
-                  tape.x,
-                  s.pitch,
-                  true});
-        // An infinite input times the zero weights of the padding is NaN.
-        for (int64_t t = 0; t < task.length; ++t)
-            for (int64_t e = s.width; e < s.pitch; ++e) tape.x[t * s.pitch + e] = 0.0f;
-    } else {
-        gather(p, task, s.pitch, tape.x);
-    }
-    const float* out = tape.x;
-    for (int64_t i = 0; i < p.layers && !cancelled(); ++i) {
-        if (keeps) tape = w.tape(p, task, i);
-        float* to = !keeps ? tape.x : i + 1 < p.layers ? w.tape(p, task, i + 1).x : w.scratch.branch;
-        layer_forward(s, segment, uint32_t(i), m.weights.layer(i), tape, w.scratch, to);
-        out = to;
-    }
-    return out;
+    load_tokens(p, w, task);
+    for (int64_t i = 0; i < p.layers && !cancelled(); ++i)
+        layer_forward(m.shape, segment, uint32_t(i), m.weights.layer(i),
+                      w.tape(p, task, m.backward || task.kept ? i : 0), w.scratch);
 }
 
 int64_t parameter_count(const SegmentEncoder& p) {
@@ -206,17 +202,19 @@ void segment_backward(const SegmentEncoderBackward& b, const Worker& w, const Gr
     const Memory& m = w.memory;
     const Shape& s = m.shape;
     const Segment segment = segment_of(p, task);
-    if (!task.kept)
-        run(p, w, task, segment);
-    else if (p.project)
-        gather(p, task, s.inputs_pitch, w.scratch.inputs);
+    if (!task.kept) run(p, w, task, segment);
     float* grad = w.scratch.grad;
     gather_grad(p, s, task, b.grad_out, grad);
-    for (int64_t i = p.layers - 1; i >= 0 && !cancelled(); --i)
+    for (int64_t i = p.layers - 1; i >= 0 && !cancelled(); --i) {
+        if (i > 0)
+            scale_rows(s, task.length, m.weights.layer(i - 1).norm2, w.tape(p, task, i - 1).hat2, w.scratch.x);
+        else
+            load_tokens(p, w, task);
         layer_backward(s, segment, uint32_t(i), m.weights.layer(i), w.tape(p, task, i), w.scratch, to.layer(i));
+    }
     float* tokens = m.tokens + task.first_token * p.column_width;
     if (p.project) {
-        relu_backward(task.length, s.pitch, w.tape(p, task, 0).x, 1.0f, grad);
+        relu_backward(task.length, s.pitch, w.scratch.x, 1.0f, grad);
         add_rows(task.length, s.pitch, s.pitch, grad, to.project_bias);
         multiply({s.width,
                   s.inputs,
@@ -304,7 +302,7 @@ int64_t segment_encoder_tape(const SegmentEncoder& p) {
     for (int64_t s = 0; s < p.subsets; ++s)
         for (int64_t k = 0; k < p.clusters; ++k) {
             const int32_t* offsets = p.offsets + s * (p.clusters + 1) + k;
-            floats += max(p.layers, 1) * kept_layer_size(shape, offsets[1] - offsets[0]);
+            floats += p.layers * kept_layer_size(shape, offsets[1] - offsets[0]);
         }
     return floats;
 }
@@ -325,7 +323,9 @@ void segment_encoder(const SegmentEncoder& p, int threads) {
             if (p.pool) zero(out, p.width);
             return;
         }
-        const float* x = run(p, Worker(m, worker), task, segment_of(p, task));
+        const Worker w(m, worker);
+        const float* x = w.scratch.x;
+        run(p, w, task, segment_of(p, task));
         if (p.pool) return mean_rows(task.length, p.width, m.shape.pitch, x, out);
         for (int64_t t = 0; t < task.length; ++t)
             std::memcpy(out + t * p.width, x + t * m.shape.pitch, p.width * sizeof(float));

@@ -68,28 +68,28 @@ struct Gradient {
 // Writes a gradient, whose partial gradients have been added up, in the layout of `parameters`.
 void write_gradient(const SegmentEncoder&, const Gradient&, float* parameters);
 
-// Activations of one layer for one segment, all of which backward reads.
+// Activations of one layer for one segment, which backward reads. It computes those again that take one pass over rows,
+// which costs less than memory.
 struct Tape {
     Tape(Arena&, const Shape&, int64_t longest, bool backward);
-    float* x;                // (L, pitch), input of the layer
     float* qkv;              // (L, qkv_pitch)
     float* attended;         // (E, tokens_pitch)
     float* statistics;       // (H, 2, tokens_pitch), maximum and inverse sum of each softmax
     float *hat1, *inverse1;  // (L, pitch), (L): normalised values, 1 / standard deviation; backward only
-    float* middle;           // (L, pitch), after the first norm
     float* hidden;           // (L, feed_pitch), inside the feed-forward, after dropout
     float *hat2, *inverse2;
-    uint16_t *draws1, *draws2;  // (L, draws_pitch(E)), after attention and after the feed-forward
 };
 
 // Scratch buffers of a worker, reused for every segment.
 struct Scratch {
     Scratch(Arena&, const Shape&, int64_t longest, bool backward, bool bf16);
-    float* inputs;                                                           // (L, inputs_pitch)
-    float* branch;                                                           // (L, pitch), added to the residual
-    float* queries;                                                          // (E, tokens_pitch)
-    float* scores;                                                           // (kKeys, kPanel)
-    uint16_t* draws;                                                         // (L, draws_pitch(F))
+    float* inputs;    // (L, inputs_pitch)
+    float* x;         // (L, pitch), input of a layer
+    float* middle;    // (L, pitch), after its first norm
+    float* branch;    // (L, pitch), added to the residual
+    float* queries;   // (E, tokens_pitch)
+    float* scores;    // (kKeys, kPanel)
+    uint16_t* draws;  // (L, draws_pitch(E) or draws_pitch(F)), of one site of dropout
     float *grad, *grad_hidden, *grad_qkv, *grad_attended, *grad_attended_t;  // backward only
     float *grad_scores, *grad_queries;
 
@@ -113,6 +113,7 @@ struct Segment {
 // segment_encoder_rows.cpp: passes over the rows of a segment. Null draws disable dropout.
 void add_norm(const Shape&, const Segment&, const Norm&, const float* residual, float* branch, const uint16_t* draws,
               float* out, float* hat, float* inverse);
+void scale_rows(const Shape&, int64_t length, const Norm&, const float* hat, float* out);
 void norm_backward(const Shape&, int64_t length, const Norm&, float* hat, const float* inverse, float* grad,
                    float* grad_weight, float* grad_bias);
 void drop_rows(const Segment&, int64_t columns, int64_t pitch, const float* from, const uint16_t* draws, float* to);
@@ -122,10 +123,9 @@ void relu_backward(int64_t length, int64_t pitch, const float* out, float scale,
 void attend(const Shape&, const Segment&, uint32_t layer, const Tape&, const Scratch&);
 void attend_backward(const Shape&, const Segment&, uint32_t layer, const Tape&, const Scratch&);
 
-// segment_encoder_layer.cpp: forward from tape.x to `out`; backward turns the gradient of `out` in scratch.grad into
-// that of tape.x.
-void layer_forward(const Shape&, const Segment&, uint32_t index, const PackedLayer&, const Tape&, const Scratch&,
-                   float* out);
+// segment_encoder_layer.cpp: forward turns the rows in scratch.x into the layer's output; backward, with the input in
+// scratch.x, turns the gradient of the output in scratch.grad into that of the input.
+void layer_forward(const Shape&, const Segment&, uint32_t index, const PackedLayer&, const Tape&, const Scratch&);
 void layer_backward(const Shape&, const Segment&, uint32_t index, const PackedLayer&, const Tape&, const Scratch&,
                     const LayerGradient&);
 

@@ -48,30 +48,33 @@ void add_outer(const Scratch& scratch, int64_t length, int64_t inputs, int64_t o
     add_outer(scratch, length, inputs, outputs, left, x, pitch, grad_weight);
 }
 
+// The draws of a site of the layer, null without dropout.
+const uint16_t* draw(const Segment& segment, uint32_t layer, uint32_t site, int64_t columns, const Scratch& scratch) {
+    if (!segment.dropout.threshold) return nullptr;
+    draw_rows(segment.dropout_at(layer, site), segment.length, columns, scratch.draws);
+    return scratch.draws;
+}
+
 }  // namespace
 
 void layer_forward(const Shape& s, const Segment& segment, uint32_t index, const PackedLayer& layer, const Tape& tape,
-                   const Scratch& scratch, float* out) {
+                   const Scratch& scratch) {
     const int64_t length = segment.length;
-    uint16_t *draws1 = nullptr, *draws2 = nullptr;
-    if (segment.dropout.threshold) {
-        draws1 = tape.draws1;
-        draws2 = tape.draws2;
-        draw_rows(segment.dropout_at(index, kAfterAttention), length, s.width, draws1);
-        draw_rows(segment.dropout_at(index, kInsideFeedForward), length, s.feed, scratch.draws);
-        draw_rows(segment.dropout_at(index, kAfterFeedForward), length, s.width, draws2);
-    }
-    apply(scratch, layer.in, length, s.width, 3 * s.width, tape.x, s.pitch, tape.qkv, s.qkv_pitch);
+    float *x = scratch.x, *middle = scratch.middle, *branch = scratch.branch;
+    apply(scratch, layer.in, length, s.width, 3 * s.width, x, s.pitch, tape.qkv, s.qkv_pitch);
     attend(s, segment, index, tape, scratch);
     apply(scratch, layer.out, length, s.width, s.width,
-          scratch.operands.by_rows(tape.attended, s.width, length, tokens_pitch(length), scratch.buffers.left),
-          scratch.branch, s.pitch);
-    add_norm(s, segment, layer.norm1, tape.x, scratch.branch, draws1, tape.middle, tape.hat1, tape.inverse1);
+          scratch.operands.by_rows(tape.attended, s.width, length, tokens_pitch(length), scratch.buffers.left), branch,
+          s.pitch);
+    add_norm(s, segment, layer.norm1, x, branch, draw(segment, index, kAfterAttention, s.width, scratch), middle,
+             tape.hat1, tape.inverse1);
 
-    apply(scratch, layer.up, length, s.width, s.feed, tape.middle, s.pitch, tape.hidden, s.feed_pitch, true);
-    if (segment.dropout.threshold) drop_rows(segment, s.feed, s.feed_pitch, tape.hidden, scratch.draws, tape.hidden);
-    apply(scratch, layer.down, length, s.feed, s.width, tape.hidden, s.feed_pitch, scratch.branch, s.pitch);
-    add_norm(s, segment, layer.norm2, tape.middle, scratch.branch, draws2, out, tape.hat2, tape.inverse2);
+    apply(scratch, layer.up, length, s.width, s.feed, middle, s.pitch, tape.hidden, s.feed_pitch, true);
+    if (const uint16_t* draws = draw(segment, index, kInsideFeedForward, s.feed, scratch))
+        drop_rows(segment, s.feed, s.feed_pitch, tape.hidden, draws, tape.hidden);
+    apply(scratch, layer.down, length, s.feed, s.width, tape.hidden, s.feed_pitch, branch, s.pitch);
+    add_norm(s, segment, layer.norm2, middle, branch, draw(segment, index, kAfterFeedForward, s.width, scratch), x,
+             tape.hat2, tape.inverse2);
 }
 
 void layer_backward(const Shape& s, const Segment& segment, uint32_t index, const PackedLayer& layer, const Tape& tape,
@@ -80,8 +83,8 @@ void layer_backward(const Shape& s, const Segment& segment, uint32_t index, cons
     float *grad = scratch.grad, *branch = scratch.branch;
 
     norm_backward(s, length, layer.norm2, tape.hat2, tape.inverse2, grad, to.norm2, to.norm2_bias);
-    if (segment.dropout.threshold)
-        drop_rows(segment, s.width, s.pitch, grad, tape.draws2, branch);
+    if (const uint16_t* draws = draw(segment, index, kAfterFeedForward, s.width, scratch))
+        drop_rows(segment, s.width, s.pitch, grad, draws, branch);
     else
         branch = grad;
     add_rows(length, s.pitch, s.pitch, branch, to.down_bias);
@@ -90,11 +93,13 @@ void layer_backward(const Shape& s, const Segment& segment, uint32_t index, cons
                     false);
     relu_backward(length, s.feed_pitch, tape.hidden, segment.dropout.scale, scratch.grad_hidden);
     add_rows(length, s.feed_pitch, s.feed_pitch, scratch.grad_hidden, to.up_bias);
-    add_outer(scratch, length, s.width, s.feed, scratch.grad_hidden, s.feed_pitch, tape.middle, s.pitch, to.up);
+    scale_rows(s, length, layer.norm1, tape.hat1, scratch.middle);
+    add_outer(scratch, length, s.width, s.feed, scratch.grad_hidden, s.feed_pitch, scratch.middle, s.pitch, to.up);
     apply_transpose(scratch, layer.up, length, s.width, s.feed, scratch.grad_hidden, s.feed_pitch, grad, s.pitch, true);
 
     norm_backward(s, length, layer.norm1, tape.hat1, tape.inverse1, grad, to.norm1, to.norm1_bias);
-    if (segment.dropout.threshold) drop_rows(segment, s.width, s.pitch, grad, tape.draws1, branch);
+    if (const uint16_t* draws = draw(segment, index, kAfterAttention, s.width, scratch))
+        drop_rows(segment, s.width, s.pitch, grad, draws, branch);
     add_rows(length, s.pitch, s.pitch, branch, to.out_bias);
     add_outer(scratch, length, s.width, s.width,
               scratch.operands.by_columns(tape.attended, s.width, length, tokens_pitch(length), scratch.buffers.left),
@@ -103,7 +108,7 @@ void layer_backward(const Shape& s, const Segment& segment, uint32_t index, cons
                     false);
     attend_backward(s, segment, index, tape, scratch);
     add_rows(length, s.qkv_pitch, s.qkv_pitch, scratch.grad_qkv, to.in_bias);
-    add_outer(scratch, length, s.width, 3 * s.width, scratch.grad_qkv, s.qkv_pitch, tape.x, s.pitch, to.in);
+    add_outer(scratch, length, s.width, 3 * s.width, scratch.grad_qkv, s.qkv_pitch, scratch.x, s.pitch, to.in);
     apply_transpose(scratch, layer.in, length, s.width, 3 * s.width, scratch.grad_qkv, s.qkv_pitch, grad, s.pitch,
                     true);
 }

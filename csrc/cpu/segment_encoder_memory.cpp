@@ -177,15 +177,11 @@ void write_gradient(const SegmentEncoder& p, const Gradient& gradient, float* pa
 }
 
 Tape::Tape(Arena& arena, const Shape& s, int64_t longest, bool backward) {
-    const int64_t tokens = tokens_pitch(longest), draws = longest * draws_pitch(s.width);
-    x = arena.take(longest * s.pitch);
+    const int64_t tokens = tokens_pitch(longest);
     qkv = arena.take(longest * s.qkv_pitch);
     attended = arena.take(s.width * tokens);
     statistics = arena.take(s.heads * 2 * tokens);
-    middle = arena.take(longest * s.pitch);
     hidden = arena.take(longest * s.feed_pitch);
-    draws1 = arena.take<uint16_t>(draws);
-    draws2 = arena.take<uint16_t>(draws);
     hat1 = backward ? arena.take(longest * s.pitch) : nullptr;
     hat2 = backward ? arena.take(longest * s.pitch) : nullptr;
     inverse1 = backward ? arena.take(longest) : nullptr;
@@ -195,10 +191,12 @@ Tape::Tape(Arena& arena, const Shape& s, int64_t longest, bool backward) {
 Scratch::Scratch(Arena& arena, const Shape& s, int64_t longest, bool backward, bool bf16) : operands{bf16}, buffers{} {
     const int64_t tokens = tokens_pitch(longest);
     inputs = arena.take(longest * s.inputs_pitch);
+    x = arena.take(longest * s.pitch);
+    middle = arena.take(longest * s.pitch);
     branch = arena.take(longest * s.pitch);
     queries = arena.take(s.width * tokens);
     scores = arena.take(kKeys * kPanel);
-    draws = arena.take<uint16_t>(longest * draws_pitch(s.feed));
+    draws = arena.take<uint16_t>(longest * draws_pitch(max(s.width, s.feed)));
     if (bf16) {
         const int64_t rows = pairs_size(longest, max(3 * s.width, s.feed)), columns = pairs_size(s.width, tokens);
         for (float** buffer : {&buffers.left, &buffers.right, &buffers.keys, &buffers.queries, &buffers.values,

@@ -59,6 +59,13 @@ void add_norm(const Shape& s, const Segment& segment, const Norm& norm, const fl
             inverse ? inverse + t : nullptr);
 }
 
+// out = norm of the rows whose normalised values are `hat`, to the bit as in add_norm.
+void scale_rows(const Shape& s, int64_t length, const Norm& norm, const float* hat, float* out) {
+    for (int64_t t = 0; t < length * s.pitch; t += s.pitch)
+        for (int64_t e = 0; e < s.pitch; e += kLanes)
+            store(out + t + e, load(hat + t + e) * load(norm.weight + e) + load(norm.bias + e));
+}
+
 // grad of the norm's output becomes grad of its input; overwrites `hat`. The padding of grad and hat is zero.
 void norm_backward(const Shape& s, int64_t length, const Norm& norm, float* hat, const float* inverse, float* grad,
                    float* grad_weight, float* grad_bias) {
