@@ -214,8 +214,8 @@ QUESTIONED = [
     (unfilled(12), {}, "12 rows, such as row 388, are the same row, to the end, as where episodes"),
     (unfilled(120), {}, "120 rows, such as row 280, are the same row, to the end, as where"),
     (walk() | {"terminals": FELL, "episode": IDS % 3}, {}, r"rows of an episode \('episode'\) do not lie together"),
-    (STATES | {"next_obs": STATES["observations"]}, {}, "'next_obs' are not .* but those of the same row: if"),
-    (long_log(next_obs=np.ones((1580, 3)), **NUMBERED), {}, "'next_obs' are not .* of the next row: if they are no"),
+    (STATES | {"next_obs": STATES["observations"]}, {}, "'next_obs' are not .* but those of the same row: lea"),
+    (long_log(next_obs=np.ones((1580, 3)), **NUMBERED), {}, "'next_obs' are not .* of the next row: leave them out"),
     (STATES | {"timeouts": LAST, "obs_tp1": STATES["observations"]}, {}, "like next states: 'obs_tp1'; if so, name"),
     (walk() | {"terminals": FELL, "size": 10}, {}, "10 rows were filled; the other 8 are left out, though they"),
 ]
@@ -286,7 +286,7 @@ COLUMNS |= {f"next_obs_{i}": walk()["next_observations"][:, i] for i in range(2)
         ({"obs_1": "obs_2"}, r"the columns obs_0, obs_2 leave some out: add these, or .* columns={'states': \['obs_0'"),
         ({"obs_0": "obs[3]", "obs_1": "obs[4]"}, r"the columns obs\[3\], obs\[4\] leave some out"),
         ({"next_obs_1": "next_obs_2"}, "the columns next_obs_0, next_obs_2 leave some out: .*={'next_states': "),
-        ({"obs_0": "obs"}, r"there are 'obs' and 'obs_1'; .* columns={'states': \['obs', 'obs_1'\]}, or,"),
+        ({"obs_0": "obs"}, r"there are 'obs' and 'obs_1'; .* columns={'states': \['obs', 'obs_1'\]}, or"),
     ],
 )
 def test_numbers_of_columns_have_no_gap(names, message, tmp_path):

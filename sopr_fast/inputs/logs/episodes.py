@@ -143,16 +143,13 @@ def _cut_at_jumps(log: LoggedRows, ends: Ends, jumps: np.ndarray, limit: int | N
         assert log.following is not None
         is_same = (log.following == log.states).all(1)[unmarked].mean() > NEARLY_ALL
         where += f": after most steps, {names['next_states']!r} are not the {names['states']!r} of the next row"
+        reason = (
+            ", so that rows do not follow each other, as in a shuffled log or one of several environments in turn; "
+            f"initial states, episodes' returns and importance weights are wrong then: {SHUFFLED}"
+        )
         if is_same or (log.ids is not None and log.steps is not None):
-            warn(
-                f"{where}{', but those of the same row' if is_same else ''}: if they are no next states, or have "
-                "another scale, leave them out, so that the states of the next rows count"
-            )
-        else:
-            warn(
-                f"{where}, so that rows do not follow each other, as in a shuffled log or one of several environments "
-                f"in turn; initial states, episodes' returns and importance weights are wrong then: {SHUFFLED}"
-            )
+            reason = f"{', but those of the same row' if is_same else ''}: leave them out if they are no next states"
+        warn(where + reason)
     elif ends.timeouts.any() and len(unmarked):
         warn(
             f"{where}: after {len(unmarked):,} rows, such as row {unmarked[0]}, the next row does not follow, though "

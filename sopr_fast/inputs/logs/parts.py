@@ -143,13 +143,10 @@ class Parts:
         if (place := next(words, None)) is None:
             lists = "; pass a list of dictionaries, one for each episode or step, if it holds arrays"
             return lists if values.dtype == object else ""
-        word, names = repr(printable(values.flat[place], NAME_WIDTH)), self.names[part].split(", ")
-        row, column = divmod(place, values.size // len(values))
-        name = names[column] if len(names) * len(values) == values.size else self.names[part]
+        word, (row, column) = printable(values.flat[place], NAME_WIDTH), divmod(place, values.size // len(values))
         if any(isinstance(x, str) and _NUMBER.search(x) for x in values.reshape(len(values), -1)[:, column]):
-            return f": {name!r} holds {word} at row {row}, among numbers: write a number, or leave the row out"
-        table = f"table[{name!r}]" if column < len(names) else "table[…]"
-        return f": number the words, actions as the policies do, such as by {table} = {table}.map({{{word}: 0, …}})"
+            return f": {word!r} at row {row} is among numbers: write a number, or leave the row out"
+        return f": number the words, actions as the policies do, such as by table[name].map({{{word!r}: 0, …}})"
 
     def _finite(self, part: str, exact: np.ndarray) -> np.ndarray:
         dtype, remedy = np.float64 if part == "steps" else np.float32, ""
@@ -255,13 +252,11 @@ def _choose(part: str, arrays: Mapping[str, Any], where: str, count: int) -> str
     if part in ("states", "next_states", "actions"):
         numbered = [x for x in arrays if (match := keys.NUMBERED.fullmatch(x)) and match[1] == name]
         if numbered and (shape := shape_of(arrays[name])) and shape[1:] != (len(numbered),):
-            own, following = [*map(repr, numbered)], ""
-            if shape == shape_of(arrays[numbered[0]]):
-                own = [repr(name), *own]
-                following = f", or, if the latter are next states, by columns={{'next_states': {numbered[0]!r}}}"
+            own = [name] * (shape == shape_of(arrays[numbered[0]])) + numbered
+            following = f", or next ones by columns={{'next_states': {numbered[0]!r}}}" if part == "states" else ""
             raise ValueError(
                 f"{where}: there are {name!r} and {numbered[-1]!r}; name those of the {part} by "
-                f"columns={{{part!r}: [{list_names(own)}]}}{following if part == 'states' else ''}"
+                f"columns={{{part!r}: [{list_names([*map(repr, own)])}]}}{following}"
             )
     return name
 
