@@ -186,6 +186,13 @@ def test_wrong_arrays(name, values, message):
             sopr_fast.load_log(arrays, columns=columns)
 
 
+def test_states_that_are_no_numbers():
+    faults = {"must be numbers, got": object(), "is empty": 3.0, "is no array: .*dense": torch.eye(4).to_sparse()}
+    for message, states in faults.items():
+        with pytest.raises((TypeError, ValueError), match=f"dataset: 'states' {message}"):
+            load_states(states)
+
+
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [

@@ -183,24 +183,6 @@ def test_wrong_states(tmp_path, name, states, message):
         draw(write(tmp_path / name, states=states, **chunks) if name else states, size=len(states) or 1)
 
 
-@pytest.mark.parametrize(
-    ("states", "message"),
-    [
-        (torch.zeros(4, 3, device="meta"), "is no array: .*meta"),
-        (torch.eye(4).to_sparse(), "is no array: .*[Ss]parse"),
-        (torch.zeros(4, 3, dtype=torch.complex64), "must be numbers, got dtype complex64"),
-        (np.zeros((4, 3), complex), "must be numbers, got dtype complex128"),
-        ([[10**400]], "must be numbers, got dtype object"),
-        ([[1.0], [1.0, 2.0]], "is no array: .*pass a list of dictionaries"),
-        (object(), "must be numbers, got dtype object"),
-        (3.0, "is empty"),
-    ],
-)
-def test_states_without_float32_values_are_refused(states, message):
-    with pytest.raises((TypeError, ValueError), match=f"dataset: 'states' {message}"):
-        load_states(states)
-
-
 def test_a_damaged_chunk_is_named(tmp_path):
     path = write(tmp_path / "s.hdf5", chunks=(500, 4), compression="gzip")
     with h5py.File(path) as file:
@@ -224,15 +206,6 @@ def test_numbers_that_hdf5_stores_in_another_form_are_converted(tmp_path):
     rows = np.arange(0, 3000, 7)
     np.testing.assert_array_equal(load_states(tmp_path / "s.hdf5").read(rows), expected[rows])
     np.testing.assert_array_equal(load_log(tmp_path / "s.hdf5").states, expected)
-
-
-@pytest.mark.parametrize("attribute", ["scale_factor", "add_offset"])
-def test_packed_integers_are_refused(tmp_path, attribute):
-    with h5py.File(tmp_path / "s.hdf5", "w") as file:
-        file["observations"] = np.ones((50, 3), np.int16)
-        file["observations"].attrs[attribute] = 0.5
-    with pytest.raises(ValueError, match=f"'observations' is packed by {attribute}: write it as plain numbers"):
-        load_states(tmp_path / "s.hdf5")
 
 
 RANDOM = np.random.default_rng(0)

@@ -50,16 +50,6 @@ def test_returns_in_files(tmp_path, name, text, expected):
     assert of(load_returns(str(tmp_path / name), NAMES)) == expected
 
 
-def test_records_and_parquet_hold_standard_errors(tmp_path):
-    records = [{"policy": "a", "return": 1, "sem": 0.1}, {"policy": "b", "return": 2, "sem": 0.2}]
-    (tmp_path / "r.json").write_text(json.dumps(records))
-    columns = {key: [record[key] for record in records] for key in records[0]}
-    by_name = {record.pop("policy"): record for record in map(dict, records)}
-    pandas.DataFrame(records).to_parquet(tmp_path / "r.parquet")
-    for source in (records, columns, by_name, tmp_path / "r.json", tmp_path / "r.parquet"):
-        assert load_returns(source)["error"].to_dict() == {"a": 0.1, "b": 0.2}
-
-
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
@@ -153,7 +143,12 @@ def test_standard_errors(tmp_path):
     expected = {"a": pooled, "b": 2 / np.sqrt(3), "c": 4 / np.sqrt(2), "d": pooled, "f": 0.5}
     path = tmp_path / "r.csv"
     path.write_text("name,return,std,rollouts,return_se\na,1,0,1,\nb,2,2,3,\nc,3,4,2,\nd,4,,1,\ne,5,,9,\nf,1,,,.5\n")
-    for source in (path, pandas.read_csv(path), pandas.read_csv(path).set_index("name")):
+    frame = pandas.read_csv(path)
+    frame.to_parquet(tmp_path / "r.parquet")
+    frame.to_json(tmp_path / "records.json", orient="records")
+    files, records = (path, tmp_path / "r.parquet", tmp_path / "records.json"), frame.to_dict("records")
+    by_name = frame.set_index("name")
+    for source in (*files, frame, by_name, by_name.to_dict("index"), records, frame.to_dict("list")):
         table = load_returns(source)
         assert table["error"].dropna().to_dict() == pytest.approx(expected)
         assert table["rollouts"].dropna().to_dict() == {"a": 1, "b": 3, "c": 2, "d": 1, "e": 9}
