@@ -198,7 +198,7 @@ def test_states_that_are_no_numbers():
     [
         ({}, r"'observations' .*columns={'states': …}\) \(--columns states=…\); the arrays there are none"),
         ({"obs": np.zeros((3, 1)), "rewards": np.zeros(3)}, "'actions'.* there are obs, rewards"),
-        (pandas.DataFrame([[1, 2]], columns=[["obs", "u"], ["x", ""]]), r"choose by columns={'states': \['obs/x'\]}"),
+        (pandas.DataFrame([[1, 2]], columns=[["obs", "u"], ["x", ""]]), r"choose by .*columns={'states': 'obs/x'}"),
         ({"a\x1b[2J\n\u202eb": [0], "c" * 199: [0]}, r"'observations' .* there are a\\x1b\[2J\\n\\u202eb, c{49}…c{50}"),
     ],
 )
@@ -351,7 +351,7 @@ def test_other_buffers_are_refused_by_name(path):
     for _ in range(3):
         buffer.add(state, state, np.zeros((1, 2)), np.ones(1), np.zeros(1), [{}])
     sb3.common.save_util.save_to_pkl(path, buffer)
-    with pytest.raises(ValueError, match=r"replay_buffer\.pkl: the states have names: choose by columns={.*/camera'"):
+    with pytest.raises(ValueError, match=r"replay_buffer\.pkl: the states have names: choose by .*columns={.*/camera'"):
         sopr_fast.load_log(path)
     log = sopr_fast.load_log(path, columns={"states": ["observations/joints", "observations/camera"]})
     assert log.states.tolist() == log.next_states.tolist() == [[0, 0, 0, 1, 1]] * 3

@@ -473,7 +473,7 @@ WORDS = np.array(["left", "right"] * 200)
         ({"context": [np.zeros((2, 3)), np.zeros((4, 3))]}, "'context' is no array: .*; pass a list of dictionaries"),
         ({"step": np.array(["NaT"] + ["2020-01-01"] * 399, "M8[D]")}, "'step' is no number or ISO date at row 0"),
         ({"time": np.array(["noon"] * 400)}, "'time' is no number or ISO date at row 0"),
-        ({"context/age": np.ones(400)}, "'context' may be the states, and so may named .*'states': 'context'} or"),
+        ({"context/age": np.ones(400)}, "'context' may be the states, and so may named .*'states': 'context'}.* or"),
         ({"action": WORDS}, "'action' must be numbers.*number the words, actions as the policies do, .*'left': 0"),
         ({"episode": np.where(COUNTED == 3, np.nan, 0)}, "'episode' has no value at row 3"),
         ({"episode": COUNTED // 2 % 100, "step": COUNTED % 2}, "an episode .* has 'step' 0 twice, again at row 200"),

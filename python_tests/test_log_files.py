@@ -222,7 +222,7 @@ def test_named_observations_are_joined_in_the_order_of_columns(kind, tmp_path, a
             for i, one in enumerate(ones)
         ]
         source = SimpleNamespace(id="maze-v0", iterate_episodes=lambda: iter([SimpleNamespace(**s) for s in steps]))
-    message = r"the states have names: choose by columns={'states': \['[\w/]*/a', '[\w/]*/b'\]}"
+    message = r"the states have names: choose by .*columns={'states': \['[\w/]*/a', '[\w/]*/b'\]}"
     with pytest.raises(ValueError, match=message):
         sopr_fast.load_log(source)
     log = sopr_fast.load_log(source, columns={"states": ["b", "a"] if kind == "minari" else ["obs/b", "obs/a"]})
@@ -303,7 +303,7 @@ BUFFER = b"cstable_baselines3.common.buffers\nReplayBuffer\n)\x81" + pickle.dump
 WRONG = [
     ("log.csv", "1,2\n3,4\n", "its first line must name the columns"),
     ("log.csv", "obs,obs\n1,2\n", "its first line must name the columns, each once"),
-    ("log.csv", "obs_0,obs_1,obs_01,action,reward\n1,2,3,4,5\n", "columns obs_0, .* repeat one: rename it, or name"),
+    ("log.csv", "obs_0,obs_1,obs_01,action,reward\n1,2,3,4,5\n", "columns obs_0, .* repeat one: rename it, or"),
     ("log.csv", "obs_0,action,reward\n1,2,3\n1,2\n", r"'reward' is not finite \(as float32\) at row 1"),
     ("log.csv", "obs_0,action,reward\n1,2,3\n1,5,2,3\n", "Expected 3 fields in line 3, saw 4.*; write numbers with a"),
     ("log.csv", "obs_0,action,reward\n1,5,2,3\n", "line 2 has more values than the header; write numbers with a"),

@@ -13,7 +13,7 @@ import numpy as np
 from ...runtime.arrays import as_numbers, is_tensor
 from ...runtime.text import list_names
 from ...runtime.warn import warn
-from .keys import NUMBERED, part_of
+from .keys import NUMBERED, advise, part_of
 
 _FEWEST_ROWS = 32
 _FEWEST_LAST = 10  # equal rows at the end
@@ -115,10 +115,9 @@ def join_numbered(arrays: dict[str, Any], where: str) -> dict[str, Any]:
         numbers, names = zip(*sorted(groups[group]), strict=True)
         if len(numbers) > 1 and [*numbers] not in ([*range(len(numbers))], [*range(1, len(numbers) + 1)]):
             fault = "leave some out: add these" if len({*numbers}) == len(numbers) else "repeat one: rename it"
-            part, listed = part_of(group) or "states", list_names([*map(repr, names)])
             raise ValueError(
-                f"{where}: numbers of the columns {list_names(names)} {fault}, or name the columns of the {part} by "
-                f"columns={{{part!r}: [{listed}]}}"
+                f"{where}: numbers of the columns {list_names(names)} {fault}, or choose by "
+                f"{advise(part_of(group) or 'states', *names)}"
             )
         return side_by_side([arrays[name] for name in names])
 

@@ -43,7 +43,7 @@ def question_flags(log: LoggedRows, linked: np.ndarray | None) -> None:
     for part in (part for part in ("terminals", "timeouts", "dones", "last") if part in log.flags):
         marked, where = log.flags[part], f"{log.where}: {log.names[part]!r}"
         inverse = f"marks {marked.mean():.1%} of rows as ends: if 0 marks ends, pass 1 minus it"
-        advice = f"pass columns={{'first': {log.names[part]!r}}}, or move its values up by one row"
+        advice = f"pass {advise('first', log.names[part])}, or move its values up by one row"
         if "steps" in log.names:
             advice += f"; if {log.names['steps']!r} counts down, leave it out"
         if borders is None and NEARLY_ALL < marked.mean() < 1:
@@ -95,7 +95,7 @@ def warn_of_ends(log: LoggedRows, ends: Ends, linked: np.ndarray | None, limit: 
         warn(
             f"{where}: after {list_rows(ends.inside, f'terminal rows ({name!r})')}, the trajectory goes on, as beyond "
             "a goal: no episode begins there, and values end there; leave these flags out if they mark no ends, or "
-            f"pass columns={{'first': {name!r}}} if they mark first rows"
+            f"pass {advise('first', name)} if they mark first rows"
         )
     if following is None and log.steps is not None and "steps" in ends.deciders:
         _warn_of_missing_steps(log, log.steps, ends)

@@ -7,7 +7,7 @@ import numpy as np
 from ...runtime.text import list_names
 from ...runtime.warn import warn
 from .episode_warnings import SHUFFLED, find_unread, number_rows, question_flags, warn_of_ends
-from .keys import ENDS
+from .keys import ENDS, advise
 from .transitions import NEARLY_ALL, Ends, LoggedRows, counts_up, scaled_distance
 
 _SAMPLED = 65536  # rows
@@ -72,7 +72,7 @@ def _find_ends(log: LoggedRows) -> Ends:
     if terminals is not None and dones is not None and (terminals & ~dones).any():
         raise ValueError(
             f"{log.where}: {names['terminals']!r} mark {np.count_nonzero(terminals & ~dones):,} ends that "
-            f"{names['dones']!r} do not; choose one by columns={{'terminals': {names['terminals']!r}}}"
+            f"{names['dones']!r} do not; choose one by {advise('terminals', names['terminals'])}"
         )
     if terminals is not None:
         if timeouts.sum() > 1 and terminals[timeouts].all() and terminals.mean() <= _BANDIT:

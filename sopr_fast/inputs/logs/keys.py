@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...runtime.text import NAME_WIDTH, list_names, printable
+from ...runtime.text import list_names, printable
 
 TIMES = ("timestamp", "timestamps", "time", "datetime", "date")  # these order the rows of an episode, and tell no ends
 _NAMES = {  # used by D4RL, Minari, Gymnasium, Stable-Baselines3, d3rlpy, jaxrl, Tianshou, RLlib and data frames
@@ -47,24 +47,22 @@ def part_of(name: str) -> str:
     return _PARTS.get(words(name), "")
 
 
-def advise(part: str, name: str = "") -> str:
-    """Return how to say which array is a part of a log, in Python and in the shell."""
-    return (
-        f"sopr_fast.load_log(…, columns={{{part!r}: {repr(name) if name else '…'}}}) (--columns {part}={name or '…'})"
-    )
+def advise(part: str, *names: str) -> str:
+    """Return how to say which arrays are a part of a log, in Python and in the shell."""
+    names = (*map(printable, names[:10]), *["…"] * (len(names) > 10))
+    shown = [*names] if len(names) > 1 else repr(names[0]) if names else "…"
+    return f"sopr_fast.load_log(…, columns={{{part!r}: {shown}}}) (--columns {part}={','.join(names) or '…'})"
 
 
 def missing(part: str, arrays: Mapping[str, Any], where: str | Path) -> ValueError:
     """Return the error of a log without a part, which names parts to join, if there are some."""
-    present = [str(name) for name in arrays]
     if inner := nested(part, arrays):
-        listed = ", ".join(repr(printable(name, NAME_WIDTH)) for name in inner[:10])
-        return ValueError(f"{where}: the {part} have names: choose by columns={{{part!r}: [{listed}]}}")
+        return ValueError(f"{where}: the {part} have names: choose by {advise(part, *inner)}")
     first, *others = KEYS[part]
     likewise = "; name actions, rewards, episodes and steps likewise" if part == "states" else ""
     return ValueError(
         f"{where}: no array {first!r} (or {', '.join(others)}): name yours by {advise(part)}; the arrays there "
-        f"are {list_names(present)}{likewise}"
+        f"are {list_names([*map(str, arrays)])}{likewise}"
     )
 
 

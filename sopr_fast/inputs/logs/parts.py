@@ -246,8 +246,8 @@ def _choose(part: str, arrays: Mapping[str, Any], where: str, count: int) -> str
             )
     if part == "states" and (inner := keys.nested("states", arrays)):
         raise ValueError(
-            f"{where}: {name!r} may be the states, and so may named ones: choose by columns={{'states': {name!r}}} or "
-            f"columns={{'states': [{list_names([*map(repr, inner)])}]}}"
+            f"{where}: {name!r} may be the states, and so may named ones: choose by "
+            f"{keys.advise('states', name)} or {keys.advise('states', *inner)}"
         )
     if part in ("states", "next_states", "actions"):
         numbered = [x for x in arrays if (match := keys.NUMBERED.fullmatch(x)) and match[1] == name]
