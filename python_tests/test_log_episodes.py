@@ -217,6 +217,7 @@ QUESTIONED = [
     (STATES | {"next_obs": STATES["observations"]}, {}, "'next_obs' are not .* but those of the same row: lea"),
     (long_log(next_obs=np.ones((1580, 3)), **NUMBERED), {}, "'next_obs' are not .* of the next row: leave them out"),
     (STATES | {"timeouts": LAST, "obs_tp1": STATES["observations"]}, {}, "like next states: 'obs_tp1'; if so, name"),
+    (walk() | {"terminals": FELL, "mu_logp": -1.0 * ROWS}, {}, "'mu_logp' is not read: .*columns={'log_probs': 'mu"),
     (walk() | {"terminals": FELL, "size": 10}, {}, "10 rows were filled; the other 8 are left out, though they"),
 ]
 

@@ -15,10 +15,12 @@ import numpy as np
 from ...runtime.arrays import as_numbers
 from ...runtime.rows import FileRows
 from ...runtime.text import NAME_WIDTH, list_names, printable
+from ...runtime.warn import warn
 from . import keys
 from .arrays import Lazy, shape_of, side_by_side, spread_rows, table_shape, warn_of_rounding
 
 _NUMBER = re.compile(r"[-+]?[\d.]+(?:[eE][-+]?\d+)?")
+_PROBABILITY = re.compile(r".*(prob(s|abilit\w*)?(?![a-z])|propens|p_?score|log_?(p|pi|mu)(?![a-z])).*|pi_b")
 _PIECE = 4096  # rows that are checked together
 _ROUNDING = 1e-4  # of log-probabilities
 _COLUMNS = ("last", "first", "episodes", "steps", "valid")  # such arrays count if they hold a number for each row
@@ -82,8 +84,14 @@ class Parts:
             bound, remedy = "from above 0 to 1" if indices else "above 0", ""
             if (values <= 0).all():
                 remedy = f"; if they are logarithms, pass columns={{'log_probs': {names['probabilities']!r}}}"
-            wrong = (values <= 0) | ((values > 1) & indices)
+            wrong = (values <= 0) | ((values > 1 + _ROUNDING) & indices)
             self._refuse("probabilities", values, wrong, f"must be {bound}", remedy)
+        elif logs is None:
+            for name in filter(_PROBABILITY.fullmatch, map(keys.last_word, self.others)):
+                part = "log_probs" if re.search("log_?[pm]", name) else "probabilities"
+                warn(
+                    f"{self.where}: {name!r} is not read: if it holds those of the actions, pass {keys.advise(part, name)}"
+                )
         if logs is None:
             return None if values is None else np.log(values)
         remedy = f", as logarithms are; pass probabilities as columns={{'probabilities': {names['log_probs']!r}}}"
