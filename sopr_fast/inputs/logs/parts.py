@@ -89,9 +89,8 @@ class Parts:
         elif logs is None:
             for name in filter(_PROBABILITY.fullmatch, map(keys.last_word, self.others)):
                 part = "log_probs" if re.search("log_?[pm]", name) else "probabilities"
-                warn(
-                    f"{self.where}: {name!r} is not read: if it holds those of the actions, pass {keys.advise(part, name)}"
-                )
+                what = f"{name!r} is not read: if it holds {part} of the logged actions"
+                warn(f"{self.where}: {what}, pass {keys.advise(part, name)}")
         if logs is None:
             return None if values is None else np.log(values)
         remedy = f", as logarithms are; pass probabilities as columns={{'probabilities': {names['log_probs']!r}}}"
