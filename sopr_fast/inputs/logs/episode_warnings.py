@@ -37,11 +37,11 @@ _NEXT = re.compile(
 )
 
 
-def question_flags(log: LoggedRows, linked: np.ndarray | None) -> None:
+def question_flags(log: LoggedRows) -> None:
     """Raise if flags of ends mark other rows than last ones, by episodes or next states; warn if they may."""
-    borders = log.ids[1:] != log.ids[:-1] if log.ids is not None else linked if linked is None else ~linked
-    for part in (part for part in ("terminals", "timeouts", "dones", "last") if part in log.flags):
-        marked, where = log.flags[part], f"{log.where}: {log.names[part]!r}"
+    borders = np.diff(log["episodes"]) != 0 if "episodes" in log else None if log.linked is None else ~log.linked
+    for part in (part for part in ("terminals", "timeouts", "dones", "last") if part in log):
+        marked, where = log[part], f"{log.where}: {log.names[part]!r}"
         inverse = f"marks {marked.mean():.1%} of rows as ends: if 0 marks ends, pass 1 minus it"
         advice = f"pass {advise('first', log.names[part])}, or move its values up by one row"
         if "steps" in log.names:
@@ -64,22 +64,22 @@ def question_flags(log: LoggedRows, linked: np.ndarray | None) -> None:
                 warn(f"{where} {inverse}")
 
 
-def number_rows(log: LoggedRows, ids: np.ndarray, linked: np.ndarray | None) -> bool:
+def number_rows(log: LoggedRows) -> bool:
     """Return whether numbers of episodes are those of rows; warn of that, or if they contradict flags of ends."""
-    names, steps = log.names, log.steps
+    names, ids, steps = log.names, log["episodes"], log.get("steps")
     changes = np.append(ids[1:] != ids[:-1], True)
     is_number_of_row = False
     if changes[:-1].all() and not log.marked()[:-1].all():
         restarts = steps is not None and counts_up(steps) and np.ptp(steps) > 0 and (np.diff(steps) <= 0).any()
-        follows = {*log.flags} - {"first"} if linked is None else linked.mean() > 0.5
+        follows = {*ENDS} - {"first"} & log.keys() if log.linked is None else log.linked.mean() > 0.5
         is_number_of_row = bool(restarts or follows)
     if is_number_of_row:
         warn(
             f"{log.where}: {names['episodes']!r} differs in each row, but episodes are longer by steps, next states or "
             f"flags, so that it counts rows: it is left out; if each row is an episode, {LIMIT.replace('…)', '1)')}"
         )
-    part = next((part for part in ("dones", "last") if part in log.flags), None)
-    if part is not None and (inside := log.flags[part] & ~changes).any():
+    part = next((part for part in ("dones", "last") if part in log), None)
+    if part is not None and (inside := log[part] & ~changes).any():
         warn(
             f"{log.where}: {names[part]!r} marks {list_rows(inside)}, inside of episodes by {names['episodes']!r}: "
             "episodes end where either says so; leave one of them out"
@@ -87,9 +87,9 @@ def number_rows(log: LoggedRows, ids: np.ndarray, linked: np.ndarray | None) -> 
     return is_number_of_row
 
 
-def warn_of_ends(log: LoggedRows, ends: Ends, linked: np.ndarray | None, limit: int | None) -> None:
+def warn_of_ends(log: LoggedRows, ends: Ends, limit: int | None) -> None:
     """Warn of ends that the rows around them, or the numbers of steps, contradict, and of cuts that nothing marks."""
-    where, names, terminals, following = log.where, log.names, ends.terminals, log.following
+    where, names, terminals, linked = log.where, log.names, ends.terminals, log.linked
     if ends.inside.any() and "terminals" in names:
         name = names["terminals"]
         warn(
@@ -97,11 +97,11 @@ def warn_of_ends(log: LoggedRows, ends: Ends, linked: np.ndarray | None, limit: 
             "a goal: no episode begins there, and values end there; leave these flags out if they mark no ends, or "
             f"pass {advise('first', name)} if they mark first rows"
         )
-    if following is None and log.steps is not None and "steps" in ends.deciders:
-        _warn_of_missing_steps(log, log.steps, ends)
-    elif following is None:
+    if linked is None and "steps" in ends.deciders:
+        _warn_of_missing_steps(log, log["steps"], ends)
+    elif linked is None:
         _warn_of_jumps(log, ends)
-    if following is None and log.ids is None and log.steps is not None and not counts_up(log.steps):
+    if linked is None and "episodes" not in log and "steps" in log and not counts_up(log["steps"]):
         warn(
             f"{where}: {names['steps']!r} does not count steps up from its smallest, so that rows are shuffled or lack "
             f"numbers of episodes: name these by {advise('episodes')}"
@@ -148,7 +148,7 @@ def _warn_of_missing_steps(log: LoggedRows, steps: np.ndarray, ends: Ends) -> No
 
 def _warn_of_jumps(log: LoggedRows, ends: Ends) -> None:
     """Warn if states that vary are as far from those of the next rows as from any others; or some are, without cuts."""
-    states, rows = log.states, np.flatnonzero(~(ends.terminals | ends.closes)[:-1])[:_LOOKED_AT]
+    states, rows = log["states"], np.flatnonzero(~(ends.terminals | ends.closes)[:-1])[:_LOOKED_AT]
     few = states[rows[:: 1 + len(rows) // _COUNTED]]
     if len(rows) < _FEWEST_ROWS or not (spread := few.var(0, dtype=np.float64)).any():
         return
@@ -182,9 +182,8 @@ def find_resets(log: LoggedRows) -> np.ndarray:
 
     Vector environments of gymnasium reset themselves in the step after an end, whose reward is 0.
     """
-    states, following, found = log.states, log.following, np.zeros(len(log.states), bool)
-    rewards = log.columns["rewards"]
-    ends = np.any([x for part, x in log.flags.items() if part in ("terminals", "timeouts", "dones")] or [found], axis=0)
+    states, following, rewards = log["states"], log.get("next_states"), log["rewards"]
+    found, ends = np.zeros(len(states), bool), log.marked(("terminals", "timeouts", "dones"))
     after = np.flatnonzero(ends[:-2]) + 1
     if following is not None:
         after = after[(following[after - 1] == states[after]).all(1)]

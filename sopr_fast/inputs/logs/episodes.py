@@ -19,21 +19,22 @@ _BANDIT = 0.9  # share of terminal rows beyond which a log is taken as one of on
 
 def decide(log: LoggedRows, limit: int | None) -> Ends:
     """Return where episodes end, by flags, numbers of episodes and steps, next states, and a time limit in steps."""
-    states, following, none = log.states, log.following, np.zeros(len(log.states), bool)
+    none = np.zeros(len(log["states"]), bool)
+    if "next_states" in log:
+        log.linked = (log["next_states"][:-1] == log["states"][1:]).all(1)
     if limit == 1:
         return Ends(~none, none, none, [], False, ["max_episode_steps=1"])
-    linked = None if following is None else (following[:-1] == states[1:]).all(1)  # the next row follows
-    question_flags(log, linked)
-    if log.ids is not None and (number_rows(log, log.ids, linked) or (log.ids.max() == 0 and log.marked()[:-1].any())):
-        del log.columns["episodes"]  # it is a number of the row, or the same in all rows
+    question_flags(log)
+    if "episodes" in log and (number_rows(log) or (log["episodes"].max() == 0 and log.marked()[:-1].any())):
+        del log["episodes"]  # it is a number of the row, or the same in all rows
     ends = _find_ends(log)
     if {*ends.deciders} <= {"terminals", "timeouts"}:
         ends.inside |= _goes_on(log, ends)
-    elif linked is not None:
-        ends.inside[:-1] &= linked  # numbers may be those of several episodes, as of one environment
-    warn_of_ends(log, ends, linked, limit)
-    if linked is not None:
-        _cut_at_jumps(log, ends, np.append(~linked, False), limit)
+    elif log.linked is not None:
+        ends.inside[:-1] &= log.linked  # numbers may be those of several episodes, as of one environment
+    warn_of_ends(log, ends, limit)
+    if log.linked is not None:
+        _cut_at_jumps(log, ends, np.append(~log.linked, False), limit)
     if limit is not None:
         last = ends.last
         longest = int(np.diff(np.flatnonzero(last), prepend=-1).max(initial=0))
@@ -55,19 +56,19 @@ def decide(log: LoggedRows, limit: int | None) -> Ends:
 
 def _find_ends(log: LoggedRows) -> Ends:
     """Return the ends by flags, numbers of episodes and steps, each by its meaning."""
-    names, flags, none = log.names, log.flags, np.zeros(len(log.states), bool)
-    terminals, timeouts, dones = flags.get("terminals"), flags.get("timeouts", none), flags.get("dones")
-    last = {"last": flags["last"]} if "last" in flags else {}  # part → last rows of episodes
-    if "first" in flags:
-        last["first"] = np.append(flags["first"][1:], True)
-    if log.ids is not None:
-        last["episodes"] = np.append(log.ids[1:] != log.ids[:-1], True)
-    elif log.steps is not None and not last and counts_up(log.steps) and (np.diff(log.steps) <= 0).any():
-        last["steps"] = np.append(np.diff(log.steps) <= 0, True)
+    names, none = log.names, np.zeros(len(log["states"]), bool)
+    terminals, timeouts, dones = log.get("terminals"), log.get("timeouts", none), log.get("dones")
+    last = {"last": log["last"]} if "last" in log else {}  # part → last rows of episodes
+    if "first" in log:
+        last["first"] = np.append(log["first"][1:], True)
+    if "episodes" in log:
+        last["episodes"] = np.append(np.diff(log["episodes"]) != 0, True)
+    elif "steps" in log and not last and counts_up(log["steps"]) and (np.diff(log["steps"]) <= 0).any():
+        last["steps"] = np.append(np.diff(log["steps"]) <= 0, True)
     ended = np.any([none, *last.values()], axis=0)
     ended[-1] = bool(last)
-    deciders = [part for part in ("terminals", "dones", "timeouts") if part in flags] + [*last]
-    deciders += ["steps"] if log.ids is not None and log.steps is not None else []
+    deciders = [part for part in ("terminals", "dones", "timeouts") if part in log] + [*last]
+    deciders += ["steps"] if {"episodes", "steps"} <= log.keys() else []
     closes = timeouts | ended | (none if dones is None else dones)
     if terminals is not None and dones is not None and (terminals & ~dones).any():
         raise ValueError(
@@ -83,12 +84,12 @@ def _find_ends(log: LoggedRows) -> Ends:
             terminals = terminals & ~timeouts
         inside = terminals & ~closes if last or dones is not None else none
         inside[-1] = False
-        mixed = "timeouts" not in flags and dones is None and _end_at_limit(terminals, closes)
+        mixed = "timeouts" not in log and dones is None and _end_at_limit(terminals, closes)
         return Ends(terminals, closes, inside, deciders, mixed, [])
     marked = ended if dones is None else dones
-    if dones is None and (not last or (log.following is not None and not {"last", "first"} & {*last})):
+    if dones is None and (not last or ("next_states" in log and not {"last", "first"} & {*last})):
         return Ends(none, closes, none.copy(), deciders, False, [])
-    has_both = "timeouts" in flags or (dones is not None and bool((ended & ~dones)[:-1].any()))
+    has_both = "timeouts" in log or (dones is not None and bool((ended & ~dones)[:-1].any()))
     return Ends(marked & ~timeouts, closes, none, deciders, not has_both, [])
 
 
@@ -99,12 +100,12 @@ def _goes_on(log: LoggedRows, ends: Ends) -> np.ndarray:
     an environment that was reset is farther away. If usual steps are as long as the way between any two states, only
     terminal rows in a row count.
     """
-    states, terminals, found = log.states, ends.terminals, np.zeros(len(log.states), bool)
+    states, terminals, found = log["states"], ends.terminals, np.zeros(len(log["states"]), bool)
     candidates = terminals & ~ends.closes
     candidates[-1] = False
     rows = np.flatnonzero(candidates)
-    if log.following is not None:
-        rows = rows[(log.following[rows] == states[rows + 1]).all(1)]
+    if log.linked is not None:
+        rows = rows[log.linked[rows]]
     plain = np.flatnonzero(~(terminals | ends.closes)[:-1])
     random = np.random.default_rng(0)
     plain = plain if len(plain) <= _SAMPLED else np.sort(random.choice(plain, _SAMPLED, replace=False))
@@ -117,7 +118,7 @@ def _goes_on(log: LoggedRows, ends: Ends) -> np.ndarray:
         rows = rows[distance(states[rows], states[rows + 1]) <= min(2 * usual[1], apart / 2)]
         few = states[plain[:_COUNTED]]
         is_discrete = len(np.unique(few, axis=0)) <= len(few) / 2
-        share = 0.5 if is_discrete else 0.1 if log.following is None else 0
+        share = 0.5 if is_discrete else 0.1 if log.linked is None else 0
     else:
         rows = rows[terminals[rows + 1] | terminals[rows - 1]]
         share = 1 - 0.5 * (1 - terminals.mean()) ** 2  # well beyond the share by chance, as among short episodes
@@ -140,14 +141,13 @@ def _cut_at_jumps(log: LoggedRows, ends: Ends, jumps: np.ndarray, limit: int | N
     alive = ~(ends.terminals | ends.timeouts)[:-1]
     unmarked = np.flatnonzero(jumps[:-1] & alive)
     if len(unmarked) > alive.sum() / 2:
-        assert log.following is not None
-        is_same = (log.following == log.states).all(1)[unmarked].mean() > NEARLY_ALL
+        is_same = (log["next_states"] == log["states"]).all(1)[unmarked].mean() > NEARLY_ALL
         where += f": after most steps, {names['next_states']!r} are not the {names['states']!r} of the next row"
         reason = (
             ", so that rows do not follow each other, as in a shuffled log or one of several environments in turn; "
             f"initial states, episodes' returns and importance weights are wrong then: {SHUFFLED}"
         )
-        if is_same or (log.ids is not None and log.steps is not None):
+        if is_same or {"episodes", "steps"} <= log.keys():
             reason = f"{', but those of the same row' if is_same else ''}: leave them out if they are no next states"
         warn(where + reason)
     elif ends.timeouts.any() and len(unmarked):
@@ -170,14 +170,14 @@ def follow(log: LoggedRows, ends: Ends) -> tuple[np.ndarray, np.ndarray]:
     Without next states they are the states of the next rows, and a terminal step's own state. As in d4rl's
     `qlearning_dataset`, the last step of an episode that was cut is dropped.
     """
-    states, following, timeouts = log.states, log.following, ends.timeouts
-    if following is None:
+    states, timeouts = log["states"], ends.timeouts
+    if log.linked is None:
         dropped = timeouts.copy()
         dropped[-1] |= not ends.terminals[-1]
         rows = np.arange(len(states))
         return dropped, states[np.where(ends.terminals & ~ends.inside, rows, np.minimum(rows + 1, len(states) - 1))]
-    dropped, cut, after = log.columns["unknown"] & ~ends.terminals, timeouts[:-1], following[:-1]
-    resets = cut & (after == states[1:]).all(1) & (after != states[:-1]).any(1)
+    following, dropped, cut = log["next_states"], log["unknown"] & ~ends.terminals, timeouts[:-1]
+    resets = cut & log.linked & (following != states).any(1)[:-1]
     if resets.sum() > cut.sum() / 2:
         warn(
             f"{log.where}: at {resets.sum():,} of {cut.sum():,} time limits, the next state is the first state of the "

@@ -170,7 +170,7 @@ def _transitions(parts: Parts, limit: int | None, filled: np.ndarray | None) -> 
     check_memory(parts.where, _peak(parts.arrays))
     log = LoggedRows(parts, filled)
     log.sort()
-    if limit != 1 and log.following is None and {"first", "last"} <= log.flags.keys():
+    if limit != 1 and "next_states" not in log and {"first", "last"} <= log.keys():
         log.take_last_states()
     if limit != 1 and (resets := find_resets(log)).any():
         log.keep(np.flatnonzero(~resets))
@@ -185,10 +185,10 @@ def _transitions(parts: Parts, limit: int | None, filled: np.ndarray | None) -> 
     last[-1] = True
     episodes = np.concatenate([[0], np.flatnonzero(last) + 1]).astype(np.int64)
     words = verdict(log, ends, kept, episodes)
-    log.columns |= {"next_states": following, "terminals": ends.terminals, "timeouts": ends.timeouts}
+    log |= {"next_states": following, "terminals": ends.terminals, "timeouts": ends.timeouts}
     del following
     log.keep(kept)
-    steps = {part: values for part, values in log.columns.items() if part in COLUMNS}
+    steps = {part: values for part, values in log.items() if part in COLUMNS}
     warn_of_padding(steps["states"], steps["actions"], steps["rewards"], f"{parts.where}: ")
     warn_of_shifted_rewards(steps["rewards"], episodes, f"{parts.where}: {parts.names['rewards']!r}")
     return Transitions(episodes=episodes, source_count=parts.count or 0, verdict=words, **steps)

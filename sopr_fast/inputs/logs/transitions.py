@@ -70,19 +70,19 @@ class Transitions:
         return replace(self, episodes=np.concatenate([[0], np.cumsum(np.diff(self.episodes)[episodes])]), **parts)
 
 
-class LoggedRows:
-    """Rows of a log that are filled and no padding, and what marks their episodes.
+class LoggedRows(dict[str, np.ndarray]):
+    """Rows of a log that are filled and no padding: part of the log → its values (N, …), see `Parts.read`.
 
-    Attributes:
-        columns: Part of the log → its values (N, …), see `Parts.read`; `source`, the rows in the user's data; and
-            `unknown`, whether the next state is unknown.
+    Two parts are added: `source`, the rows in the user's data, and `unknown`, whether the next state is unknown.
     """
 
+    linked: np.ndarray | None = None  # (N - 1,) bool: whether the next state is the state of the next row
+
     def __init__(self, parts: Parts, filled: np.ndarray | None) -> None:
+        super().__init__({part: parts.read(part) for part in parts.arrays})
         self.parts, self.where, self.names = parts, parts.where, parts.names
-        self.columns = columns = {part: parts.read(part) for part in parts.arrays}
-        states, following = self.states, self.following
-        columns |= {"source": np.arange(len(states)), "unknown": np.zeros(len(states), bool)}
+        states, following = self["states"], self.get("next_states")
+        self |= {"source": np.arange(len(states)), "unknown": np.zeros(len(states), bool)}
         if filled is not None and (states[len(filled) :] != states[-1]).any():
             warn(
                 f"{self.where}: by 'size', 'pos' or the like, {len(filled):,} rows were filled; the other "
@@ -96,90 +96,64 @@ class LoggedRows:
                 )
             if (unknown := np.isnan(following[:, 0])).any():  # last rows, as of a column that was shifted
                 following[unknown] = states[unknown]
-                columns["unknown"] = unknown
+                self["unknown"] = unknown
                 if unknown[:-1].any():  # else all states were shifted together
-                    columns["last"] = columns.get("last", False) | unknown
+                    self["last"] = self.get("last", False) | unknown
                     self.names.setdefault("last", self.names["next_states"])
-        if (log_probs := parts.log_probs(columns)) is not None:
-            columns["log_probs"] = log_probs
-        valid = columns.pop("valid", None)
-        if valid is not None:
+        if (log_probs := parts.log_probs(self)) is not None:
+            self["log_probs"] = log_probs
+        if (valid := self.pop("valid", None)) is not None:
             filled = np.flatnonzero(valid) if filled is None else filled[valid[filled]]
             if not len(filled):
                 raise ValueError(f"{self.where}: {self.names['valid']!r} marks no row")
         if filled is not None:
             self.keep(filled)
 
-    @property
-    def states(self) -> np.ndarray:
-        """(N, dim_s) float32."""
-        return self.columns["states"]
-
-    @property
-    def following(self) -> np.ndarray | None:
-        """(N, dim_s) float32 next states, if they are known."""
-        return self.columns.get("next_states")
-
-    @property
-    def ids(self) -> np.ndarray | None:
-        """(N,) int64 numbers of episodes, if they are known."""
-        return self.columns.get("episodes")
-
-    @property
-    def steps(self) -> np.ndarray | None:
-        """(N,) float64 numbers of steps, if they are known."""
-        return self.columns.get("steps")
-
-    @property
-    def flags(self) -> dict[str, np.ndarray]:
-        """(N,) bool by part of ends."""
-        return {part: self.columns[part] for part in ENDS if part in self.columns}
-
     def keep(self, rows: np.ndarray) -> None:
         """Keep only some rows, by index, in this order; in place if they ascend."""
         growth = np.diff(rows)
-        if len(rows) == len(self.states) and (growth == 1).all():
+        if len(rows) == len(self["states"]) and (growth == 1).all():
             return
-        for part, values in self.columns.items():
+        for part, values in self.items():
             if (growth < 0).any():
-                self.columns[part] = values[rows]
+                self[part] = values[rows]
                 continue
             for start in range(0, len(rows), _BLOCK):
                 few = rows[start : start + _BLOCK]
                 values[start : start + len(few)] = values[few]
-            self.columns[part] = values[: len(rows)]
+            self[part] = values[: len(rows)]
 
     def take_last_states(self) -> None:
         """Turn rows that hold only the last state of an episode, as steps of RLDS do, into next states."""
-        last, columns = self.columns["last"].copy(), self.columns
+        last, states = self["last"].copy(), self["states"]
         if last.all():
             raise ValueError(f"{self.where}: the next state of no step is known; add next states")
-        columns["next_states"] = np.concatenate([self.states[1:], self.states[-1:]])
-        columns["unknown"] = np.arange(len(last)) == len(last) - 1
+        self["next_states"] = np.concatenate([states[1:], states[-1:]])
+        self["unknown"] = np.arange(len(last)) == len(last) - 1
         self.names["next_states"] = self.names["states"]
-        columns["last"] = np.append(last[1:], True)
-        if "terminals" in columns:
-            columns["terminals"] = np.append((columns["terminals"] & last)[1:], False)
+        self["last"] = np.append(last[1:], True)
+        if "terminals" in self:
+            self["terminals"] = np.append((self["terminals"] & last)[1:], False)
         self.keep(np.flatnonzero(~last))
 
-    def marked(self) -> np.ndarray:
-        """Return (N,) bool: rows that a flag marks as the end of an episode."""
-        flags = (x for part, x in self.flags.items() if part != "first")
-        return np.any([np.zeros(len(self.states), bool), *flags], axis=0)
+    def marked(self, parts: Sequence[str] = ENDS) -> np.ndarray:
+        """Return (N,) bool: rows that a flag, of some parts, marks as the end of an episode."""
+        flags = (self[part] for part in parts if part in self and part != "first")
+        return np.any([np.zeros(len(self["states"]), bool), *flags], axis=0)
 
     def sort(self) -> None:
         """Join the rows of each episode, by ascending step; episodes are in the order of their first rows.
 
         Numbers that begin again count as others if flags mark all ends.
         """
-        if self.ids is None:
+        if "episodes" not in self:
             return
-        names, ids, steps = self.names, self.ids, self.steps
+        names, ids, steps = self.names, self["episodes"], self.get("steps")
         order = np.argsort(ids, kind="stable") if steps is None else np.lexsort((steps, ids))
         if steps is None and (np.diff(ids) < 0).any():
             borders = ids[1:] != ids[:-1]
             if self.marked()[:-1][borders].all():
-                self.columns["episodes"] = np.concatenate([[0], np.cumsum(borders)])
+                self["episodes"] = np.concatenate([[0], np.cumsum(borders)])
                 return
             warn(
                 f"{self.where}: rows of an episode ({names['episodes']!r}) do not lie together; they are joined in the "
