@@ -27,17 +27,7 @@ INSTALL = (
     "-m pip install --disable-pip-version-check --no-index --no-build-isolation --no-deps "
     "-C cmake.define.SOPR_FAST_CUDA=ON -C build-dir=build/gpu ."
 )
-_TESTED = (
-    "operators",
-    "cuda",
-    "dropout",
-    "kmeans*",
-    "segment_*",
-    "devices",
-    "policies",
-    "features",
-    "estimators*",
-)
+_TESTED = ("operators", "cuda", "dropout", "kmeans", "segment_*", "devices", "policies", "estimators")
 TESTS = [str(path.relative_to(ROOT)) for name in _TESTED for path in sorted(ROOT.glob(f"python_tests/test_{name}.py"))]
 # After an illegal access, all later tests in the process fail: several processes limit the loss.
 WORKERS = 4 if importlib.util.find_spec("xdist") else 1

@@ -52,7 +52,7 @@ struct SegmentAttention {
     int64_t segments, heads, dim;
     float scale;
     Dropout dropout;
-    int32_t* order = nullptr;  // (G) scratch of a GPU
+    int32_t* order;  // (G): the indices of segments, longest first; scratch of a GPU
 };
 
 struct SegmentAttentionBackward {

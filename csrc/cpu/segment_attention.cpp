@@ -3,7 +3,6 @@
 #include "cpu/arena.h"
 #include "cpu/kernel_table.h"
 #include "cpu/pool.h"
-#include "cpu/segment_order.h"
 #include "cpu/softmax_tile.h"
 
 namespace sopr::SOPR_LEVEL {
@@ -189,21 +188,19 @@ void attend_backward(const SegmentAttentionBackward& b, const SegmentHead& h, co
 }  // namespace
 
 void segment_attention(const SegmentAttention& p, int threads) {
-    const std::vector<int32_t> order = largest_first(p.offsets, p.segments);
     const WorkerMemory scratch(ForwardMemory(Arena(), p.dim).bytes, threads);
     parallel_for(p.segments * p.heads, threads, [&](int64_t item, int worker) {
-        const SegmentHead head(p, order[item / p.heads], item % p.heads);
+        const SegmentHead head(p, p.order[item / p.heads], item % p.heads);
         attend(p, head, ForwardMemory(scratch.arena(worker), p.dim));
     });
 }
 
 void segment_attention_backward(const SegmentAttentionBackward& b, int threads) {
     const SegmentAttention& p = b.forward;
-    const std::vector<int32_t> order = largest_first(p.offsets, p.segments);
-    const int64_t longest = p.segments ? p.offsets[order[0] + 1] - p.offsets[order[0]] : 0;
+    const int64_t longest = p.segments ? p.offsets[p.order[0] + 1] - p.offsets[p.order[0]] : 0;
     const WorkerMemory scratch(BackwardMemory(Arena(), p.dim, longest).bytes, threads);
     parallel_for(p.segments * p.heads, threads, [&](int64_t item, int worker) {
-        const SegmentHead head(p, order[item / p.heads], item % p.heads);
+        const SegmentHead head(p, p.order[item / p.heads], item % p.heads);
         attend_backward(b, head, BackwardMemory(scratch.arena(worker), p.dim, longest));
     });
 }

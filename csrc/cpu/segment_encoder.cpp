@@ -9,11 +9,12 @@ namespace {
 // Heads must consist of whole pairs.
 bool uses_bf16(const SegmentEncoder& p) { return kBf16 && p.bf16 && p.width / p.heads % 2 == 0; }
 
-// Floats of the activations of one layer that a segment keeps.
-int64_t kept_layer_size(const Shape& s, int64_t length) {
+// Floats of the activations that segment `index` of a policy keeps.
+int64_t kept_size(const SegmentEncoder& p, const Shape& s, int64_t index) {
+    const int32_t* offsets = p.offsets + index / p.clusters * (p.clusters + 1) + index % p.clusters;
     Arena measure;
-    Tape(measure, s, length, true);
-    return measure.floats();
+    Tape(measure, s, offsets[1] - offsets[0], true);
+    return p.layers * measure.floats();
 }
 
 // Policies first : last.
@@ -45,7 +46,10 @@ struct Memory {
           weights(arena, p, backward, bf16),
           places(arena.take<int64_t>(p.subsets * p.clusters + 1)),
           longest(p.longest) {
-        if (p.kept && places) place(p);
+        if (p.kept && places) {
+            places[0] = 0;
+            for (int64_t i = 0; i < p.subsets * p.clusters; ++i) places[i + 1] = places[i] + kept_size(p, shape, i);
+        }
         Arena measure;
         Scratch(measure, shape, longest, backward, bf16);
         const int64_t scratch = measure.floats();
@@ -73,15 +77,6 @@ struct Memory {
     Gradient gradient(const SegmentEncoder& p, int64_t block, int64_t partial) const {
         Arena partial_arena(gradients + (block * partials + partial) * gradient_size);
         return Gradient(partial_arena, p);
-    }
-
-  private:
-    void place(const SegmentEncoder& p) {
-        places[0] = 0;
-        for (int64_t i = 0; i < p.subsets * p.clusters; ++i) {
-            const int32_t* offsets = p.offsets + i / p.clusters * (p.clusters + 1) + i % p.clusters;
-            places[i + 1] = places[i] + p.layers * kept_layer_size(shape, offsets[1] - offsets[0]);
-        }
     }
 };
 
@@ -299,11 +294,7 @@ int64_t segment_encoder_workspace(const SegmentEncoder& p, bool backward, int th
 int64_t segment_encoder_tape(const SegmentEncoder& p) {
     const Shape shape(p);
     int64_t floats = 0;
-    for (int64_t s = 0; s < p.subsets; ++s)
-        for (int64_t k = 0; k < p.clusters; ++k) {
-            const int32_t* offsets = p.offsets + s * (p.clusters + 1) + k;
-            floats += p.layers * kept_layer_size(shape, offsets[1] - offsets[0]);
-        }
+    for (int64_t i = 0; i < p.subsets * p.clusters; ++i) floats += kept_size(p, shape, i);
     return floats;
 }
 

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -137,6 +138,11 @@ def call(kernel: str, device: torch.device, *, scratch: Callable[[], dict] = dic
 def needs_scratch(device: torch.device) -> bool:
     """Return whether the kernels of a device take scratch buffers; a test of CUDA kernels on a CPU replaces it."""
     return device.type == "cuda"
+
+
+def longest_first(sizes: np.ndarray) -> Tensor:
+    """Return int32 indices of segments, so that no thread starts a long one last."""
+    return torch.from_numpy(np.argsort(-sizes, kind="stable").astype(np.int32))
 
 
 def contiguous(*tensors: Any) -> tuple[Any, ...]:

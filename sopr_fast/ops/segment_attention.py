@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from .checks import check_dropout, check_offsets, check_tensor
-from .library import call, contiguous, define, differentiable_once
+from .library import call, contiguous, define, differentiable_once, longest_first
 from .segment_dropout import ATTENTION_WEIGHTS
 
 
@@ -85,7 +86,7 @@ def _run(kernel: str, tensors: tuple[Any, ...], options: tuple[Any, ...], **grad
         layer=layer,
         site=ATTENTION_WEIGHTS,
         segment_base=segment_base,
-        order=None,
+        order=None if offsets.is_cuda else longest_first(np.diff(offsets.numpy())),
         **gradients,
     )
 

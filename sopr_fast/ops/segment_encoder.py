@@ -16,7 +16,7 @@ from ..runtime import native
 from . import composed
 from .checks import check_are_tensors, check_arguments, check_dropout, common_device, is_checked
 from .encoder_parameters import Options, encoder_shapes
-from .library import by_position, call, call_cpu, contiguous, current_device, define, differentiable_once
+from .library import by_position, call, call_cpu, contiguous, current_device, define, differentiable_once, longest_first
 
 _log = logging.getLogger(__name__)
 _TILE = 128  # rows
@@ -201,8 +201,7 @@ def run_on_cpu(
 def cpu_fields(offsets: Tensor) -> dict[str, Any]:
     """Return what CPU kernels know of the segments besides their offsets."""
     sizes = np.diff(offsets.numpy(), axis=1).ravel()
-    order = torch.from_numpy(np.argsort(-sizes, kind="stable").astype(np.int32))
-    return {"order": order, "longest": int(sizes.max(initial=0))}
+    return {"order": longest_first(sizes), "longest": int(sizes.max(initial=0))}
 
 
 def tape_size(tensors: tuple[Any, ...], options: Options, fields: Mapping[str, Any]) -> int:
