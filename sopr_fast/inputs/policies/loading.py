@@ -13,7 +13,7 @@ from ...runtime.checks import integer
 from ..accepted import PoliciesLike
 from ..logs.tables import is_frame
 from .arrays import ArrayPolicy, is_array, of_frame
-from .callables import Called, acts, adapt
+from .callables import acts, adapt
 from .files import load_files
 from .policy import Policy
 from .readers import Options
@@ -150,8 +150,7 @@ def _adapt(name: str, item: Any, options: Options, skip: bool) -> list[Policy]:
         names = [name] if len(loaded) == 1 else [f"{name}-{i:03d}" for i in range(len(loaded))]
         return [_renamed(policy, own) for policy, own in zip(loaded, names, strict=True)]
     if isinstance(item, Policy):
-        item = _counting(item, options.action_count)
-        return [item if name == item.name else _renamed(item, name)]
+        return [_renamed(item, name, options.action_count)]
     if hasattr(item, "to_frame"):  # a series
         item = item.to_frame("action")
     if is_frame(item):
@@ -167,19 +166,13 @@ def _adapt(name: str, item: Any, options: Options, skip: bool) -> list[Policy]:
     raise TypeError(f"policy {name!r} is {_kind(item)}, expected {expected}{hint}")
 
 
-def _counting(policy: Policy, action_count: int | None) -> Policy:
-    """Return the policy with a number of discrete actions, if it needs one and has none."""
-    if isinstance(policy, ArrayPolicy | Called) and policy.action_count is None and action_count is not None:
-        policy = copy.copy(policy)
-        policy.action_count = action_count
-    return policy
-
-
 def _kind(item: Any) -> str:
     return f"the class {item.__name__}, not an object of it" if isinstance(item, type) else f"a {type(item).__name__}"
 
 
-def _renamed(policy: Policy, name: str) -> Policy:
+def _renamed(policy: Policy, name: str, action_count: int | None = None) -> Policy:
     renamed = copy.copy(policy)
     renamed.name, renamed.original = name, policy if policy.original is None else policy.original
+    if policy.action_count is None:
+        renamed.action_count = action_count
     return renamed
