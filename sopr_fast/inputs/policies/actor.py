@@ -104,7 +104,7 @@ class Actor(Policy):
     def _output(self, states: Tensor, source: Tensor | None) -> Output:
         if states.shape[1] != self.state_dim:
             raise ValueError(f"policy {self.name!r} reads states of width {self.state_dim}, got {states.shape[1]}")
-        mean, *log_std = self._last_layers(states)
+        mean, *spread = self._last_layers(states)
         if self.head == "logits" and self.stochastic:
             return Output("discrete", mean.softmax(1))
         if self.head != "action":
@@ -114,23 +114,22 @@ class Actor(Policy):
         action = mean.tanh() if self.squash else mean
         action = action if self.scale is None else self.scale.from_unit(action)
         action = action if self.clip is None else action.clamp(*self.clip)
-        if not log_std:
+        if not spread:
             return Output("action", action)
-        if self.log_std_tanh:
-            low, high = self.log_std_bounds
-            log_std[0] = low + 0.5 * (high - low) * (log_std[0].tanh() + 1)
+        (log_std,) = spread
         if isinstance(self.log_std, tuple):
-            log_std[0].clamp_(*self.log_std_bounds)
-        std = log_std[0].exp()
+            low, high = self.log_std_bounds
+            span = 0.5 * (high - low)
+            log_std = low + span * (log_std.tanh() + 1) if self.log_std_tanh else log_std.clamp(low, high)
+        std = log_std.exp()
         transforms: list[dist.Transform] = [_Tanh()] if self.squash else []
         normal = dist.Normal(mean, std, validate_args=False)
         if self.scale is not None:
             half, middle = (self.scale.high - self.scale.low) / 2, (self.scale.low + self.scale.high) / 2
             transforms.append(dist.AffineTransform(middle, half))
             std = std if self.squash else std * half
-        return Output(
-            "gaussian", action, std, dist.TransformedDistribution(normal, transforms, validate_args=False), self.clip
-        )
+        distribution = dist.TransformedDistribution(normal, transforms, validate_args=False)
+        return Output("gaussian", action, std, distribution, self.clip)
 
     def _last_layers(self, states: Tensor) -> list[Tensor]:
         """Return (N, outputs) each: the output of the last layer, and log standard deviations if stochastic."""
@@ -139,12 +138,12 @@ class Actor(Policy):
         for hidden in states.split(_ROWS):
             hidden = hidden if self.standardisation is None else self.standardisation(hidden)
             for layer in before:
-                hidden = ACTIVATIONS[self.activation](_linear(hidden, layer))
-            outputs = [_linear(hidden, last)]
-            if self.stochastic and (log_std := self.log_std) is not None:
-                outputs.append(
-                    _linear(hidden, log_std) if isinstance(log_std, tuple) else log_std.expand_as(outputs[0])
-                )
+                hidden = ACTIVATIONS[self.activation](F.linear(hidden, *layer))
+            outputs = [F.linear(hidden, *last)]
+            if self.stochastic and isinstance(self.log_std, tuple):
+                outputs.append(F.linear(hidden, *self.log_std))
+            elif self.stochastic and isinstance(self.log_std, Tensor):
+                outputs.append(self.log_std.expand_as(outputs[0]))
             parts.append(outputs)
         return [torch.cat(part) for part in zip(*parts, strict=True)]
 
@@ -156,8 +155,3 @@ class _Tanh(dist.TanhTransform):
 
     def _inverse(self, y: Tensor) -> Tensor:
         return super()._inverse(y.clamp(-LARGEST, LARGEST))
-
-
-def _linear(x: Tensor, layer: Layer) -> Tensor:
-    weight, bias = layer
-    return torch.addmm(bias, x, weight.t())

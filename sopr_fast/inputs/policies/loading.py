@@ -56,16 +56,13 @@ def load(
 ) -> Policies:
     """Return policies under one interface, by name and in the given order.
 
-    A policy must answer each row on its own, without memory of earlier calls: it is asked for batches of any size, in
-    any order. It may be:
+    A policy must answer each row on its own: it is asked for batches of any size, in any order. It may be:
 
-    - A callable on a batch of states. It receives its own float32 numpy array (N, dim_s) and returns actions (N, dim_a)
-      as an array or tensor of any float type on any device; or integer indices (N,) of discrete actions (set
-      `action_count`); or a distribution: `Gaussian(mean, std)`, an object with `mean` and `stddev` such as a torch
-      distribution, a categorical torch distribution, or `Probabilities(p)`. With `action_count`, floats are
-      probabilities.
-    - A `torch.nn.Module`. It receives a torch tensor on its device and in its dtype, and is in eval mode, without
-      gradients, while it acts.
+    - A callable on a batch of states, an own float32 numpy array (N, dim_s). It returns actions (N, dim_a), an array or
+      tensor of any float type on any device; or integer indices (N,) of discrete actions (set `action_count`); or
+      `Gaussian(mean, std)`, `Probabilities(p)`, a torch distribution, or an object with `mean` and `stddev`. With
+      `action_count`, floats are probabilities.
+    - A `torch.nn.Module`, called in eval mode, without gradients, with a tensor on its device and in its dtype.
     - An object with `predict`, such as a model of Stable-Baselines3 or d3rlpy, called with `deterministic=True` if it
       takes that argument. Of a tuple, the first item is the action. An attached `VecNormalize` standardises the states.
     - An array, tensor or data frame of actions, `Gaussian` or `Probabilities`, with one row for each state of the log.
