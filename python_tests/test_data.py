@@ -187,9 +187,14 @@ def test_wrong_arrays(name, values, message):
 
 
 def test_states_that_are_no_numbers():
-    faults = {"must be numbers, got": object(), "is empty": 3.0, "is no array: .*dense": torch.eye(4).to_sparse()}
-    for message, states in faults.items():
-        with pytest.raises((TypeError, ValueError), match=f"dataset: 'states' {message}"):
+    for states, message in (
+        (None, "expected a path, array, data frame, dictionary or list, got NoneType"),
+        (np.array(3.0), "dataset: 'states' is empty"),
+        ({"a", "b"}, "dataset: 'states' must be numbers, got dtype object"),
+        (torch.eye(4).to_sparse(), "dataset: 'states' is no array: .*dense"),
+        (pandas.DataFrame(columns=["obs_0", "reward"]), "data frame: 'obs' is empty"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=message):
             load_states(states)
 
 

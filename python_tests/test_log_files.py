@@ -5,7 +5,7 @@ import os
 import pickle
 import tracemalloc
 import warnings
-from collections import namedtuple
+from collections import deque, namedtuple
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -156,6 +156,8 @@ SOURCES = {
     "nested steps": lambda arrays: [picked(arrays, row) | {"infos": {"cost": row}} for row in ROWS],
     "steps of own names": lambda arrays: [picked(renamed(arrays, OWN), row) for row in ROWS],
     "tuples": lambda arrays: [*zip(*(arrays[key] for key in FIVE), strict=True)],
+    "deque of lists": lambda arrays: deque(map(list, SOURCES["tuples"](arrays))),
+    "array of episodes": lambda arrays: np.array([*episodes_of(arrays), None], object)[:-1],
     "named tuples": lambda arrays: [*map(Step, *(arrays[FIVE[i]] for i in (4, 3, 0, 1, 2)))],
     "indexed frame": indexed,
     "short names": lambda arrays: renamed(arrays, SHORT),

@@ -84,7 +84,7 @@ def side_by_side(arrays: Sequence[Any]) -> Lazy:
         for values, start, stop in zip(map(as_numbers, arrays), [0, *stops], stops, strict=False):
             if len(values) != count:
                 raise ValueError(f"arrays that belong together have {count} and {len(values)} rows")
-            joined[:, start:stop] = values.reshape(count, -1)
+            joined[:, start:stop] = values.reshape(count, stop - start)
         return joined
 
     return Lazy((count, stops[-1]), dtype, read)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -59,6 +60,8 @@ def read_arrays(source: Any) -> tuple[Mapping[str, Any], str]:
     if not isinstance(source, str | os.PathLike):
         where = "data frame" if is_frame(source) else "dataset"
         arrays = _named(source, where)
+        if arrays is None and not hasattr(source, "__len__"):
+            raise TypeError(f"expected a path, array, data frame, dictionary or list, got {type(source).__name__}")
         return {"states": source} if arrays is None else arrays, where
     path = Path(source)
     if path.is_dir():
@@ -95,6 +98,8 @@ def _named(content: Any, where: str) -> dict[str, Any] | None:
             import pandas
 
             content = pandas.DataFrame(content)
+    if isinstance(content, deque) or (isinstance(content, np.ndarray) and content.dtype == object):
+        content = list(content)
     if isinstance(content, list | tuple) and content and all(map(_is_step, content)):
         names = getattr(content[0], "_fields", _OF_STEPS)
         content = dict(zip(names, map(list, zip(*content, strict=True)), strict=True))
@@ -117,11 +122,12 @@ def _named(content: Any, where: str) -> dict[str, Any] | None:
 
 
 def _is_step(item: Any) -> bool:
-    """Return whether an object is a named tuple, or one of state, action, reward, next state and terminal."""
-    if not isinstance(item, tuple) or len(item) != len(_OF_STEPS) or hasattr(item, "_fields"):
+    """Return whether an object is a named tuple, or a sequence of state, action, reward, next state and terminal."""
+    if hasattr(item, "_fields") or not isinstance(item, tuple | list) or len(item) != len(_OF_STEPS):
         return hasattr(item, "_fields")
+    least = 0 if isinstance(item, tuple) else np.ndim(item[4])  # not a row of a nested list of numbers
     is_state = np.shape(item[0]) == np.shape(item[3])
-    return is_state and (np.ndim(item[0]) > 0 or isinstance(item[4], bool | np.bool_))
+    return is_state and (np.ndim(item[0]) > least or isinstance(item[4], bool | np.bool_))
 
 
 def _join_dicts(items: Sequence[Mapping[Any, Any]], where: str) -> dict[str, Any]:
