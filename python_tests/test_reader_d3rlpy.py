@@ -1,15 +1,10 @@
 """Every algorithm of d3rlpy acts as its `predict`, from its file and in memory."""
 
-import io
-import json
-import os
-import pickle
 import warnings
 
 import numpy as np
 import pytest
 import torch
-from test_reader_weights import Runs
 
 from sopr_fast.inputs.policies import Actor, load
 
@@ -113,15 +108,3 @@ def test_exports_by_save_policy(tmp_path):
     algorithm.save_policy(str(tmp_path / "policy.pt"))
     policy = load(tmp_path / "policy.pt", trust=True)["policy"]
     np.testing.assert_allclose(policy(STATES), algorithm.predict(STATES.numpy()), atol=1e-5, rtol=1e-5)
-
-
-def test_hostile_file_is_refused_and_not_run(tmp_path):
-    runs = Runs(os.system, f"touch {tmp_path / 'ran'}")
-    weights = io.BytesIO()
-    torch.save({"policy": {"_mu.weight": runs}}, weights)
-    config = json.dumps({"config": {"type": "sac", "params": {}}})
-    for poisoned in (runs, weights.getvalue()):
-        (tmp_path / "policy.d3").write_bytes(pickle.dumps({"config": config, "torch": poisoned}))
-        with pytest.raises(ValueError, match=r"policy\.d3: its pickle names posix\.system; only arrays"):
-            load(tmp_path)
-    assert not (tmp_path / "ran").exists()
