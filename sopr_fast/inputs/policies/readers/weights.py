@@ -26,7 +26,9 @@ from ..actor import Actor, Layer, Standardisation
 from ..callables import RECURRENT, acts
 from ..output import Bounds
 from ..policy import Policy
-from . import DISCRETE, HEADS, Options, networks
+from . import DISCRETE, HEADS, Options
+from . import networks as table
+from .networks import Form, Network
 from .programs import with_head
 
 Side = Mapping[str, Any]  # the arrays that are no critic's, target's or optimiser's
@@ -69,7 +71,7 @@ def read_npz(path: Path, options: Options) -> Sequence[Policy]:
         names = [name.removesuffix(".npy") for name in archive.namelist()]
         if not any(name.endswith(".weight") for name in names):
             check_is_policy(set(names) - {*KEYS["actions"]})
-        members = read_members(archive, [f"{name}.npy" for name in names if networks.is_read(name)])
+        members = read_members(archive, [f"{name}.npy" for name in names if table.is_read(name)])
     arrays: dict[str, Any] = dict.fromkeys(names)
     for name, content in members.items():
         arrays[name.removesuffix(".npy")] = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
@@ -91,40 +93,39 @@ def read_npz(path: Path, options: Options) -> Sequence[Policy]:
 
 def _from_weights(path: Path, content: Any, options: Options, *, is_ordered: bool = True) -> list[Actor]:
     """Return the actor in named arrays, nested or not, which may be in the order of their definition."""
-    arrays = networks.flatten(content)
-    if any(networks.is_part_of(key, networks.RECURRENT) for key in arrays if not _is_elsewhere(key)):
+    arrays = table.flatten(content)
+    if any(table.is_part_of(key, table.RECURRENT) for key in arrays if not _is_elsewhere(key)):
         raise ValueError(RECURRENT)
-    form = replace(networks.form_of([*arrays], path.suffix), **_texts(arrays))
-    network = networks.find_network(arrays, options.take("actor"), options.take("layers"), is_ordered=is_ordered)
-    layers = networks.perceptron(arrays, network.layers)
+    form = replace(table.form_of([*arrays], path.suffix), **_texts(arrays))
+    network = table.find_network(arrays, options.take("actor"), options.take("layers"), is_ordered=is_ordered)
+    layers = table.perceptron(arrays, network.layers)
     inside = network.prefix if _is_elsewhere(network.prefix) else "\n"  # a critic that acts, such as that of DQN
     side = {key: value for key, value in arrays.items() if key.startswith(inside) or not _is_elsewhere(key)}
     spread, scale = _log_std(side, network), _bounds(side, options, len(layers[-1][0]))
-    head, squash, activation = _meaning(
-        network, form, options, spread is not None or scale is not None, len(layers[-1][0])
-    )
+    is_continuous, widths = spread is not None or scale is not None, (layers[0][0].shape[1], len(layers[-1][0]))
+    form = _completed(form, network, options, is_continuous, widths[1])
     standardisation, statistics = _standardisation(options.name, side, form)
-    _check_unread(options.name, side, network, statistics, (layers[0][0].shape[1], len(layers[-1][0])))
-    if network.gap and not form.library and activation != "identity":
+    _check_unread(options.name, side, network, statistics, widths)
+    if network.gap and not form.library and form.activation != "identity":
         order = ",".join(network.layers)
         raise ValueError(f"{network.gap}: if nothing else acts there, pass layers={order} (--layers …)")
     if form.warning and standardisation is None and scale is None:
         warn(f"{printable(path)}: {form.warning}")
-    acting: dict[str, Any] = {"activation": activation, "standardisation": standardisation}
+    acting: dict[str, Any] = {"activation": form.activation, "standardisation": standardisation}
     acting |= {"log_std_bounds": form.log_std_bounds, "log_std_tanh": form.log_std_tanh}
     acting["stochastic"] = options.stochastic
-    if head in DISCRETE:
-        kind = "values" if head == "values" else "logits"  # a softmax has no weights
-        atoms = next((networks.floats(side, key) for key in side if key.split(".")[-1] == "atoms"), None)
+    if form.head in DISCRETE:
+        kind = "values" if form.head == "values" else "logits"  # a softmax has no weights
+        atoms = next((table.floats(side, key) for key in side if key.split(".")[-1] == "atoms"), None)
         actor = Actor(options.name, layers, squash=False, head=kind, atoms=atoms, **acting)
         if actor.action_dim == 1:
             raise ValueError(f"its last layer {network.layers[-1]!r} has one output, expected one for each action")
         return [actor]
-    if head == "mean_log_std":
+    if form.head == "mean_log_std":
         if spread is not None:
             raise ValueError("its log standard deviations lie apart from its means: leave head='mean_log_std' out")
         layers, spread = _halves(layers, side)
-    return [Actor(options.name, layers, squash=squash == "tanh", scale=scale, log_std=spread, **acting)]
+    return [Actor(options.name, layers, squash=form.squash == "tanh", scale=scale, log_std=spread, **acting)]
 
 
 def _ndim(value: Any) -> int:
@@ -134,13 +135,11 @@ def _ndim(value: Any) -> int:
 
 def _is_elsewhere(key: str) -> bool:
     """Return whether an array belongs to a critic, a target or an optimiser."""
-    return networks.is_part_of(key, networks.NO_NETWORK) or networks.is_part_of(key, networks.CRITIC)
+    return table.is_part_of(key, table.NO_NETWORK) or table.is_part_of(key, table.CRITIC)
 
 
-def _meaning(
-    network: networks.Network, form: networks.Form, options: Options, is_continuous: bool, outputs: int
-) -> tuple[str, str, str]:
-    """Return head, squashing and activation, as the file says or else the options; refuse if neither does."""
+def _completed(form: Form, network: Network, options: Options, is_continuous: bool, outputs: int) -> Form:
+    """Return the form with what the options say of head, squashing and activation; refuse if nothing does."""
     last, role = network.layers[-1], network.role if network.role in HEADS and form.is_named else ""
     head = options.take("head") or form.head
     if head and role and (head in DISCRETE) != (role in DISCRETE):
@@ -163,13 +162,13 @@ def _meaning(
             hint += "; of a network that chooses several actions at once, pass a callable of states instead"
         seen = f"its last layer {last!r} has {outputs} outputs"
         raise ValueError(f"{what} does not say its {' and '.join(missing)}: pass {flags}{hint}; {seen}")
-    return head, squash, activation
+    return replace(form, head=head, squash=squash, activation=activation)
 
 
 def _texts(arrays: Mapping[str, Any]) -> dict[str, Any]:
     """Return activation and squashing as words of the file say."""
     said: dict[str, Any] = {}
-    for key, (option, names) in networks.TEXTS.items():
+    for key, (option, names) in table.TEXTS.items():
         if (value := arrays.get(key)) is not None:
             text = value.decode("latin1") if isinstance(value, bytes) else str(value)
             said[option] = names.get(text, text)
@@ -177,15 +176,15 @@ def _texts(arrays: Mapping[str, Any]) -> dict[str, Any]:
     return said
 
 
-def _log_std(side: Side, network: networks.Network) -> Any:
+def _log_std(side: Side, network: Network) -> Any:
     """Return the layer or the array of log standard deviations, or None."""
     if network.log_std is not None:
-        return networks.layer(side, network.log_std) if "log" in network.log_std.lower() else None
-    found = [match for key in side if (match := networks.SPREAD.fullmatch(key)) and _ndim(side[key]) in (1, 2)]
+        return table.layer(side, network.log_std) if "log" in network.log_std.lower() else None
+    found = [match for key in side if (match := table.SPREAD.fullmatch(key)) and _ndim(side[key]) in (1, 2)]
     found = [match for match in found if f"{match[0].removesuffix('std')}mean" not in side]  # those of states
     if len(found) != 1 or found[0][1] == "sigma":
         return None
-    values = networks.floats(side, found[0][0])
+    values = table.floats(side, found[0][0])
     if values.dim() == 2 and min(values.shape) > 1:
         raise ValueError(f"{found[0][0]} of state-dependent exploration needs the model's settings: save it as .zip")
     values = values.reshape(-1)
@@ -195,11 +194,8 @@ def _log_std(side: Side, network: networks.Network) -> Any:
 def _bounds(side: Side, options: Options, width: int) -> Bounds | None:
     """Return the bounds to which squashed actions are scaled."""
     last = {key.rpartition(".")[2]: key for key in side}
-    affine = {
-        end: networks.floats(side, last[end]).reshape(-1)
-        for end in networks.SIDES[:2]
-        if _ndim(side.get(last.get(end, "")))
-    }
+    ends = [end for end in table.SIDES[:2] if _ndim(side.get(last.get(end, "")))]
+    affine = {end: table.floats(side, last[end]).reshape(-1) for end in ends}
     half, middle = affine.get("action_scale", torch.ones(width)), affine.get("action_bias", torch.zeros(1))
     if not affine:
         most = side[last["max_action"]] if "max_action" in last else options.take("max_action")
@@ -216,19 +212,19 @@ def _halves(layers: list[Layer], side: Side) -> tuple[list[Layer], Layer]:
     if len(weight) % 2:
         raise ValueError(f"its last layer has {len(weight)} outputs, which are no means and log standard deviations")
     means, deviations = zip(weight.chunk(2), bias.chunk(2), strict=True)
-    affine = [float(side[key]) for end in networks.AFFINE for key in side if key.endswith(end)]
+    affine = [float(side[key]) for end in table.AFFINE for key in side if key.endswith(end)]
     if len(affine) == 2:
         deviations = deviations[0] * affine[0], deviations[1] * affine[0] + affine[1]
     return [*layers[:-1], means], deviations
 
 
-def _standardisation(name: str, side: Side, form: networks.Form) -> tuple[Standardisation | None, str]:
+def _standardisation(name: str, side: Side, form: Form) -> tuple[Standardisation | None, str]:
     """Return the standardisation by statistics next to the weights, and what their names begin with."""
     found: dict[str, dict[str, Tensor]] = {}
     for key, value in side.items():
-        if (match := networks.STATISTICS.fullmatch(key.lower())) and not isinstance(value, str | bool | None):
+        if (match := table.STATISTICS.fullmatch(key.lower())) and not isinstance(value, str | bool | None):
             if _ndim(value):
-                networks.floats(side, key)  # finite
+                table.floats(side, key)  # finite
             values = torch.as_tensor(np.asarray(value)).double().reshape(-1)
             found.setdefault(match[1], {})[match[2].replace("avg", "mean")] = values
     whole = {prefix: parts for prefix, parts in found.items() if "mean" in parts and parts.keys() & {"std", "var"}}
@@ -247,28 +243,24 @@ def _standardisation(name: str, side: Side, form: networks.Form) -> tuple[Standa
     return Standardisation(parts["mean"], std, clip), prefix
 
 
-def _check_unread(name: str, side: Side, network: networks.Network, statistics: str, widths: tuple[int, int]) -> None:
+def _check_unread(name: str, side: Side, network: Network, statistics: str, widths: tuple[int, int]) -> None:
     """Refuse arrays of the actor that are no layers of it; warn of averages, and of what is named or wide as scales."""
     arrays, scaling = [], []
     for key, value in side.items():
         owner, _, last = key.rpartition(".")
-        is_statistic = networks.STATISTICS.fullmatch(key.lower()) and key.lower().startswith(statistics)
-        is_spread = (
-            networks.SPREAD.fullmatch(key) or networks.role_of(owner) == "log_std" or key.endswith(networks.AFFINE)
-        )
-        is_side = last in networks.SIDES and (_ndim(value) or last == "max_action")
-        is_read = owner in (*network.layers, network.log_std) or is_side or last in networks.COUNTERS
+        is_statistic = table.STATISTICS.fullmatch(key.lower()) and key.lower().startswith(statistics)
+        is_spread = table.SPREAD.fullmatch(key) or table.role_of(owner) == "log_std" or key.endswith(table.AFFINE)
+        is_side = last in table.SIDES and (_ndim(value) or last == "max_action")
+        is_read = owner in (*network.layers, network.log_std) or is_side or last in table.COUNTERS
         if is_read or is_statistic or is_spread:
             continue
         is_layer = re.fullmatch(r"(weight|bias)(_\w+)?", last) is not None  # of noisy layers too
         is_inside = key.startswith(network.prefix) or (not network.is_chosen and is_layer)
         parts = key.lower().split(".")
-        is_average = not network.is_chosen and not {*parts}.isdisjoint(networks.AVERAGES)
-        is_named = is_average or (
-            any(map(networks.SCALING.fullmatch, parts)) and not isinstance(value, bool | str | None)
-        )
+        is_average = not network.is_chosen and not {*parts}.isdisjoint(table.AVERAGES)
+        is_named = is_average or (any(map(table.SCALING.fullmatch, parts)) and not isinstance(value, bool | str | None))
         is_wide = _ndim(value) and value.shape[-1] in widths and last not in ("weight", "bias")
-        if _ndim(value) and is_inside and not networks.SCALING.fullmatch(key.lower()):
+        if _ndim(value) and is_inside and not table.SCALING.fullmatch(key.lower()):
             arrays.append(key)
         elif is_named or is_wide:
             scaling.append(key)
