@@ -151,6 +151,7 @@ SOURCES = {
     "tuple of episodes": lambda arrays: tuple(episodes_of(arrays)),
     "episodes by name": lambda arrays: dict(zip("abcde", episodes_of(arrays), strict=True)),
     "episodes of own names": lambda arrays: episodes_of(arrays, OWN),
+    "frames of episodes": lambda arrays: [frame_of(each, "{}_{}") for each in episodes_of(arrays)],
     "batches": lambda arrays: [picked(arrays | {"eps_id": NUMBERS}, rows) for rows in (ROWS < 5, ROWS >= 5)],
     "steps": lambda arrays: [picked(arrays, row) for row in ROWS],
     "nested steps": lambda arrays: [picked(arrays, row) | {"infos": {"cost": row}} for row in ROWS],

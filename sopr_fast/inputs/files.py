@@ -22,7 +22,7 @@ def reading(where: str | Path, kind: str) -> Iterator[None]:
         if str(error).startswith(f"{where}: "):
             raise
         if isinstance(error, UnicodeDecodeError):
-            raise ValueError(f"{where}: not in UTF-8, or not {kind}: {error}; save it in UTF-8") from error
+            raise ValueError(f"{where}: not in UTF-8, or not {kind}: {error}; save text in UTF-8") from error
         verdict = f"{where}: damaged, cut short, or not {kind}"
         if isinstance(error, MemoryError):
             raise MemoryError(f"{verdict}, or larger than the free memory: {error}") from error

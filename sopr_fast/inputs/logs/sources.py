@@ -107,6 +107,8 @@ def _named(content: Any, where: str) -> dict[str, Any] | None:
         return flatten(content, where)
     if is_frame(content) and any(isinstance(name, str | tuple) for name in content.columns):
         return read_frame(content, where)
+    if isinstance(content, list | tuple) and content and all(map(is_frame, content)):
+        content = [read_frame(item, where) for item in content]
     if is_list_of_dicts(content):
         return _join_dicts(content, where)
     if isinstance(content, Record) or all(hasattr(content, key) for key in ("observations", "dones", "pos")):

@@ -32,7 +32,7 @@ _COLUMNS = {  # what a column is, and the names that it may have, in any case
     "return": "return return_mean mean_return mean_reward mean",
     "error": "error return_se return_error return_stderr return_sem standard_error std_error std_err stderr se sem",
     "deviation": "return_std std_return std_reward reward_std standard_deviation std stdev sd",
-    "rollouts": "rollouts episodes n_rollouts n_episodes n_eval_episodes n",
+    "rollouts": "rollouts episodes n_rollouts n_episodes n_eval_episodes n count",
 }
 _SPREAD = re.compile(
     r"((return|reward|score|mean)s?_)?(ci|ci_?\d+|conf\w*|std\w*|stderr\w*|var|variance|iqr|lower|upper)"
