@@ -470,7 +470,7 @@ WORDS = np.array(["left", "right"] * 200)
         ({"pscore": np.zeros(400)}, "'pscore' must be from above 0 to 1, got 0 at row 0"),
         ({"pscore": np.full(400, 0.5), "log_probs": np.full(400, -3.0)}, "'pscore' and 'log_probs' disagree"),
         ({"pscore": np.ones((400, 3))}, r"'pscore' must have shape \(rows,\), got \(400, 3\); pass only that"),
-        ({"pscore": np.full(400, -1.1)}, "'pscore' .* got -1.1 .*logarithms, pass columns={'log_probs': 'pscore'}"),
+        ({"pscore": np.full(400, -1.1)}, "'pscore' .* got -1.1 .*logarithms as .*columns={'log_probs': 'pscore'}"),
         ({"context": [np.zeros((2, 3)), np.zeros((4, 3))]}, "'context' is no array: .*; pass a list of dictionaries"),
         ({"step": np.array(["NaT"] + ["2020-01-01"] * 399, "M8[D]")}, "'step' is no number or ISO date at row 0"),
         ({"time": np.array(["noon"] * 400)}, "'time' is no number or ISO date at row 0"),

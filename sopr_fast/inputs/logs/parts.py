@@ -81,24 +81,25 @@ class Parts:
         indices, names = _are_indices(columns["actions"]), self.names
         values, logs = columns.get("probabilities"), columns.get("log_probs")
         if values is not None:
-            bound, remedy = "from above 0 to 1" if indices else "above 0", ""
-            if (values <= 0).all():
-                remedy = f"; if they are logarithms, pass columns={{'log_probs': {names['probabilities']!r}}}"
+            what = f"must be {'from above 0 to 1' if indices else 'above 0'}"
+            remedy = f"; pass logarithms as {keys.advise('log_probs', names['probabilities'])}"
             wrong = (values <= 0) | ((values > 1 + _ROUNDING) & indices)
-            self._refuse("probabilities", values, wrong, f"must be {bound}", remedy)
+            self._refuse("probabilities", values, wrong, what, remedy)
         elif logs is None:
             for name in filter(_PROBABILITY.fullmatch, map(keys.last_word, self.others)):
                 part = "log_probs" if re.search("log_?[pm]", name) else "probabilities"
                 what = f"{name!r} is not read: if it holds {part} of the logged actions"
                 warn(f"{self.where}: {what}, pass {keys.advise(part, name)}")
-        if logs is None:
-            return None if values is None else np.log(values)
-        remedy = f", as logarithms are; pass probabilities as columns={{'probabilities': {names['log_probs']!r}}}"
-        self._refuse("log_probs", logs, (logs > _ROUNDING) & indices, "of discrete actions must be at most 0", remedy)
-        if values is not None and not np.allclose(np.exp(logs), values, rtol=1e-3, atol=1e-6):
+        if logs is not None:
+            remedy = f", as logarithms are; pass probabilities as {keys.advise('probabilities', names['log_probs'])}"
+            what = "of discrete actions must be at most 0"
+            self._refuse("log_probs", logs, (logs > _ROUNDING) & indices, what, remedy)
+        if logs is None or values is None:
+            return logs if values is None else np.log(values)
+        if not np.allclose(np.exp(logs), values, rtol=1e-3, atol=1e-6):
             raise ValueError(
                 f"{self.where}: {names['probabilities']!r} and {names['log_probs']!r} disagree; choose one by "
-                f"columns={{'log_probs': {names['log_probs']!r}}}"
+                f"{keys.advise('log_probs', names['log_probs'])}"
             )
         return logs
 

@@ -220,10 +220,9 @@ def read_pickled(path: Path) -> Any:
     try:
         return read_pickle(path, records=_RECORDS)
     except RefusedError as error:
-        reason = str(error).removeprefix(f"{path}: ")
-        raise ValueError(f"{path}: {reason}; load it yourself if you trust it, and pass the object") from error
-    except (AttributeError, TypeError, ValueError, IndexError, OverflowError) as error:
-        raise ValueError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from error
+        raise ValueError(f"{path}: {error}; load it yourself if you trust it, and pass the object") from error
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def of_buffer(buffer: Any, where: str) -> dict[str, Any]:
