@@ -299,7 +299,7 @@ REFUSED = {  # … the message, and the options that it advises, which `test_pol
         "does not say its action_count: pass action_count=… (--action-count …); of a network that chooses several",
         {**RELU, "head": "logits", "action_count": 3}),
     "another count": (changed(), {**RELU, "head": "logits", "action_count": 4},
-        "it has 3 discrete actions, but action_count=4: pass 3", {**RELU, "head": "logits", "action_count": 3}),
+        "has 3 discrete actions, but action_count=4: pass 3", {**RELU, "head": "logits", "action_count": 3}),
     "an actor and its average of one width": ({"actor": {"": mlp(DS, 8, DS)}, "actor_ema": {"": mlp(DS, 8, DS)}},
         PLAIN, "not clear among actor., actor_ema.: name the actor's key with actor=…",
         {**PLAIN, "actor": "actor_ema"}),

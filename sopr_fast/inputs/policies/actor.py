@@ -91,6 +91,7 @@ class Actor(Policy):
             raise ValueError(f"policy {self.name!r}: its standard deviations are not known: load it without stochastic")
         outputs, atoms = len(self.layers[-1][0]), 1 if self.atoms is None else len(self.atoms)
         self.state_dim, self.action_dim = self.layers[0][0].shape[1], outputs // atoms
+        self.action_count = None if self.head == "action" else self.action_dim
         log_std = self.log_std[1] if isinstance(self.log_std, tuple) else self.log_std
         for what, values, width in (
             ("standardisation", (self.standardisation or ())[:2], self.state_dim),

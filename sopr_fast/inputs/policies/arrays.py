@@ -28,14 +28,13 @@ class ArrayPolicy(Policy):
     Args:
         name: Name in rankings and errors.
         values: Actions (N_all, dim_a), indices (N_all,) of discrete actions, `Gaussian` or `Probabilities`.
-        action_count: Number of discrete actions, for an array of indices.
 
     Raises:
         ValueError: The array is not of numbers, or not of one or two dimensions.
     """
 
-    def __init__(self, name: str, values: Any, *, action_count: int | None = None):
-        self.name, self.original, self.action_count = name, values, action_count
+    def __init__(self, name: str, values: Any):
+        self.name, self.original = name, values
         self._kind = type(values) if isinstance(values, Gaussian | Probabilities) else None
         parts = values if self._kind else (values,)
         self.parts = [to_array(part) if isinstance(part, Tensor) else part for part in parts]
@@ -67,7 +66,7 @@ def read_npy(path: Path, options: Options) -> list[ArrayPolicy]:
         actions = FileRows(path)
     except (ValueError, EOFError, BadZipFile) as error:
         raise ValueError("damaged, or not an .npy file of a plain array (name archives .npz)") from error
-    return [ArrayPolicy(options.name, actions, action_count=options.action_count)]
+    return [ArrayPolicy(options.name, actions)]
 
 
 def read_parquet(path: Path, options: Options) -> list[ArrayPolicy]:
@@ -77,7 +76,7 @@ def read_parquet(path: Path, options: Options) -> list[ArrayPolicy]:
     check_is_policy(arrays, ("rewards", "next_states", "terminals"))  # states may accompany actions
     if not actions.shape:
         np.asarray(actions)  # raises why it cannot be read
-    return [ArrayPolicy(options.name, actions, action_count=options.action_count)]
+    return [ArrayPolicy(options.name, actions)]
 
 
 def of_frame(frame: Any, where: str) -> np.ndarray:

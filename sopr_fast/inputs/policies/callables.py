@@ -62,10 +62,10 @@ def acts(item: Any) -> bool:
     return not isinstance(item, type) and (callable(getattr(item, "predict", None)) or callable(item))
 
 
-def adapt(name: str, item: Any, action_count: int | None = None, *, statistics: Any = None) -> Called:
+def adapt(name: str, item: Any, *, statistics: Any = None) -> Called:
     """Return the policy that calls the user's callable or module, or the `predict` of any other object.
 
-    A model knows its number of actions, if None is given, and the `VecNormalize` of its environment. ValueError is
+    A model knows its number of discrete actions, and the `VecNormalize` of its environment. ValueError is
     raised if it reads or chooses more than one row of numbers, or is recurrent.
     """
     policy, act = getattr(item, "policy", item), item
@@ -98,7 +98,6 @@ def adapt(name: str, item: Any, action_count: int | None = None, *, statistics: 
         actions = act(statistics.normalize_obs(observations) if is_standardised else observations)
         return np.reshape(actions, (len(states), -1)) if shape and np.ndim(actions) > 2 else actions
 
-    count = count if action_count is None else action_count
     called = Called(name, call, item, count, math.prod(shape) if shape else None)
     called.normalisation = "its VecNormalize" if is_standardised else None
     return called

@@ -15,7 +15,6 @@ from ...runtime.files import open_regular
 from ...runtime.text import one_line, printable
 from ...runtime.warn import warn
 from . import arrays
-from .actor import Actor
 from .policy import Policy
 from .readers import READING, Options, d3rlpy, programs, sb3, weights
 
@@ -115,15 +114,8 @@ def _read(file: Path, options: Options) -> list[Policy]:
         if not stat.S_ISREG(file.stat().st_mode):
             raise ValueError("not a regular file")
         policies = list((READERS.get(file.suffix.lower()) or _by_content(file))(file, options))
-        if (count := options.action_count) is not None:
-            for actor in (policy for policy in policies if isinstance(policy, Actor)):
-                if actor.head == "action":
-                    raise ValueError(f"its actions are continuous, but action_count={count}: leave it out")
-                if actor.action_dim != count:
-                    own = (
-                        f"it has {actor.action_dim} discrete actions, but action_count={count}: pass {actor.action_dim}"
-                    )
-                    raise ValueError(f"{own}, or, if it chooses several at once, a callable of states")
+        for policy in policies:
+            policy.set_action_count(options.action_count)
         return policies
     except _ERRORS as error:
         kind = next(kind for kind in _ERRORS if isinstance(error, kind))

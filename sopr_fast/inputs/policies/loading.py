@@ -152,10 +152,10 @@ def _adapt(name: str, item: Any, options: Options, skip: bool) -> list[Policy]:
         item = item.to_frame("action")
     if is_frame(item):
         item = of_frame(item, f"policy {name!r}")
-    if is_array(item):
-        return [ArrayPolicy(name, item, action_count=options.action_count)]
-    if acts(item):
-        return [adapt(name, item, options.action_count)]
+    if is_array(item) or acts(item):
+        policy = ArrayPolicy(name, item) if is_array(item) else adapt(name, item)
+        policy.set_action_count(options.action_count)
+        return [policy]
     hint = "; pass known returns as returns=" if isinstance(item, int | float) else ""
     if methods := [key for key in ("act", "get_action", "select_action") if callable(getattr(item, key, None))]:
         hint = f"; pass a callable of states that calls its method {methods[0]}"

@@ -83,6 +83,17 @@ class Policy(ABC):
         """Return actions (N, dim_a): means of distributions; for discrete actions the most likely one, one-hot."""
         return self.output(states, source).action()
 
+    def set_action_count(self, count: int | None) -> None:
+        """Set the number of discrete actions, unless None; ValueError if the policy has another, or continuous ones."""
+        if count is None:
+            return
+        if self.action_count is None and self.action_dim is not None:
+            raise ValueError(f"policy {self.name!r} has continuous actions, but action_count={count}: leave it out")
+        if self.action_count not in (None, count):
+            what = f"policy {self.name!r} has {self.action_count} discrete actions, but action_count={count}"
+            raise ValueError(f"{what}: pass {self.action_count}, or a callable if it chooses several actions at once")
+        self.action_count = count
+
     def is_same(self, other: Policy) -> bool:
         """Return whether both policies stand for one object, under whatever names."""
         mine, theirs = (policy if policy.original is None else policy.original for policy in (self, other))

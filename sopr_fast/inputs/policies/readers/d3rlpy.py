@@ -49,7 +49,7 @@ def read(path: Path, options: Options) -> Sequence[Policy]:
             raise RefusedError(f"{error}; trust=True (--trust) lets d3rlpy open it, code included") from error
     if options.stochastic:
         raise ValueError("what its library opens acts by its means: load it without stochastic")
-    return [adapt(options.name, library("d3rlpy", "d3rlpy").load_learnable(str(path)), options.action_count)]
+    return [adapt(options.name, library("d3rlpy", "d3rlpy").load_learnable(str(path)))]
 
 
 def _actor(kind: str, params: dict[str, Any], weights: dict[str, Any], options: Options) -> Actor:

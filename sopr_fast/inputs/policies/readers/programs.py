@@ -100,7 +100,7 @@ def _opened(load: Callable, path: Path, what: str, options: Options) -> Any:
 
 def with_head(item: Any, options: Options, head: str | None = None, *, is_program: bool = True) -> Called:
     """Return the policy of a callable or module, whose output is read as the option or its name says."""
-    policy = adapt(options.name, item, options.action_count)
+    policy = adapt(options.name, item)
     head, act = options.take("head") or head, policy.call
     if head not in ("mean_log_std", *DISCRETE):
         if is_program and options.stochastic and options.action_count is None:

@@ -141,7 +141,7 @@ def _opened(path: Path, statistics: Path | None, options: Options) -> Called:
     policy = kind(*(convert(data[key]) for key in _SPACES), **keywords)
     policy.load_state_dict(parameters["policy"])
     unpickled = None if statistics is None else pickle.loads(statistics.read_bytes())
-    return adapt(options.name, policy, options.action_count, statistics=unpickled)
+    return adapt(options.name, policy, statistics=unpickled)
 
 
 def _find_statistics(path: Path, settings: dict[str, Any]) -> Path | None:
