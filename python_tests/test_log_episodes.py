@@ -189,7 +189,10 @@ NUMBERED = {"episode": np.repeat(range(40), LONG), "step": np.concatenate([*map(
 SHUFFLED = np.random.default_rng(0).permutation(COUNT)
 STATES = walk(next_states=False)
 IN_TURN = np.argsort(np.tile(np.arange(5), 4)[:COUNT], kind="stable")  # rows of four environments
+RESETTING = walk()
+RESETTING["next_observations"][ENDS[:-1]] = RESETTING["observations"][ENDS[:-1] + 1]
 QUESTIONED = [
+    (RESETTING | {"terminals": LAST}, {}, "neither next states nor timeouts show where a time limit cut"),
     (only(SHUFFLED, walk() | {"terminals": FELL}), {}, "'next_observations' are not .*, so that rows do not follow"),
     (only(IN_TURN, walk() | {"terminals": FELL, "timeouts": CUT}), {}, "are not .*, so that rows do not follow each"),
     (only(np.random.default_rng(1).permutation(1580), long_log()), {}, "states are as far from those of the next rows"),
@@ -226,19 +229,6 @@ QUESTIONED = [
 def test_what_may_be_read_wrong_is_questioned(log, options, message):
     with pytest.warns(UserWarning, match=f"dataset: .*{message}"):
         sopr_fast.load_log(log, **options)
-
-
-def test_the_same_without_such_faults_is_not_questioned():
-    assert len(load(long_log()).episodes) == 41
-    assert not load(ended_at_79(), max_episode_steps=79).terminals.any()
-    for marks in ({"timeouts": LAST}, {"episode": IDS, "step": STEPS}):
-        assert np.diff(load(STATES | marks, max_episode_steps=6).episodes).max() <= 6
-    assert len(load(only(SHUFFLED, STATES | {"t": STEPS, "episode": IDS}), quiet=False).episodes) == 5
-    given = STATES | {"dones": LAST, "timeouts": CUT, "episode": np.repeat(range(4), LENGTHS)}
-    assert len(load({key: np.concatenate([x, x]) for key, x in given.items()}).episodes) == 9  # numbers begin again
-    frame = pandas.DataFrame({name.replace("1", "2").replace("0", "1"): x for name, x in COLUMNS.items()})
-    log = load(frame.assign(action=0.0, reward=1.0, terminated=FELL))
-    np.testing.assert_allclose(log.states, walk()["observations"], rtol=1e-6)
 
 
 def test_rows_without_next_states_and_rows_of_padding_are_left_out(tmp_path):
@@ -331,20 +321,6 @@ def test_terminal_rows_that_a_trajectory_leaves_begin_no_episode(limits, followi
     assert "they go on after" in log.verdict and log.terminals.sum() > 30 * 0.5
 
 
-def test_ends_of_environments_that_reset_themselves_are_ends():
-    log = walk()
-    numbered = log | {"terminals": FELL, "timeouts": CUT, "env_id": IDS // 6}
-    assert load(numbered, columns={"episodes": "env_id"}).episodes.tolist() == [0, *ENDS + 1]
-    log["next_observations"][ENDS[:-1]] = log["observations"][ENDS[:-1] + 1]
-    assert load(log | {"terminals": LAST, "timeouts": 0 * LAST}).episodes[1:].tolist() == (ENDS + 1).tolist()
-    with pytest.warns(UserWarning, match="neither next states nor timeouts show where a time limit cut"):
-        sopr_fast.load_log(log | {"terminals": LAST})  # some of which may have been cut and not marked
-    discrete = np.eye(3)[np.random.default_rng(0).integers(0, 3, 400)]
-    ends = COUNTED % 8 == 7
-    table = {"obs": discrete, "actions": 0 * ends, "rewards": ONES, "terminals": ends, "timeouts": 0 * ends}
-    assert len(load(table).episodes) == 51
-
-
 @pytest.mark.parametrize("following", [True, False])
 @pytest.mark.parametrize("end", ["terminals", "timeouts", "dones"])
 def test_steps_of_vector_environments_that_only_reset_them_are_left_out(following, end):
@@ -366,14 +342,36 @@ def test_steps_of_vector_environments_that_only_reset_them_are_left_out(followin
     assert not np.isin(loaded.source, np.flatnonzero(last)).any()
 
 
-@pytest.mark.parametrize("flags", [{"terminals": COUNTED % 10 == 9}, {"done": ONES}, {"episode": COUNTED}])
-def test_finite_horizons_and_one_step_episodes_are_no_time_limits(flags):
-    random = np.random.default_rng(0)
-    log = {"observations": random.normal(size=(400, 2)), "actions": random.normal(size=400), "rewards": ONES}
-    assert load(log | flags).terminals.sum() in (40, 400)
-    ended = random.random(2000) < 0.7  # as in a game of cards, most of whose rows are terminal
-    log = {"observations": random.integers(0, 20, 2000), "actions": np.zeros(2000), "rewards": np.ones(2000)}
-    assert len(load(log | {"terminals": ended, "timeouts": np.zeros(2000)}).episodes) - 1 == ended[:-1].sum() + 1
+RANDOM = np.random.default_rng(0)
+NOISE = {"observations": RANDOM.normal(size=(400, 2)), "actions": RANDOM.normal(size=400), "rewards": ONES}
+EIGHTH = {"terminals": COUNTED % 8 == 7, "timeouts": np.zeros(400)}
+CARDS = {"observations": RANDOM.integers(0, 20, 2000), "actions": np.zeros(2000), "rewards": np.ones(2000)}
+CARDS |= {"terminals": RANDOM.random(2000) < 0.7, "timeouts": np.zeros(2000)}  # most of its rows are terminal
+BEGIN_AGAIN = STATES | {"dones": LAST, "timeouts": CUT, "episode": np.repeat(range(4), LENGTHS)}
+BEGIN_AGAIN = {key: np.concatenate([x, x]) for key, x in BEGIN_AGAIN.items()}
+FROM_1 = pandas.DataFrame({name.replace("1", "2").replace("0", "1"): x for name, x in COLUMNS.items()})
+FROM_1 = FROM_1.assign(action=0.0, reward=1.0, terminated=FELL)
+QUIET = [
+    (long_log(), {}, 40, 0),
+    (ended_at_79(), {"max_episode_steps": 79}, 20, 0),
+    (STATES | {"timeouts": LAST}, {"max_episode_steps": 6}, 4, 0),
+    (STATES | {"episode": IDS, "step": STEPS}, {"max_episode_steps": 6}, 4, 3),
+    (BEGIN_AGAIN, {}, 8, 4),
+    (FROM_1, {}, 4, 2),
+    (walk() | {"terminals": FELL, "timeouts": CUT, "env": IDS // 6}, {"columns": {"episodes": "env"}}, 4, 2),
+    (RESETTING | {"terminals": LAST, "timeouts": NEVER}, {}, 4, 4),
+    (NOISE | {"observations": np.eye(3)[RANDOM.integers(0, 3, 400)]} | EIGHTH, {}, 50, 50),
+    (NOISE | {"terminals": COUNTED % 10 == 9}, {}, 40, 40),
+    (NOISE | {"done": ONES}, {}, 400, 400),
+    (NOISE | {"episode": COUNTED}, {}, 400, 400),
+    (CARDS, {}, CARDS["terminals"][:-1].sum() + 1, CARDS["terminals"].sum()),
+]
+
+
+@pytest.mark.parametrize(("log", "options", "episodes", "terminals"), QUIET)
+def test_what_cannot_be_read_wrong_is_not_questioned(log, options, episodes, terminals):
+    loaded = load(log, **options)
+    assert (len(loaded.episodes) - 1, loaded.terminals.sum()) == (episodes, terminals)
 
 
 @pytest.mark.parametrize("shuffled", [False, True])
