@@ -110,12 +110,7 @@ def test_steps_and_ends_of_episodes(arrays, options, warning, dropped, ends, cut
     last = np.isin(kept, [*ends, *cuts])
     last[-1] = True
     assert log.episodes.tolist() == [0, *np.flatnonzero(last) + 1]
-    for part, key in (
-        ("states", "observations"),
-        ("actions", "actions"),
-        ("rewards", "rewards"),
-        ("next_states", NEXT),
-    ):
+    for part, key in PARTS.items():
         values = np.roll(arrays["observations"], -1, 0) if key == NEXT and key not in arrays else arrays[key]
         expected = torch.as_tensor(values).float().numpy()[kept].reshape(len(kept), -1)
         if key not in arrays:
@@ -128,11 +123,12 @@ def test_limits_that_nothing_marks_and_wrong_options():
     with pytest.warns(UserWarning, match="neither next states nor timeouts show .*max_episode_steps") as caught:
         assert len(sopr_fast.load_log(log).episodes) == 4
     assert caught[0].filename == __file__
+    loaded, late = sopr_fast.load_log(USUAL), "columns and max_episode_steps are for logs that are not loaded yet"
     for source, options, message in (
         (log, {"max_episode_steps": 0}, "max_episode_steps must be an integer, 1 or more, got 0"),
         (log, {"rows": 0}, "rows must be an integer, 1 or more, got 0"),
-        (sopr_fast.load_log(USUAL), {"max_episode_steps": 4}, "columns and max_episode_steps are for logs that"),
-        (sopr_fast.load_log(USUAL), {"columns": {"states": "x"}}, "columns and max_episode_steps are for logs that"),
+        (loaded, {"max_episode_steps": 4}, late),
+        (loaded, {"columns": {"states": "x"}}, late),
     ):
         with pytest.raises(ValueError, match=message):
             sopr_fast.load_log(source, **options)
