@@ -192,6 +192,7 @@ IN_TURN = np.argsort(np.tile(np.arange(5), 4)[:COUNT], kind="stable")  # rows of
 RESETTING = walk()
 RESETTING["next_observations"][ENDS[:-1]] = RESETTING["observations"][ENDS[:-1] + 1]
 QUESTIONED = [
+    (STEPWISE, {"columns": {"timeouts": "info/cut"}}, 4, 2),
     (RESETTING | {"terminals": LAST}, {}, "neither next states nor timeouts show where a time limit cut"),
     (only(SHUFFLED, walk() | {"terminals": FELL}), {}, "'next_observations' are not .*, so that rows do not follow"),
     (only(IN_TURN, walk() | {"terminals": FELL, "timeouts": CUT}), {}, "are not .*, so that rows do not follow each"),
@@ -351,6 +352,7 @@ BEGIN_AGAIN = STATES | {"dones": LAST, "timeouts": CUT, "episode": np.repeat(ran
 BEGIN_AGAIN = {key: np.concatenate([x, x]) for key, x in BEGIN_AGAIN.items()}
 FROM_1 = pandas.DataFrame({name.replace("1", "2").replace("0", "1"): x for name, x in COLUMNS.items()})
 FROM_1 = FROM_1.assign(action=0.0, reward=1.0, terminated=FELL)
+STEPWISE = [only(i, walk() | {"done": LAST}) | ({"info": {"cut": True}} if CUT[i] else {}) for i in ROWS]
 QUIET = [
     (long_log(), {}, 40, 0),
     (ended_at_79(), {"max_episode_steps": 79}, 20, 0),

@@ -154,7 +154,7 @@ SOURCES = {
     "frames of episodes": lambda arrays: [frame_of(each, "{}_{}") for each in episodes_of(arrays)],
     "batches": lambda arrays: [picked(arrays | {"eps_id": NUMBERS}, rows) for rows in (ROWS < 5, ROWS >= 5)],
     "steps": lambda arrays: [picked(arrays, row) for row in ROWS],
-    "nested steps": lambda arrays: [picked(arrays, row) | {"infos": {"cost": row}} for row in ROWS],
+    "nested steps": lambda arrays: [picked(arrays, row) | {"infos": {"c": row} if row else {}} for row in ROWS],
     "steps of own names": lambda arrays: [picked(renamed(arrays, OWN), row) for row in ROWS],
     "tuples": lambda arrays: [*zip(*(arrays[key] for key in FIVE), strict=True)],
     "deque of lists": lambda arrays: deque(map(list, SOURCES["tuples"](arrays))),
@@ -202,8 +202,10 @@ def test_parts_are_mapped_to_columns(tmp_path, arrays):
     for wrong, message in (
         ({**columns, "states": "z"}, r"log\.csv: no column 'z' for the states; it has x_"),
         ({"state": "x"}, "columns name the part 'state'; a log's parts are states, actions"),
+        ({"states": []}, "columns must map parts of the log to names, .* got {'states': "),
+        (["x", "r"], r"columns must map parts of the log to names, .* got \['x', 'r'\]"),
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises((TypeError, ValueError), match=message):
             sopr_fast.load_log(tmp_path / "log.csv", columns=wrong)
 
 

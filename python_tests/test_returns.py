@@ -164,7 +164,7 @@ def test_standard_errors(tmp_path):
 
 def test_names_of_errors_and_deviations():
     errors = [{label: 2} for label in ("error", "stderr", "se", "SEM", "return_stderr", "standard_error")]
-    for columns in (*errors, {"std": 4, "rollouts": 4}, {"return_std": 4, "n": 4}, {"sd": 4, "n_episodes": 4}):
+    for columns in (*errors, {"std": 4, "rollouts": 4}, {"return_std": 4, "count": 4}, {"sd": 4, "n_episodes": 4}):
         assert load_returns(pandas.DataFrame({"policy": ["a"], "mean": 1} | columns))["error"].tolist() == [2]
 
 

@@ -187,6 +187,10 @@ def _are_indices(actions: np.ndarray) -> bool:
 def find_parts(arrays: Mapping[str, Any], columns: Columns | None, where: str, wanted: Sequence[str] = ()) -> Parts:
     """Find the parts of a log among named arrays: all, or the wanted ones."""
     columns, chosen = columns or {}, dict[str, tuple[list[str], Any]]()
+    if not isinstance(columns, Mapping) or not all(columns.values()):
+        raise TypeError(
+            f"columns must map parts of the log to names, such as {{'states': ['x', 'v']}}, got {columns!r}"
+        )
     for part, names in columns.items():
         if part not in keys.KEYS:
             raise ValueError(f"columns name the part {part!r}; a log's parts are {', '.join(keys.KEYS)}")

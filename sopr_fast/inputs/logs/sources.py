@@ -147,12 +147,16 @@ def _join_dicts(items: Sequence[Mapping[Any, Any]], where: str) -> dict[str, Any
 
 
 def _columns(steps: Sequence[Any], where: str) -> dict[Any, Any]:
-    """Return the values of all steps by name, in the mappings that a step holds."""
-    names = steps[0].keys()
-    if differs := next((i for i, step in enumerate(steps) if not isinstance(step, Mapping) or step.keys() != names), 0):
-        raise ValueError(f"{where}: step {differs} has other names than step 0")
-    columns = {name: [step[name] for step in steps] for name in names}
-    return {name: _columns(x, where) if isinstance(x[0], Mapping) else x for name, x in columns.items()}
+    """Return the values of all steps by name, in the mappings that a step holds; a flag that a step lacks is False."""
+    columns: dict[Any, Any] = {}
+    for name in dict.fromkeys(name for step in steps for name in step):
+        given = [step[name] for step in steps if name in step]
+        if all(isinstance(value, Mapping) for value in given):
+            columns[name] = _columns([step.get(name, {}) for step in steps], where)
+        else:
+            missing = False if all(isinstance(value, bool | np.bool_) for value in given) else None
+            columns[name] = given if len(given) == len(steps) else [step.get(name, missing) for step in steps]
+    return columns
 
 
 def _join_episodes(episodes: Sequence[Mapping[str, Any]], where: str) -> dict[str, Any]:
