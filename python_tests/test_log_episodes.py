@@ -192,7 +192,6 @@ IN_TURN = np.argsort(np.tile(np.arange(5), 4)[:COUNT], kind="stable")  # rows of
 RESETTING = walk()
 RESETTING["next_observations"][ENDS[:-1]] = RESETTING["observations"][ENDS[:-1] + 1]
 QUESTIONED = [
-    (STEPWISE, {"columns": {"timeouts": "info/cut"}}, 4, 2),
     (RESETTING | {"terminals": LAST}, {}, "neither next states nor timeouts show where a time limit cut"),
     (only(SHUFFLED, walk() | {"terminals": FELL}), {}, "'next_observations' are not .*, so that rows do not follow"),
     (only(IN_TURN, walk() | {"terminals": FELL, "timeouts": CUT}), {}, "are not .*, so that rows do not follow each"),
@@ -361,6 +360,7 @@ QUIET = [
     (BEGIN_AGAIN, {}, 8, 4),
     (FROM_1, {}, 4, 2),
     (walk() | {"terminals": FELL, "timeouts": CUT, "env": IDS // 6}, {"columns": {"episodes": "env"}}, 4, 2),
+    (STEPWISE, {"columns": {"timeouts": "info/cut"}}, 4, 2),
     (RESETTING | {"terminals": LAST, "timeouts": NEVER}, {}, 4, 4),
     (NOISE | {"observations": np.eye(3)[RANDOM.integers(0, 3, 400)]} | EIGHTH, {}, 50, 50),
     (NOISE | {"terminals": COUNTED % 10 == 9}, {}, 40, 40),
