@@ -93,6 +93,7 @@ FRAME = pandas.DataFrame({"name": NAMES, "return": [1.0, 2.0, 3.0]})
         BY_NAME,
         FRAME,
         FRAME.set_index("name"),
+        FRAME.set_index("name").assign(**{"": np.nan}),
         load_returns(FRAME),
         [1, 2, 3],
         (1.0, 2.0, 3.0),

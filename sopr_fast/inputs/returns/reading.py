@@ -225,9 +225,10 @@ def _of_frame(frame: pandas.DataFrame, where: str) -> pandas.DataFrame:
             "error of standard errors (an interval of 95 % is 3.92 of them wide), or columns std and rollouts"
         )
     cells = {part: frame.iloc[:, i].tolist() for i, part in enumerate(parts) if part}
-    index = frame.get("", frame.index)  # a column without label, as pandas writes an index
-    if "name" not in cells and all(isinstance(label, str) for label in index):
-        cells["name"] = [*index]
+    unnamed = [frame.iloc[:, i] for i, label in enumerate(frame.columns) if label == ""]  # as pandas writes an index
+    for index in (*unnamed, frame.index):
+        if "name" not in cells and all(isinstance(label, str) for label in index):
+            cells["name"] = [*index]
     if not {"name", "return"} <= cells.keys():
         found = printable(", ".join(map(str, frame.columns)))
         raise ValueError(
