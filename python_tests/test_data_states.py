@@ -59,6 +59,7 @@ def test_open_datasets_frames_transitions_and_copies(tmp_path):
     with h5py.File(write(tmp_path / "s.hdf5")) as file:
         assert torch.equal(expected, draw(file["observations"]).states)
     steps = transitions(STATES, STATES, STATES[:, 0], STATES)
+    assert load_states([[0.1, 0.2, 0.3, 0.4, True]] * 3).shape == (3, 5)  # no steps
     for source in (steps, pandas.DataFrame(STATES)):
         assert torch.equal(expected, draw(source).states)
     frame = pandas.DataFrame(STATES[:, :2], columns=["x", "v"])

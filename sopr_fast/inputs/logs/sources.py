@@ -127,9 +127,10 @@ def _is_step(item: Any) -> bool:
     """Return whether an object is a named tuple, or a sequence of state, action, reward, next state and terminal."""
     if hasattr(item, "_fields") or not isinstance(item, tuple | list) or len(item) != len(_OF_STEPS):
         return hasattr(item, "_fields")
-    least = 0 if isinstance(item, tuple) else np.ndim(item[4])  # not a row of a nested list of numbers
     is_state = np.shape(item[0]) == np.shape(item[3])
-    return is_state and (np.ndim(item[0]) > least or isinstance(item[4], bool | np.bool_))
+    if isinstance(item, list):  # which may be a row of numbers
+        return is_state and np.ndim(item[0]) > np.ndim(item[4])
+    return is_state and (np.ndim(item[0]) > 0 or isinstance(item[4], bool | np.bool_))
 
 
 def _join_dicts(items: Sequence[Mapping[Any, Any]], where: str) -> dict[str, Any]:
