@@ -19,6 +19,7 @@ from problems import TINY, ladder, log, training_gains
 import sopr_fast
 from sopr_fast.cli.main import main as command
 from sopr_fast.inputs.policies import Actor, collect, load, probe
+from sopr_fast.inputs.policies.actor import Standardisation
 from sopr_fast.sopr.subsets import Subsets
 
 DS, DA, HIDDEN = 5, 3, 8
@@ -226,6 +227,16 @@ def test_a_log_of_another_width_names_the_policies_and_their_widths():
     message = "have 4 columns, but 2 of 3 policies read another number: a reads 5, b reads 5; if the log is"
     with pytest.raises(ValueError, match=message):
         probe(policies, torch.zeros(20, 4), torch.arange(20))
+
+
+def test_states_far_from_the_statistics_of_a_policy_are_questioned():
+    states = torch.from_numpy(np.random.default_rng(0).normal(size=(300, 2))).float()
+    layers, rows = [(torch.zeros(DA, 2), torch.zeros(DA))], torch.arange(300)
+    for mean, count in ((0.0, 0), (20.0, 1)):
+        statistics = Standardisation(torch.tensor([0.0, mean]), torch.ones(2))
+        with warnings.catch_warnings(record=True, action="always") as caught:
+            probe([Actor("a", layers, standardisation=statistics)], states, rows)
+        assert sum("more than 5 standard deviations from the mean" in str(each.message) for each in caught) == count
 
 
 @pytest.mark.parametrize("factor, warns", [(1, False), (0.5, False), (10, True), (0.1, True), ([1, 1, 57], True)])

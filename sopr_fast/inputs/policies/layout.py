@@ -21,6 +21,7 @@ from .output import Output
 from .policy import Policy
 
 _OTHER_UNITS = 2  # a median this many times larger than the 99 % quantile of the other side
+_FAR, _COMPARED_ROWS = 5, 256  # standard deviations of states, and rows in which they are looked at
 _PROBE_ROWS = 13  # unlikely to be mistaken for an action width
 _BATCH_ROUNDING = 0.02  # of the largest action: half precision and TF32 round otherwise in batches of other sizes
 
@@ -111,6 +112,14 @@ def probe(policies: Sequence[Policy], states: Tensor, source: Tensor, layout: La
         layout: Layout that the policies must fit, that of a model.
     """
     check_widths(policies, states.shape[1])
+    few = states[:: 1 + len(states) // _COMPARED_ROWS]
+    scalings = {policy.name: policy.standardisation for policy in policies if isinstance(policy, Actor)}
+    if far := [name for name, scale in scalings.items() if scale and (scale(few).abs().median(0)[0] > _FAR).any()]:
+        warn(
+            f"the states are more than {_FAR} standard deviations from the mean of the statistics of policies "
+            f"{list_names(far)}, in the median of a column: if units differ, or the log's states are standardised "
+            "already, give them as the environment does"
+        )
     rows = slice(min(_PROBE_ROWS, current().batch_size))
     states, source = states[rows], source[rows]
     outputs = [policy.output(states, source) for policy in policies]
