@@ -1,32 +1,27 @@
-"""Compare FQE of ten policies with ten runs of d3rlpy, and DualDICE of ten policies with ten runs of one.
+"""Compare FQE of ten policies with ten runs of d3rlpy.
 
 The log has 300,000 rows like those of HalfCheetah: real states, noisy actions of a real policy, and invented rewards.
-All contenders have equal networks, batches and updates per policy; a whole run has more updates. Other benchmarks
-measure the memory for fifty policies.
+All contenders have equal networks, batches and updates per policy; a whole run has more updates.
 """
 
 from __future__ import annotations
-
-import subprocess
-import sys
-from pathlib import Path
 
 import halfcheetah
 import numpy as np
 import pytest
 import torch
 
-from sopr_fast.estimators import FQE, DualDICE
+from sopr_fast.estimators import FQE
 from sopr_fast.estimators.critics import CriticLearner
-from sopr_fast.estimators.dual_dice import DualDICELearner
 from sopr_fast.estimators.log import read
 from sopr_fast.estimators.policy_actions import PolicyActions
-from sopr_fast.inputs.logs import Transitions, load_log
+from sopr_fast.inputs.logs import load_log
 
 ROWS, POLICIES, UPDATES, DISCOUNT = 300_000, 10, 10, 0.99
 
 
-def make_log() -> Transitions:
+@pytest.fixture(scope="module")
+def log():
     random = np.random.default_rng(0)
     states = np.tile(halfcheetah.states(), (5, 1))[:ROWS]
     states = states + 0.01 * random.standard_normal(states.shape, np.float32)
@@ -38,26 +33,13 @@ def make_log() -> Transitions:
     return load_log(arrays | {"next_states": np.roll(states, -1, 0)})
 
 
-def candidates(count: int) -> dict:
-    return dict(list(halfcheetah.policies().items())[:count])
-
-
-@pytest.fixture(scope="module")
-def log():
-    return make_log()
-
-
-def actions(log, policies: int) -> PolicyActions:
-    table = PolicyActions(*read(candidates(policies), log))
-    table.tabulate()
-    return table
-
-
 @pytest.mark.parametrize("batch_size", [100, 256], ids=["d3rlpy's batch of 100", "batch of 256"])
 def test_fqe_of_ten_policies(log, contend, batch_size):
     d3rlpy = pytest.importorskip("d3rlpy", exc_type=ImportError)
     method = FQE(discount=DISCOUNT, batch_size=batch_size, learning_rate=1e-4)
-    step = CriticLearner(method, actions(log, POLICIES), target_rate=0.005).step
+    actions = PolicyActions(*read(dict(list(halfcheetah.policies().items())[:POLICIES]), log))
+    actions.tabulate()
+    step = CriticLearner(method, actions, target_rate=0.005).step
     flags = [part.astype(np.float32) for part in (log.terminals, log.timeouts)]
     dataset = d3rlpy.dataset.MDPDataset(log.states, log.actions, log.rewards, *flags)
     # Its actor has two layers of 256, as the candidates have.
@@ -79,31 +61,3 @@ def test_fqe_of_ten_policies(log, contend, batch_size):
                 peer.update(dataset.sample_transition_batch(batch_size))
 
     contend(ours, {f"ten of d3rlpy {d3rlpy.__version__}": theirs})
-
-
-def test_dual_dice_of_ten_policies(log, contend):
-    steps = [DualDICELearner(DualDICE(discount=DISCOUNT), actions(log, count)).step for count in (POLICIES, 1)]
-
-    def run(step, times: int) -> None:
-        for update in range(times):
-            step(update)
-
-    contend(lambda: run(steps[0], UPDATES), {"ten single runs": lambda: run(steps[1], UPDATES * POLICIES)})
-
-
-@pytest.mark.parametrize("method", ["FQE", "DualDICE"])
-def test_memory_for_fifty_policies(method):
-    """Print peak resident memory, data included."""
-    code = (
-        "import bench_estimators as b, workload\n"
-        f"from sopr_fast.estimators import {method} as method\n"
-        "method(updates=5).estimate(b.candidates(50), b.make_log())\n"
-        "print(workload.peak_megabytes())"
-    )
-    process = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True
-    )
-    assert process.returncode == 0, process.stderr
-    gigabytes = float(process.stdout.split()[-1]) / 1024
-    print(f"\n{method} of 50 policies, {ROWS} rows: {gigabytes:.2f} GB peak")
-    assert gigabytes < 4

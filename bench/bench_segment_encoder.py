@@ -136,7 +136,7 @@ def test_training_step_30_policies(size, clusters, keeps, precision, released, s
 
 @pytest.mark.parametrize(("policies", "rounds"), [(5, 3), (30, 1)])
 def test_training_step_of_the_released_loop(policies, rounds, released, subsets, columns, contend):
-    """The loop needs 9 GB and most of a minute for thirty policies, so it runs only once."""
+    """The loop needs 9 GB for thirty policies, so it runs only once."""
     clustering = (subsets.rows[0].long(), subsets.offsets[0])
     columns = columns[:policies].contiguous()
     weights = torch.linspace(-1, 1, len(columns))
