@@ -202,6 +202,7 @@ QUESTIONED = [
     (long_log(ep_len=LONG), {}, "ep_len: lengths or bounds of episodes are not read: add"),
     (long_log() | {"timeouts": NEVER_LONG, "terminals": HALF}, {}, "states jump after 13 rows, such as row 85, as far"),
     (ended_at_79(), {}, "ends by 'terminals' are taken as terminals; if a time limit cut"),
+    (ended_at_79() | {"done": ended_at_79()["terminals"]}, {}, "ends by 'terminals' are taken as terminals; if a"),
     (long_log(timeouts=~LONG_ENDS), {}, "'timeouts' marks 97.5% of rows as ends: if 0 marks ends, pass 1"),
     (walk() | {"done": LAST | True}, {}, "'done' marks 100.0% of rows as ends"),
     (long_log(timeouts=np.roll(LONG_ENDS, -1)), {}, "states jump one row next to 25 ends, .* move their values down"),

@@ -84,7 +84,8 @@ def _find_ends(log: LoggedRows) -> Ends:
             terminals = terminals & ~timeouts
         inside = terminals & ~closes if last or dones is not None else none
         inside[-1] = False
-        mixed = "timeouts" not in log and dones is None and _end_at_limit(terminals, closes)
+        tells_cuts = "timeouts" in log or (dones is not None and bool((dones & ~terminals).any()))
+        mixed = not tells_cuts and _end_at_limit(terminals, closes)
         return Ends(terminals, closes, inside, deciders, mixed, [])
     marked = ended if dones is None else dones
     if dones is None and (not last or ("next_states" in log and not {"last", "first"} & {*last})):
