@@ -17,8 +17,8 @@ from ..sopr.subsets import as_subsets
 
 FEWEST_KNOWN = 6  # known policies that show how far apart policies are, and how far predictions err
 _ROWS = 4096
-_ERROR = 3.0  # standard deviation if every step is outside, at a distance ratio of 1, in units of the returns
-_HIDDEN = 1 / 30  # root of the share of steps that are outside, though no single column shows it, at a ratio of 1
+_OUTSIDE_ERROR = 3.0  # standard deviation if every step is outside, at a distance ratio of 1, in units of the returns
+_OWN_ERROR = 0.2  # standard deviation of what is a policy's own, at a distance ratio of 1, in units of the returns
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,15 +119,17 @@ def extrapolation(distances: np.ndarray, known: np.ndarray, outside: np.ndarray,
     """Return the covariance (P, P) of errors that the M known policies do not show and do not have.
 
     Errors of simulated steps outside the log's range add up, so their variance is proportional to the share (P,) of
-    such steps; some are outside without leaving the range of any column, the more the higher the distance ratio. The
-    deviation, in units of returns, is also proportional to that ratio, which is 1 without known policies. Errors of
-    policies that act alike are alike.
+    such steps; their deviation, in units of returns, is also proportional to the distance ratio. Errors of policies
+    that act alike are alike. Each policy has an error of its own too, which grows with the ratio. The ratio is 1
+    without known policies.
     """
     ratios, _ = distance_ratios(distances, known)
     ratios = np.nan_to_num(ratios, nan=1.0)
-    deviation = _ERROR * unit * ratios * np.sqrt(outside + (_HIDDEN * ratios) ** 2)
-    deviation[known] = 0
-    return deviation[:, None] * deviation * np.exp(-np.sqrt(distances / typical_distance(distances, known)))
+    ratios[known] = 0
+    shared = _OUTSIDE_ERROR * unit * ratios * np.sqrt(outside)
+    alike = np.exp(-np.sqrt(distances / typical_distance(distances, known)))
+    own = _OWN_ERROR * unit * np.maximum(ratios, np.sqrt(ratios))
+    return shared[:, None] * shared * alike + np.diag(own**2)
 
 
 def possible_returns(log: Transitions) -> tuple[float, float]:
