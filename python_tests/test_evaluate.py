@@ -78,7 +78,7 @@ def test_a_tie_is_called_a_tie():
     wrong = {name: -value for name, value in RETURNS.items()}
     evaluation = run({"right": Scripted(RETURNS), "near": Scripted(noisy), "wrong": Scripted(wrong)})
     assert evaluation.tied("random") == ["right", "near"]
-    assert "equally good: right, near" in str(evaluation)
+    assert "no clear difference: right, near" in str(evaluation)
 
 
 def test_methods_that_fail_or_say_nothing_are_dropped_with_a_reason():

@@ -139,7 +139,7 @@ class Evaluation:
             cells[name] = [_cell(measures[method][name][0]) for method in order]
         cells["seconds"] = [f"{self.seconds[method]:.1f}" for method in order]
         table = to_text(cells, left=("method",))
-        return f"{table}\n{wrapped('equally good: ' + ', '.join(tied))}" if len(tied) > 1 else table
+        return f"{table}\n{wrapped('no clear difference: ' + ', '.join(tied))}" if len(tied) > 1 else table
 
     def __repr__(self) -> str:
         return self.table()
