@@ -151,7 +151,8 @@ def test_policies_whose_rollouts_leave_the_log_may_err_more_the_farther_they_are
     extra = extrapolation(distances, known, np.array([0.3] * 9 + [0]), 10.0)
     deviation = np.sqrt(np.diag(extra))
     assert (deviation[:6] == 0).all() and deviation[6] < 0.1 * deviation[7] > 10
-    assert 0 < deviation[9] < deviation[7] and extra[7, 8] > 0.5 * extra[7, 7]
+    assert 0 < deviation[9] < deviation[7] and extra[7, 8] > 0.5 * extra[7, 7] and extra[7, 9] == 0
+    np.testing.assert_allclose(deviation[9], 0.1 * 10 * distance_ratios(distances, known)[0][9])
     assert np.linalg.eigvalsh(extra).min() > -1e-6
     unchecked = extrapolation(distances, known[:0], np.array([0.3] * 9 + [0]), 10.0)
     assert np.diag(unchecked)[0] > 10**2 > np.diag(unchecked)[9]

@@ -18,7 +18,7 @@ from ..sopr.subsets import as_subsets
 FEWEST_KNOWN = 6  # known policies that show how far apart policies are, and how far predictions err
 _ROWS = 4096
 _OUTSIDE_ERROR = 3.0  # standard deviation if every step is outside, at a distance ratio of 1, in units of the returns
-_OWN_ERROR = 0.2  # standard deviation of what is a policy's own, at a distance ratio of 1, in units of the returns
+_OWN_ERROR = 0.1  # standard deviation of what is a policy's own, at a distance ratio of 1, in units of the returns
 
 
 @dataclass(frozen=True, eq=False)
