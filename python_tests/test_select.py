@@ -380,3 +380,18 @@ def test_the_result_is_a_table_of_80_columns_a_dict_a_frame_and_a_plot():
     assert len(selection.plot().get_yticklabels()) == 16
     assert selection.verdict.text in selection._repr_html_()
     assert selection.probability_beats(BEST)[selection.names.index(BEST)] == 0.5
+
+
+@pytest.mark.parametrize("bad", [-1e2, -1e4])
+def test_one_disastrous_return_does_not_end_measuring(bad):
+    returns = RETURNS | {min(RETURNS, key=RETURNS.get): bad}
+    selection = choose(returns=returns, simulator=simulator(**dict.fromkeys(CANDIDATES, RETURNS[BEST])))
+    assert selection.verdict.kind == "measure" and len(selection.measure_next(2)) == 2
+
+
+def test_without_known_returns_two_like_candidates_vary_as_the_log_does():
+    pair = {name: CANDIDATES[name] for name in list(CANDIDATES)[:2]}
+    selection = choose(pair, None, None, simulator=Scripted(dict.fromkeys(pair, -3.0) | {next(iter(pair)): -3.001}))
+    episodes = np.split(log().rewards, log().episodes[1:-1])
+    spread = np.std([rewards.sum() for rewards in episodes])
+    assert (selection.posterior.deviation > 0.3 * spread).all() and selection.logged_spread == pytest.approx(spread)

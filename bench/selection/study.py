@@ -22,6 +22,7 @@ from .tasks import Task
 RESULTS = Path(__file__).parent / "results.csv"
 KNOWN, SEEDS, MEASURED = (0, 3, 10, 30), (0, 1, 2), 3
 _SNAPSHOTS = 10  # unseen ones
+_MISSED = 0.1  # share of the range of returns that a right choice may miss
 
 
 def run(
@@ -134,7 +135,8 @@ def scores(selection: Selection, table: pandas.DataFrame) -> dict[str, float]:
     best_known = true[~own].max(initial=-np.inf)
     result["deploy"] = float(verdict.kind == "deploy")
     chosen = true[selection.names.index(verdict.policies[0])]
-    result["right"] = float(chosen >= best_known) if verdict.kind == "deploy" else np.nan
+    is_right = chosen >= best_known and true.max() - chosen <= _MISSED * span
+    result["right"] = float(is_right) if verdict.kind == "deploy" else np.nan
     returns = dict(zip(selection.names, true, strict=True))
     for count in range(1, MEASURED + 1):
         if picked := selection.measure_next(1):

@@ -55,7 +55,13 @@ class Posterior:
         return np.sqrt(np.diagonal(self.covariance))
 
 
-def fit(distances: np.ndarray, returns: np.ndarray, errors: np.ndarray, values: np.ndarray | None = None) -> Posterior:
+def fit(
+    distances: np.ndarray,
+    returns: np.ndarray,
+    errors: np.ndarray,
+    values: np.ndarray | None = None,
+    logged_spread: float = 0.0,
+) -> Posterior:
     """Compute the posterior of the returns of all policies.
 
     Args:
@@ -63,6 +69,7 @@ def fit(distances: np.ndarray, returns: np.ndarray, errors: np.ndarray, values: 
         returns: (P,) known returns; NaN where unknown.
         errors: (P,) standard errors of the known returns; 0 where a return is exact.
         values: (P,) values by a simulator, in units of returns; None for none.
+        logged_spread: Least unit of the priors if no return is known.
     """
     known, count = np.flatnonzero(np.isfinite(returns)), len(returns)
     roots = np.sqrt(distances)
@@ -72,6 +79,7 @@ def fit(distances: np.ndarray, returns: np.ndarray, errors: np.ndarray, values: 
     if not len(known):
         if values is None:
             values = np.zeros(count)
+        unit = max(unit, logged_spread)
         return Posterior(values.copy(), unit**2 * _unchecked_error(roots, lengths), unit, left_out)
     scale = _Scale.of(returns[known] if values is None else np.concatenate([returns[known], values]))
     mean, covariance, without = _on_scale(

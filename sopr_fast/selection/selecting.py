@@ -110,6 +110,7 @@ def select(
             "mean": method or "constant",
         },
         outside,
+        compared.logged_spread,
     )
 
 

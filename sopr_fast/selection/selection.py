@@ -49,6 +49,7 @@ class Selection:
         notes: What the log and the policies leave open.
         settings: What the run rests on, as plain text and numbers.
         outside: (P,) float64 share of the simulated steps that leave the log's range; None if unknown.
+        logged_spread: Standard deviation of the returns of the log's episodes; 0 if unknown.
     """
 
     names: list[str]
@@ -64,6 +65,7 @@ class Selection:
     notes: list[str] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
     outside: np.ndarray | None = None
+    logged_spread: float = 0.0
 
     @cached_property
     def known(self) -> np.ndarray:
@@ -80,7 +82,8 @@ class Selection:
         """Joint distribution of the returns; mean and covariance are those without limits."""
         known = np.flatnonzero(self.known)
         values = None if self.values is None else self.values.clip(*self.bounds)
-        posterior = replace(fit(self.distances, self.returns, self.return_errors, values), limits=self._limits)
+        posterior = fit(self.distances, self.returns, self.return_errors, values, self.logged_spread)
+        posterior = replace(posterior, limits=self._limits)
         if self.outside is None:
             return posterior
         errors = extrapolation(self.distances, known, self.outside, posterior.unit)

@@ -14,7 +14,7 @@ from .compared import FEWEST_KNOWN
 
 DEPLOY, KEEP, MEASURE = "deploy", "keep", "measure"
 SURE = 0.9  # probability of a higher return from which a policy replaces another
-NEGLIGIBLE = 0.05  # return that may be missed, in standard deviations of the known returns
+NEGLIGIBLE = 0.05  # return that may be missed, as a share of the spread of the known returns
 _CLEARLY = 0.05  # more probable, beyond the noise of draws
 UNDECIDED = 0.2  # probability of a higher return from which a policy is as good as another
 EPISODES, SHORT_EPISODES = 20, 1000  # to measure by; the latter if each is one step
@@ -102,8 +102,7 @@ class Standing:
         """
         if self.replaces or self.rival is None:
             return self.leader
-        negligible = NEGLIGIBLE * float(self.returns[self.known].std() if self.known.any() else 0)
-        if self.loss[self.rival] <= negligible or not len(self.contenders()):
+        if self.loss[self.rival] <= NEGLIGIBLE * _spread(self.returns[self.known]) or not len(self.contenders()):
             return self.rival
         return None
 
@@ -170,6 +169,14 @@ def judge(standing: Standing) -> Verdict:
         return _settle(standing, kind, rival, "All policies are measured, and none returned more")
     reason = f"No {'policy' if known.all() else 'candidate'} is likely to be much better"
     return _settle(standing, kind, rival, reason + _likelier(standing, rival))
+
+
+def _spread(returns: np.ndarray) -> float:
+    """Return the standard deviation of known returns, or less if that is of a few outliers; 0 without any."""
+    if not len(returns):
+        return 0.0
+    usual = 1.4826 * float(np.median(np.abs(returns - np.median(returns))))  # of normal returns, the deviation
+    return min(usual or np.inf, float(returns.std()))
 
 
 def _likelier(standing: Standing, chosen: int) -> str:

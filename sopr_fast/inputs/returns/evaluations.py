@@ -55,7 +55,7 @@ def read_evaluations(path: Path, names: Sequence[str]) -> tuple[dict[str, np.nda
     if without := [name for of_run in policies.values() for name in of_run if name not in {*returns, *copies}]:
         warn(
             f"{path}: no evaluation belongs to {list_names(without)}, so select takes them as candidates unless they "
-            f"have other returns; a name holds the step, such as 'model_{steps[-1]:.0f}'"
+            f"have other returns; a policy's name holds its evaluation's step, such as 'model_{steps[-1]:.0f}'"
         )
     return returns, copies
 

@@ -107,7 +107,9 @@ def with_returns(policies: Policies, returns: Any) -> tuple[Policies, pandas.Dat
 def check_ordered(what: str, values: Any, policies: Policies) -> None:
     """Raise ValueError if values, such as "returns", are in order, and policies are of files, which have no order."""
     if is_ordered(values) and not policies.in_memory:
-        raise ValueError(f"{what} are in order, but policies come from files: give {what} by their names")
+        raise ValueError(
+            f"{what} are in order, but policies come from files: give {what} by their names, or as one path"
+        )
 
 
 def check_returns(returns: Any, names: Sequence[str]) -> np.ndarray:
