@@ -395,3 +395,12 @@ def test_without_known_returns_two_like_candidates_vary_as_the_log_does():
     episodes = np.split(log().rewards, log().episodes[1:-1])
     spread = np.std([rewards.sum() for rewards in episodes])
     assert (selection.posterior.deviation > 0.3 * spread).all() and selection.logged_spread == pytest.approx(spread)
+
+
+def test_of_candidates_that_act_alike_one_is_measured():
+    first = next(iter(CANDIDATES))
+    twins = {f"twin-{i}": CANDIDATES[first] for i in range(3)}
+    high = simulator(**dict.fromkeys([first, *twins], RETURNS[BEST]))
+    returns = {name: RETURNS[name] for name in list(RETURNS)[:3]}
+    chosen = choose(CANDIDATES | twins, returns=returns, simulator=high).measure_next(9)
+    assert len({first, *twins} & {*chosen}) == 1 and len(chosen) > 1

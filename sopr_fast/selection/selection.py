@@ -223,6 +223,7 @@ class Selection:
         incumbent = None if self.incumbent is None else self.names.index(self.incumbent)
         return Standing(
             self.names,
+            self.distances,
             self.posterior,
             self.returns,
             self.return_errors,
