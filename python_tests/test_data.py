@@ -152,7 +152,7 @@ def test_arrays_of_three_axes_are_refused_by_advice_that_works():
         (
             "actions",
             np.full((14, 2), np.nan),
-            "is not finite (as float32) at row 0: fill it, or leave the row out; fill",
+            "is not finite (as float32) at row 0: fill it, or leave the row out; if rows of RLDS",
         ),
         ("rewards", np.where(FIFTH, np.inf, 0), "is not finite (as float32) at row 5"),
         ("observations", np.full((14, 3), 1e300), "is not finite (as float32) at row 0"),

@@ -3,6 +3,7 @@
 python -m bench.selection make     # trains policies, writes logs and measures returns
 python -m bench.selection study    # select on all of them
 python -m bench.selection table    # tables of both halves; writes the one in docs/how-well-it-ranks.md
+python -m bench.selection games    # select on the paper's games, whose logs `python -m bench.paper logs` makes
 """
 
 from __future__ import annotations
@@ -11,19 +12,22 @@ import argparse
 from pathlib import Path
 
 from .make import make
-from .study import SEEDS, run
+from .study import SEEDS, of_games, run
 from .table import describe, markdown, results, update_page
 from .tasks import LOGS, SETS, TASKS
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=["make", "study", "table"])
+    parser.add_argument("stage", choices=["make", "study", "table", "games"])
     tasks = {task.environment: task for task in TASKS}
     parser.add_argument("--tasks", nargs="+", choices=tasks, default=list(tasks))
     parser.add_argument("--logs", nargs="+", choices=LOGS, default=LOGS)
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     parser.add_argument("--out", type=Path, default=Path("out/selection"), help="folder of runs (default: %(default)s)")
+    parser.add_argument(
+        "--sets", type=Path, default=Path("bench/paper/sets/small"), help="games (default: %(default)s)"
+    )
     options = parser.parse_args()
     chosen = [tasks[name] for name in options.tasks]
     if options.stage == "make":
@@ -32,6 +36,10 @@ def main() -> None:
     elif options.stage == "study":
         made = [task for task in chosen if (SETS / task.name).exists()]
         run(made, options.logs, options.seeds, options.out)
+    elif options.stage == "games":
+        columns = ["spearman", "regret@1", "regret@3", "coverage"]
+        means = of_games(options.sets, options.out).groupby(["kind", "game", "log"])[columns].mean()
+        print(means.round(2).to_string(), means.groupby("kind").agg(["mean", "sem"]).round(2).to_string(), sep="\n\n")
     else:
         for words, chooses in (("Choosing", True), ("Judging", False)):
             rows = results(chooses=chooses)

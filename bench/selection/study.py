@@ -75,6 +75,37 @@ def judged(
                 yield row | result
 
 
+def of_games(folder: Path, work: Path, known: int = 10, draws: int = 5) -> pandas.DataFrame:
+    """Return results on logs of the paper's games: snapshots are known, others and offline policies are ranked.
+
+    Args:
+        folder: Folder of a scale of `bench.paper`, with logs.
+        work: Folder that keeps simulators.
+        known: Snapshots with known returns.
+        draws: Draws of these.
+    """
+    from bench.paper.sets import offline_policies, snapshots
+
+    rows = []
+    for file in sorted(folder.glob("*/logs/*.hdf5")):
+        game, log = file.parents[1], file.stem
+        parts = snapshots(game) | {kind: offline_policies(game, log, kind) for kind in ("competent", "test_set_1")}
+        policies = {name: policy for own, _ in parts.values() for name, policy in own.items()}
+        kinds = np.repeat([*parts], [len(returns) for _, returns in parts.values()])
+        returns = np.concatenate([returns for _, returns in parts.values()])
+        table = pandas.DataFrame({"return": returns, "error": 0.0, "kind": kinds}, index=[*policies])
+        kept = work / game.name / log
+        kept.mkdir(parents=True, exist_ok=True)
+        whole = sopr_fast.select(policies, sopr_fast.load_log(file), checkpoints=kept)
+        table = table.loc[whole.names]
+        pool = np.flatnonzero(table["kind"].isin(["train", "validation"]))
+        for draw, kind in itertools.product(range(draws), ("test_set_2", "competent", "test_set_1")):
+            chosen = np.sort(np.random.default_rng(draw).permutation(pool)[:known])
+            found = results(whole, chosen, np.flatnonzero(table["kind"] == kind), table)["select"]
+            rows.append({"game": game.name, "log": log, "kind": kind} | found)
+    return pandas.DataFrame(rows)
+
+
 def groups(table: pandas.DataFrame, random: np.random.Generator) -> Iterator[tuple[str, np.ndarray]]:
     """Yield kinds and indices of candidates; the other policies that were trained online may be known."""
     online = np.flatnonzero(~table["run"].str.startswith("offline"))

@@ -48,13 +48,6 @@ class Compared:
         return isinstance(self.log, Transitions)
 
     @property
-    def logged_spread(self) -> float:
-        """Standard deviation of the returns of the log's episodes; 0 without rewards."""
-        if not self.has_rewards:
-            return 0.0
-        return float(np.add.reduceat(self.log.rewards.astype(np.float64), self.log.episodes[:-1]).std())
-
-    @property
     def can_roll_out(self) -> bool:
         """Whether every policy can act in states that are not logged."""
         return not any(isinstance(policy, ArrayPolicy) for policy in self.policies)

@@ -110,7 +110,7 @@ def select(
             "mean": method or "constant",
         },
         outside,
-        compared.logged_spread,
+        float(compared.log.returns.std()) if compared.has_rewards else 0.0,
     )
 
 

@@ -278,7 +278,7 @@ def describe(log: LogLike) -> str:
     lines = [f"rows: {len(states):,}", f"state columns: {states.shape[1]}"]
     if isinstance(log, Transitions):
         columns |= {f"action {i}": values for i, values in enumerate(log.actions.T)} | {"reward": log.rewards}
-        returns = np.add.reduceat(log.rewards.astype(np.float64), log.episodes[:-1])
+        returns = log.returns
         lines += [f"action columns: {log.actions.shape[1]}", log.verdict]
         lines += [f"returns of episodes: {returns.min():.6g} to {returns.max():.6g}, mean {returns.mean():.6g}"]
     else:

@@ -169,7 +169,9 @@ class Parts:
                 row = start + int(np.argmin(finite))
                 what = "no number or ISO date" if part == "steps" else "not finite (as float32)"
                 if part in ("actions", "rewards"):
-                    remedy = "; fill it and add columns is_first and is_last, if rows of is_last hold only last states"
+                    remedy = (
+                        "; if rows of RLDS hold only last states, fill it there and add columns is_first and is_last"
+                    )
                 raise ValueError(f"{self._name(part)} is {what} at row {row}: fill it, or leave the row out{remedy}")
         if part == "states":
             warn_of_rounding(values, lambda some: exact[some], exact.dtype, f"{self.where}: ")

@@ -63,6 +63,11 @@ class Transitions:
         """Most steps of an episode if each ends in a terminal state, infinity if some are cut."""
         return float(np.diff(self.episodes).max()) if self.terminals[self.episodes[1:] - 1].all() else np.inf
 
+    @property
+    def returns(self) -> np.ndarray:
+        """Undiscounted sum of the logged rewards of every episode, (E,) float64."""
+        return np.add.reduceat(self.rewards.astype(np.float64), self.episodes[:-1])
+
     def take(self, episodes: np.ndarray) -> Transitions:
         """Return the log of some episodes, by their indices."""
         rows = np.concatenate([np.arange(self.episodes[e], self.episodes[e + 1]) for e in episodes])
