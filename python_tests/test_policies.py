@@ -90,9 +90,6 @@ class Doubled(nn.Module):
         return states[:, :3] * 2 - 1
 
 
-ROWS = {"dynamic_shapes": ({0: torch.export.Dim("rows", min=2)},)}
-
-
 def gaussian(s):
     return torch.cat([linear(s), torch.full((len(s), DA), 0.5)], 1)
 
@@ -124,7 +121,6 @@ CALLED = {  # policy, expected columns, options
     "module": (Net(), linear, {}),
     "float64 module": (Net(torch.float64), linear, {}),
     "frozen program": (torch.jit.freeze(torch.jit.script(Doubled().eval())), linear, {}),
-    "exported program": (torch.export.export(Doubled(), (torch.zeros(7, DS),), **ROWS).module(), linear, {}),
     **{f"gaussian: {name}": (policy, gaussian, {}) for name, policy in GAUSSIAN.items()},
     "probabilities": (lambda s: Probabilities(softmax(s)), lambda s: s.softmax(1), {}),
     "bare probabilities": (softmax, lambda s: s.softmax(1), COUNT),

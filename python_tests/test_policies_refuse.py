@@ -192,7 +192,6 @@ def pickled(content):
 
 MOMENTS, READ = RunningMeanStd(), {"activation": "relu", "squash": "none", "head": "action"}
 SAYS = "does not say its activation and head and squash: pass activation=…"
-EXPORTED = torch.export.export(NET, (torch.zeros(8, DS),))
 FILES = {  # file → what writes it, given options, message, advised options, the actions that they then give
     "module.pt": (pickled(NET), {}, RAN, TRUST, NET),
     "modules.pt": (pickled({"actor": NET, "critic": nn.Linear(1, 1)}), SQUASHED, RAN, {**TRUST, **SQUASHED},
@@ -201,7 +200,6 @@ FILES = {  # file → what writes it, given options, message, advised options, t
     **{f"statistics.{suffix}": (pickled(content), TRUST, SAYS, {**TRUST, **READ}, standardised) for suffix, content in
        (("pt", [NET, MOMENTS]), ("pkl", (NET, MOMENTS)), ("pth", {"actor": NET, "obs_rms": MOMENTS}))},
     "net.pt": (torch.jit.script(NET).save, {}, r"a TorchScript program is code: .* trust=True \(--trust\)", TRUST, NET),
-    "net.pt2": (lambda path: torch.export.save(EXPORTED, path), {}, "an exported torch program is code", TRUST, NET),
     "net.onnx": (write_onnx, {"action_count": DA},
         "not probabilities, .* for a file, pass head='logits' or head='values'",
         {"action_count": DA, "head": "values"}, lambda s: NET(s).argmax(1)),

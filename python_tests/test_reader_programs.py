@@ -1,4 +1,4 @@
-"""ONNX graphs, TorchScript, exported programs and pickled modules act as the module they came from."""
+"""ONNX graphs, TorchScript and exported programs act as the module they came from."""
 
 import contextlib
 import sys
@@ -59,9 +59,11 @@ def second(module):
 
 
 SEVERAL = r"'policy' of its 2 outputs is taken for the actions; .* output_names"
+ONE_ROW = {"rows": 1, "free": False}
 GRAPHS = {  # what is exported, and how → warning
     "free rows": (nn.Sequential, {}, None),
-    "one row": (nn.Sequential, {"rows": 1, "free": False}, None),
+    "one row": (nn.Sequential, ONE_ROW, None),
+    "one row, without its dimension": (lambda net: Then(net, lambda _, actions: actions.squeeze(0)), ONE_ROW, None),
     "64 rows": (nn.Sequential, {"rows": 64, "free": False}, None),
     "named": (nn.Sequential, {"names": ["mean"]}, None),
     "action": (second, {"names": ["value", "action"]}, None),
@@ -117,6 +119,9 @@ def test_onnx_that_cannot_be_read(onnx, tmp_path, module, monkeypatch):
     path.write_bytes(b"no graph")
     with pytest.raises(ValueError, match=r"net\.onnx: damaged, or of a form that cannot be opened"):
         load(path)
+    export_onnx(Then(module, lambda states, actions: actions.sum(0)), path, rows=4, free=False)
+    with pytest.raises(ValueError, match=r"'net' returned shape \(9,\), expected \(13, action width\)"):
+        load(path)["net"].act(torch.zeros(13, DS))
     export_onnx(nn.Flatten(0), path)
     assert load(path)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
@@ -156,10 +161,6 @@ def test_onnx_reads_no_files_outside_of_its_folder(onnx, tmp_path, module, monke
         load(tmp_path / "net.onnx")
 
 
-def export(module, path, rows=8, **options):
-    torch.export.save(torch.export.export(module, (torch.zeros(rows, DS),), **options), path)
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_torchscript_is_no_weights_and_float64_is_kept(tmp_path, module, states):
     path = tmp_path / "net.pt"
@@ -170,22 +171,12 @@ def test_torchscript_is_no_weights_and_float64_is_kept(tmp_path, module, states)
     np.testing.assert_allclose(load(path, trust=True)["net"].act(states), module(states.double()).detach(), atol=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_exported_programs(tmp_path, module, states):
-    path = tmp_path / "net.pt2"
-    for rows in (None, {"min": 2}, {"min": 3, "max": 64}):
-        export(module, path, dynamic_shapes=({0: torch.export.Dim("rows", **rows)},) if rows else None)
-        for count in (1, 64, 65, len(states)):
-            acts_alike(load(path, trust=True)["net"], module, states[:count])
-    export(Then(module, lambda states, actions: actions.squeeze(0)), path, rows=1)  # one action for one state
-    acts_alike(load(path, trust=True)["net"], module, states[:13])
-    export(Then(module, lambda states, actions: actions.sum(0)), path, rows=4)  # one action for four states
-    with pytest.raises(RuntimeError, match=r"'net' .* its output has shape \(3,\), expected \(4, action width\)"):
-        load(path, trust=True)["net"].act(states[:13])
-    export(first(module), path)
-    with pytest.warns(UserWarning, match=r"net\.pt2: the first of its 2 outputs is taken"):
-        (policy,) = load(path, trust=True).values()
-    acts_alike(policy, module, states)
+def test_exported_programs_are_passed_as_callables(tmp_path, module, states):
+    path, dynamic = tmp_path / "net.pt2", ({0: torch.export.Dim("rows")},)
+    torch.export.save(torch.export.export(module, (torch.zeros(8, DS),), dynamic_shapes=dynamic), path)
+    with pytest.raises(ValueError, match=r"net\.pt2: .* pass \{name: torch\.export\.load\(path\)\.module\(\)\}"):
+        load(path, trust=True)
+    acts_alike(load({"net": torch.export.load(path).module()})["net"], module, states)
 
 
 JAX = b"\x81\xa6params\x81\xa7Dense_0\x82\xa6kernel\xc7"  # as flax.serialization.to_bytes begins

@@ -70,7 +70,7 @@ def add_policies(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         required=True,
         metavar="PATH",
-        help="files of policies (.npz .npy .parquet .zip .d3 .onnx .pt .pth .safetensors .pkl .pt2 .cleanrl_model) or "
+        help="files of policies (.npz .npy .parquet .zip .d3 .onnx .pt .pth .safetensors .pkl .cleanrl_model) or "
         "folders with subfolders, named by their paths relative to the folder that contains all of them",
     )
     for option, metavar, text in (

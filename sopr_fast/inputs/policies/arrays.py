@@ -10,9 +10,10 @@ from zipfile import BadZipFile
 import numpy as np
 from torch import Tensor
 
+from ...runtime.extras import library
 from ...runtime.rows import FileRows
 from ...runtime.text import list_names
-from ..logs import stores, tables
+from ..logs import tables
 from ..logs.keys import KEYS, NUMBERED, check_is_policy, part_of
 from .output import WORDS, Gaussian, Probabilities, to_array
 from .policy import Policy
@@ -70,12 +71,13 @@ def read_npy(path: Path, options: Options) -> list[ArrayPolicy]:
 
 
 def read_parquet(path: Path, options: Options) -> list[ArrayPolicy]:
-    """Open a parquet file, which is read when the policy acts."""
-    arrays = stores.read_parquet(path)
-    actions = arrays[_name_of_actions(arrays)]
-    check_is_policy(arrays, ("rewards", "next_states", "terminals"))  # states may accompany actions
-    if not actions.shape:
-        np.asarray(actions)  # raises why it cannot be read
+    """Read the table of actions in a parquet file."""
+    import pandas
+
+    library("pyarrow", "parquet")
+    frame = pandas.read_parquet(path)
+    actions = of_frame(frame, f"policy {options.name!r}")
+    check_is_policy(map(str, frame.columns), ("rewards", "next_states", "terminals"))  # states may accompany actions
     return [ArrayPolicy(options.name, actions)]
 
 

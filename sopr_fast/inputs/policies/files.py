@@ -27,7 +27,7 @@ READERS: dict[str, Reader | None] = {  # None: the content determines the reader
     ".onnx": programs.read_onnx,
     ".safetensors": weights.read_safetensors,
     ".d3": d3rlpy.read,
-    **dict.fromkeys((".pkl", ".pickle", ".zip", ".pt", ".pth", ".pt2", ".cleanrl_model")),
+    **dict.fromkeys((".pkl", ".pickle", ".zip", ".pt", ".pth", ".cleanrl_model")),
 }
 _ERRORS = (FileNotFoundError, ValueError, OSError, ImportError, MemoryError)
 
@@ -139,7 +139,8 @@ def _by_content(path: Path) -> Reader:
         if {"data", "_stable_baselines3_version"} <= {*members}:
             raise ValueError("a model without torch, such as that of sbx: load it by its class and pass {name: model}")
         if "archive_format" in inner or "serialized_exported_program.json" in members:
-            return programs.read_exported
+            advice = "pass {name: torch.export.load(path).module()}, if it was exported with a dynamic batch"
+            raise ValueError(f"an exported torch program: if you trust its maker, {advice}")
         if any(name.startswith("code/") for name in inner):
             return programs.read_torchscript
         if "data.pkl" in inner:

@@ -1,9 +1,8 @@
-"""Programs: ONNX graphs, which are data; TorchScript and exported torch programs, which can run code."""
+"""Programs: ONNX graphs, which are data; TorchScript, which can run code."""
 
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,58 +43,27 @@ def read_onnx(path: Path, options: Options) -> list[Called]:
     names = [output.name for output in session.get_outputs()]
     roles = {name: "action" if name in ("action", "actions") else role_of(name) for name in names}
     output = min(names, key=lambda name: _MAY_ACT.index(roles[name]))
-    if roles[output] not in _ACTING:
-        remedy = "name it when you export it: output_names=['action', …] of torch.onnx.export"
-        _warn_of_outputs(path, repr(output), len(names), remedy)
+    if len(names) > 1 and roles[output] not in _ACTING:
+        warn(
+            f"{printable(path)}: {output!r} of its {len(names)} outputs is taken for the actions; if it is not, name "
+            "it when you export it: output_names=['action', …] of torch.onnx.export"
+        )
     dtype = np.float64 if inputs[0].type == "tensor(double)" else np.float32
 
     def act(states: np.ndarray) -> np.ndarray:
         return session.run([output], {inputs[0].name: states.astype(dtype)})[0]
 
     rows, width = inputs[0].shape  # numbers, or names of free sizes
-    policy = with_head(_by_rows(act, rows, rows) if isinstance(rows, int) else act, options, roles[output])
+    policy = with_head(_by_rows(act, rows) if isinstance(rows, int) else act, options, roles[output])
     policy.state_dim = width if isinstance(width, int) else None
     return [policy]
 
 
 def read_torchscript(path: Path, options: Options) -> list[Called]:
     """Read a TorchScript program, if trusted."""
-    return [with_head(_opened(torch.jit.load, path, "a TorchScript program", options), options)]
-
-
-def read_exported(path: Path, options: Options) -> list[Called]:
-    """Read an exported torch program from states to actions, if trusted; warn if it returns several values."""
-    program = _opened(torch.export.load, path, "an exported torch program", options)
-    named = program.graph_signature.user_inputs
-    inputs = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in named]
-    if len(inputs) != 1 or inputs[0].dim() != 2:
-        shown = ", ".join(str(tuple(i.shape)) for i in inputs)
-        raise ValueError(f"expected one input (states, width), found {shown}: {_OTHER_INPUTS}")
-    _warn_of_outputs(
-        path, "the first", len(program.graph_signature.user_outputs), "export a module that returns only the actions"
-    )
-    module, least, most = program.module(), 1, sys.maxsize
-    if isinstance(rows := inputs[0].shape[0], int):
-        least = most = rows
-    elif bounds := program.range_constraints.get(rows.node.expr):
-        least, most = int(max(bounds.lower, 1)), int(min(bounds.upper, sys.maxsize))
-
-    def act(states: np.ndarray) -> np.ndarray:
-        actions = module(torch.from_numpy(states).to(inputs[0].dtype))
-        return (actions[0] if isinstance(actions, tuple | list) else actions).numpy()
-
-    return [with_head(_by_rows(act, least, most), options)]
-
-
-def _warn_of_outputs(path: Path, output: str, count: int, remedy: str) -> None:
-    if count > 1:
-        warn(f"{printable(path)}: {output} of its {count} outputs is taken for the actions; if it is not, {remedy}")
-
-
-def _opened(load: Callable, path: Path, what: str, options: Options) -> Any:
     if not options.trust:
-        raise ValueError(f"{what} is code: read only with trust=True (--trust), if you trust its maker")
-    return load(str(path))
+        raise ValueError("a TorchScript program is code: read only with trust=True (--trust), if you trust its maker")
+    return [with_head(torch.jit.load(str(path)), options)]
 
 
 def with_head(item: Any, options: Options, head: str | None = None, *, is_program: bool = True) -> Called:
@@ -129,17 +97,15 @@ def with_head(item: Any, options: Options, head: str | None = None, *, is_progra
     return policy
 
 
-def _by_rows(act: Callable[[np.ndarray], np.ndarray], least: int, most: int) -> Callable[[np.ndarray], np.ndarray]:
-    """Return `act`, which takes `least` to `most` states at a time, as a function of any number of states."""
+def _by_rows(act: Callable[[np.ndarray], np.ndarray], rows: int) -> Callable[[np.ndarray], np.ndarray]:
+    """Return `act`, which takes a fixed number of states at a time, as a function of any number of states."""
 
-    def answer(part: np.ndarray) -> np.ndarray:
-        missing = np.repeat(part[-1:], max(least - len(part), 0), axis=0)
-        actions = act(np.concatenate([part, missing]))
-        if len(part) + len(missing) == 1 and actions.ndim < 2:  # a program that leaves out the dimension of states
-            actions = actions.reshape(1, -1)
-        if len(actions) != len(part) + len(missing):
-            shape = f"({len(part) + len(missing)}, action width)"
-            raise ValueError(f"its output has shape {actions.shape}, expected {shape}")
-        return actions[: len(part)]
+    def call(states: np.ndarray) -> np.ndarray:
+        missing = -len(states) % rows
+        padded = np.concatenate([states, np.repeat(states[-1:], missing, axis=0)])
+        actions = [act(block) for block in padded.reshape(-1, rows, states.shape[1])]
+        if rows == 1:  # some programs leave out the dimension of a single state
+            actions = [part.reshape(1, -1) for part in actions]
+        return np.concatenate(actions)[: -missing or None]
 
-    return lambda states: np.concatenate([answer(states[i : i + most]) for i in range(0, len(states), most)])
+    return call
