@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from collections import deque, namedtuple
 from itertools import pairwise
 
 import h5py
@@ -517,3 +518,92 @@ def test_a_number_of_rows_keeps_whole_episodes():
             assert 0 < len(log) <= most and set(np.diff(log.episodes)) <= {*LENGTHS}
             np.testing.assert_array_equal(log.states, whole.states[log.source])
             assert (log.terminals | log.timeouts)[log.episodes[1:] - 1].all() and log.source_count == COUNT
+
+
+Transition = namedtuple("Transition", ["state", "action", "next_state", "reward"])
+
+
+def test_steps_without_a_next_state_are_terminal():
+    arrays = walk() | {"terminals": FELL}
+    unknown = np.where(FELL[:, None], np.nan, arrays["next_observations"])
+    expected = load(arrays | {"next_observations": unknown}, quiet=False)
+    parts = (arrays[key] for key in ("observations", "actions", "rewards", "next_observations"))
+    steps = [(s, a, r, None if end else following) for s, a, r, following, end in zip(*parts, FELL, strict=True)]
+    memory = [Transition(s[None], a[None], f if f is None else f[None], np.array([r])) for s, a, r, f in steps]
+    named = [dict(zip(("state", "action", "reward", "next_state"), step, strict=True)) for step in steps]
+    for log in (memory, deque(memory), named, [(*step, end) for step, end in zip(steps, FELL, strict=True)]):
+        read = load(log, quiet=False)
+        np.testing.assert_array_equal(read.terminals, FELL)
+        np.testing.assert_array_equal(read.next_states, expected.next_states)
+    with pytest.raises(ValueError, match=r"'states' is no array: .*dict\(zip\(\('state', 'action', …\), step\)\)"):
+        load([(s, a, following, r) for s, a, r, following in steps])
+    columns = {"done": [[end] for end in FELL], "reward": [[r] for _, _, r, _ in steps]}
+    several = [step | {key: values[i] for key, values in columns.items()} for i, step in enumerate(named)]
+    np.testing.assert_array_equal(load(several, quiet=False).terminals, FELL)
+
+
+def test_step_types_are_first_and_last_rows():
+    """As of dm_env: 0, 1, 2; rows of type 2 hold only the last state. A discount of 0 is on either side of it."""
+    last = np.cumsum(np.array(LENGTHS) + 1) - 1
+    kinds = np.ones(COUNT + 4, int)
+    kinds[last], kinds[[0, *last[:-1] + 1]] = 2, 0
+    arrays = walk()
+    log = {key: np.zeros((COUNT + 4, *arrays[key].shape[1:])) for key in ("observations", "actions", "rewards")}
+    rows = kinds != 2
+    log["observations"][last] = arrays["next_observations"][ENDS]
+    for key in log:
+        log[key][rows] = arrays[key]
+    for shift in (0, 1):
+        discount = np.ones(COUNT + 4)
+        discount[last[[0, 2]] - shift] = 0
+        read = load(log | {"step_type": kinds, "discount": discount}, columns={"terminals": "discount"})
+        np.testing.assert_array_equal(read.terminals, FELL)
+        np.testing.assert_array_equal(read.timeouts, CUT)
+        np.testing.assert_allclose(read.next_states, arrays["next_observations"], rtol=1e-6)
+
+
+@pytest.mark.parametrize("flag", ["terminals", "dones"])
+def test_next_states_of_0_at_ends_are_unknown(flag):
+    arrays = walk() | {flag: LAST}
+    filled = arrays | {"next_observations": np.where(LAST[:, None], 0, arrays["next_observations"])}
+    with pytest.warns(UserWarning, match="'next_observations' are 0 at 4 ends, such as row 4, and no state is: "):
+        log = sopr_fast.load_log(filled)
+    np.testing.assert_allclose(log.next_states[LAST], arrays["observations"][LAST], rtol=1e-6)
+    at_0 = filled | {"observations": np.where(FIRST[:, None], 0, arrays["observations"])}
+    assert (load(at_0, quiet=False).next_states[LAST] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"is_first": ~(COUNTED % 20 == 0)},
+            "'is_first' marks 95.0% of rows as first rows: if 0 marks first rows, ",
+        ),
+        ({"states": -999}, "'observations' are -999 in column 1 of 20 rows, such as row 7, far from its other values"),
+        ({"actions": 9999}, "'actions' are 9999 in column 0 of 20 rows, such as row 7, far from its other values"),
+        ({"padding": 8}, "240 rows, such as row 8, are the same as the row before, whose next state is another"),
+        ({"states": -3}, None),
+        ({"padding": 20}, None),
+    ],
+    ids=str,
+)
+def test_marks_and_padding_are_questioned(change, message):
+    random = np.random.default_rng(0)
+    paths = np.cumsum(random.uniform(0.1, 0.2, (20, 21, 2)), 1) + random.normal(size=(20, 1, 2))
+    log = {"observations": paths[:, :-1].reshape(400, 2), "actions": random.normal(size=(400, 1))}
+    log |= {"next_observations": paths[:, 1:].reshape(400, 2), "rewards": random.normal(size=400)}
+    log |= {"is_first": COUNTED % 20 == 0}
+    if "padding" in change:  # rows of each episode from this one on repeat the one before
+        rows = COUNTED - np.maximum(COUNTED % 20 - change["padding"] + 1, 0)
+        log = {key: values[rows] if key != "is_first" else values for key, values in log.items()}
+    elif "is_first" in change:
+        log = {key: values for key, values in (log | change).items() if key != "next_observations"}
+    else:
+        [(part, value)] = change.items()
+        log["observations" if part == "states" else part][7::20, -1] = value
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        sopr_fast.load_log(log)
+    said = "\n".join(str(warning.message) for warning in caught)
+    assert message in said if message else "row 7" not in said and "same" not in said

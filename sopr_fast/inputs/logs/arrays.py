@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -150,22 +151,25 @@ def warn_of_equal_rows(states: np.ndarray, where: str) -> None:
         )
 
 
-def warn_of_padding(states: np.ndarray, actions: np.ndarray, rewards: np.ndarray, where: str) -> None:
-    """Warn if rows that only pad the log seem to count.
+def warn_of_padding(steps: Mapping[str, np.ndarray], where: str) -> None:
+    """Warn if rows of transitions that only pad the log seem to count.
 
     It ends in ten or more equal rows, and more than twice as many as elsewhere; or states are fractions, and as many
-    rows are 0 in everything.
+    rows are 0 in everything, or repeat the row before them, though its next state is another.
     """
+    states, actions, rewards, following = (steps[part] for part in ("states", "actions", "rewards", "next_states"))
     what, padding = "0 in everything", np.flatnonzero(rewards == 0)
     for values in (actions, states):
         padding = padding[(values[padding] == 0).all(1)]
+    equal = (states[1:] == states[:-1]).all(1) & (actions[1:] == actions[:-1]).all(1) & (rewards[1:] == rewards[:-1])
     few = states[spread_rows(len(states))]
     if (few != np.round(few)).any(1).mean() <= 0.5 * few.any(1).mean():
         padding = padding[:0]  # in a grid, 0 may be a place
+    elif len(padding) < _FEWEST_LAST:
+        stays = (following[1:] != following[:-1]).any(1) | (following[1:] == states[1:]).all(1)
+        what, padding = "the same as the row before, whose next state is another", np.flatnonzero(equal & ~stays) + 1
     if not (states[-1] != states[-_FEWEST_LAST:]).any():
-        equal = (states[1:] == states[:-1]).all(1) & (actions[1:] == actions[:-1]).all(1)
-        changes = np.concatenate([[-1], np.flatnonzero(~equal | (rewards[1:] != rewards[:-1])), [len(equal)]])
-        *others, last = np.diff(changes).tolist()
+        *others, last = np.diff(np.concatenate([[-1], np.flatnonzero(~equal), [len(equal)]])).tolist()
         if others and last > 2 * max(others):
             what, padding = "the same row, to the end", np.arange(len(states))[-last:]
     if len(padding) >= _FEWEST_LAST:
@@ -173,6 +177,19 @@ def warn_of_padding(states: np.ndarray, actions: np.ndarray, rewards: np.ndarray
             f"{where}{len(padding):,} rows, such as row {padding[0]}, are {what}, as where episodes are padded or a "
             "replay buffer is not full: leave these rows out, or add an array 'valid' that is 0 there"
         )
+
+
+def warn_of_marks(values: np.ndarray, what: str) -> None:
+    """Warn if a column of a table (rows, columns) has a value such as -999, far from all others."""
+    extremes = [(k, end) for ends in (values.min(0), values.max(0)) for k, end in enumerate(ends)]
+    for k, mark in ((k, end) for k, end in extremes if re.fullmatch("99+", f"{abs(end):.10g}")):
+        rows = values[:, k] == mark
+        others = values[~rows, k]
+        if len(others) and np.abs(others - mark).min() > 2 * np.ptp(others):
+            warn(
+                f"{what} are {mark:g} in column {k} of {rows.sum():,} rows, such as row {rows.argmax()}, far from its "
+                "other values, as where a value is missing: fill it, or leave these rows out"
+            )
 
 
 def warn_of_rounding(states: np.ndarray, read: Callable[[np.ndarray], np.ndarray], dtype: np.dtype, where: str) -> None:

@@ -40,24 +40,28 @@ _NEXT = re.compile(
 def question_flags(log: LoggedRows) -> None:
     """Raise if flags of ends mark other rows than last ones, by episodes or next states; warn if they may."""
     borders = np.diff(log["episodes"]) != 0 if "episodes" in log else None if log.linked is None else ~log.linked
-    for part in (part for part in ("terminals", "timeouts", "dones", "last") if part in log):
+    for part in (part for part in ENDS if part in log):
         marked, where = log[part], f"{log.where}: {log.names[part]!r}"
-        inverse = f"marks {marked.mean():.1%} of rows as ends: if 0 marks ends, pass 1 minus it"
+        kind = "first rows" if part == "first" else "ends"
+        inverse = f"marks {marked.mean():.1%} of rows as {kind}: if 0 marks {kind}, pass 1 minus it"
         advice = f"pass {advise('first', log.names[part])}, or move its values up by one row"
         if "steps" in log.names:
             advice += f"; if {log.names['steps']!r} counts down, leave it out"
         if borders is None and NEARLY_ALL < marked.mean() < 1:
             warn(f"{where} {inverse}")
-        elif borders is None and marked[0] and not marked[-1] and marked.sum() > 1:
+        elif borders is None and part != "first" and marked[0] and not marked[-1] and marked.sum() > 1:
             warn(f"{where} marks the first row and not the last: if it marks first rows, {advice}")
         elif borders is not None and borders.any() and borders.mean() < 0.5:
             first, last = np.append(True, borders), np.append(borders, True)
             before = np.append(last[1:], False) & ~last
-            for rows, place, fault in (
-                (~marked & (marked.mean() > 0.5), last, inverse),
-                (marked & (first != last), first, f"marks the first rows of episodes, not the last ones: {advice}"),
-                (marked, before, "marks rows before the last ones of episodes: move its values down by one row"),
-            ):
+            faults = [(~marked & (marked.mean() > 0.5), first if part == "first" else last, inverse)]
+            if part != "first":
+                misplaced = f"marks the first rows of episodes, not the last ones: {advice}"
+                faults += [(marked & (first != last), first, misplaced)]
+                faults += [
+                    (marked, before, "marks rows before the last ones of episodes: move its values down by one row")
+                ]
+            for rows, place, fault in faults:
                 if (rows & place).sum() > max(1, NEARLY_ALL * rows.sum()):
                     raise ValueError(f"{where} {fault}")
             if marked.all():

@@ -191,7 +191,8 @@ def follow(log: LoggedRows, ends: Ends) -> tuple[np.ndarray, np.ndarray]:
 
 def _list_deciders(log: LoggedRows, ends: Ends) -> str:
     """Return what decided, in words."""
-    return " and ".join([*(repr(log.names[part]) for part in ends.deciders), *ends.words]) or "no array"
+    names = dict.fromkeys(repr(log.names[part]) for part in ends.deciders)
+    return " and ".join([*names, *ends.words]) or "no array"
 
 
 def verdict(log: LoggedRows, ends: Ends, kept: np.ndarray, episodes: np.ndarray) -> str:

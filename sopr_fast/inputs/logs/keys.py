@@ -30,6 +30,7 @@ _NAMES = {  # used by D4RL, Minari, Gymnasium, Stable-Baselines3, d3rlpy, jaxrl,
     "probabilities": "probabilities propensities propensity propensity_score pscore "
     "action_prob action_probs action_probability behavior_prob behaviour_prob",
 }
+STEP_TYPES = {"first": 0, "last": 2}  # numbers of `step_type` of dm_env and TF-Agents
 KEYS = {part: tuple(names.split()) for part, names in _NAMES.items()}
 ENDS = ("terminals", "timeouts", "dones", "last", "first")
 NEEDED = ("states", "actions", "rewards")

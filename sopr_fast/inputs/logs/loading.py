@@ -172,6 +172,8 @@ def _transitions(parts: Parts, limit: int | None, filled: np.ndarray | None) -> 
     log.sort()
     if limit != 1 and "next_states" not in log and {"first", "last"} <= log.keys():
         log.take_last_states()
+    if limit != 1:
+        log.forget_filled()
     if limit != 1 and (resets := find_resets(log)).any():
         log.keep(np.flatnonzero(~resets))
     ends = decide(log, limit)
@@ -189,7 +191,7 @@ def _transitions(parts: Parts, limit: int | None, filled: np.ndarray | None) -> 
     del following
     log.keep(kept)
     steps = {part: values for part, values in log.items() if part in COLUMNS}
-    warn_of_padding(steps["states"], steps["actions"], steps["rewards"], f"{parts.where}: ")
+    warn_of_padding(steps, f"{parts.where}: ")
     warn_of_shifted_rewards(steps["rewards"], episodes, f"{parts.where}: {parts.names['rewards']!r}")
     return Transitions(episodes=episodes, source_count=parts.count or 0, verdict=words, **steps)
 

@@ -17,7 +17,7 @@ from ...runtime.rows import FileRows
 from ...runtime.text import NAME_WIDTH, list_names, printable
 from ...runtime.warn import warn
 from . import keys
-from .arrays import Lazy, shape_of, side_by_side, spread_rows, table_shape, warn_of_rounding
+from .arrays import Lazy, shape_of, side_by_side, spread_rows, table_shape, warn_of_marks, warn_of_rounding
 
 _NUMBER = re.compile(r"[-+]?[\d.]+(?:[eE][-+]?\d+)?")
 _PROBABILITY = re.compile(r".*(prob(s|abilit\w*)?(?![a-z])|propens|p_?score|log_?(p|pi|mu)(?![a-z])).*|pi_b")
@@ -25,6 +25,10 @@ _PIECE = 4096  # rows that are checked together
 _ROUNDING = 1e-4  # of log-probabilities
 _COLUMNS = ("last", "first", "episodes", "steps", "valid")  # such arrays count if they hold a number for each row
 _TABLES = ("states", "actions", "next_states")
+_DICTIONARIES = (
+    "; pass a list of dictionaries, one for each episode or step, such as dict(zip(('state', 'action', …), step)), if "
+    "it holds arrays"
+)
 STORED = (Lazy, FileRows)  # arrays that are read when they are needed, into memory of their own
 Columns = Mapping[str, str | Sequence[str]]
 
@@ -118,10 +122,7 @@ class Parts:
         except (OverflowError, RuntimeError, TypeError, ValueError) as error:
             if str(error).startswith(self.where):
                 raise
-            raise ValueError(
-                f"{self._name(part)} is no array: {error}; pass a list of dictionaries, one for each episode or step, "
-                "if it holds arrays"
-            ) from error
+            raise ValueError(f"{self._name(part)} is no array: {error}{_DICTIONARIES}") from error
         if values.dtype.kind in "OSU" and part != "episodes":
             with contextlib.suppress(OverflowError, TypeError, ValueError):  # numbers, or arrays of equal length
                 values = np.array(values.tolist(), np.float64)
@@ -149,8 +150,7 @@ class Parts:
             return "; pass {name: x[name] for name in x.dtype.names}"
         words = (i for i, x in enumerate(values.flat) if isinstance(x, str) and not _NUMBER.fullmatch(x))
         if (place := next(words, None)) is None:
-            lists = "; pass a list of dictionaries, one for each episode or step, if it holds arrays"
-            return lists if values.dtype == object else ""
+            return _DICTIONARIES if values.dtype == object else ""
         word, (row, column) = printable(values.flat[place], NAME_WIDTH), divmod(place, values.size // len(values))
         if any(isinstance(x, str) and _NUMBER.search(x) for x in values.reshape(len(values), -1)[:, column]):
             return f": {word!r} at row {row} is among numbers: write a number, or leave the row out"
@@ -173,6 +173,8 @@ class Parts:
                         "; if rows of RLDS hold only last states, fill it there and add columns is_first and is_last"
                     )
                 raise ValueError(f"{self._name(part)} is {what} at row {row}: fill it, or leave the row out{remedy}")
+        if part in ("states", "actions"):
+            warn_of_marks(values, self._name(part))
         if part == "states":
             warn_of_rounding(values, lambda some: exact[some], exact.dtype, f"{self.where}: ")
         return values
@@ -189,6 +191,8 @@ def _are_indices(actions: np.ndarray) -> bool:
 def find_parts(arrays: Mapping[str, Any], columns: Columns | None, where: str, wanted: Sequence[str] = ()) -> Parts:
     """Find the parts of a log among named arrays: all, or the wanted ones."""
     columns, chosen = columns or {}, dict[str, tuple[list[str], Any]]()
+    if not wanted and (kinds := next((name for name in arrays if keys.words(name) == "step_type"), None)):
+        chosen |= {part: ([kinds], as_numbers(arrays[kinds]) == kind) for part, kind in keys.STEP_TYPES.items()}
     if not isinstance(columns, Mapping) or not all(columns.values()):
         raise TypeError(
             f"columns must map parts of the log to names, such as {{'states': ['x', 'v']}}, got {columns!r}"

@@ -102,7 +102,7 @@ def _named(content: Any, where: str) -> dict[str, Any] | None:
         content = list(content)
     if isinstance(content, list | tuple) and content and all(map(_is_step, content)):
         names = getattr(content[0], "_fields", _OF_STEPS)
-        content = dict(zip(names, map(list, zip(*content, strict=True)), strict=True))
+        content = _columns([dict(zip(names, step, strict=True)) for step in content])
     if isinstance(content, Mapping):
         return flatten(content, where)
     if is_frame(content) and any(isinstance(name, str | tuple) for name in content.columns):
@@ -127,7 +127,7 @@ def _is_step(item: Any) -> bool:
     """Return whether an object is a named tuple, or a sequence of state, action, reward, next state and terminal."""
     if hasattr(item, "_fields") or not isinstance(item, tuple | list) or len(item) != len(_OF_STEPS):
         return hasattr(item, "_fields")
-    is_state = np.shape(item[0]) == np.shape(item[3])
+    is_state = item[3] is None or np.shape(item[0]) == np.shape(item[3])
     if isinstance(item, list):  # which may be a row of numbers
         return is_state and np.ndim(item[0]) > np.ndim(item[4])
     return is_state and (np.ndim(item[0]) > 0 or isinstance(item[4], bool | np.bool_))
@@ -141,22 +141,32 @@ def _join_dicts(items: Sequence[Mapping[Any, Any]], where: str) -> dict[str, Any
     named = [key for key in first if part_of(key) == "rewards"]
     if not named and not {*NEEDED} & {*map(part_of, first)}:
         named = [*first]  # which `columns` may name
-    dims = [len(shape_of(first[key])) for key in named]
-    if dims and min(dims) == 0 and max(dims) < 2:
-        return join_numbered(flatten(_columns(items, where), where), where)
+    shapes = [shape_of(first[key]) for key in named]
+    has_rows = any(len(shape_of(first[key])) == 1 for key in first if part_of(key) == "next_states")
+    if (has_rows and shapes == [(1,)]) or (shapes and () in shapes and max(map(len, shapes)) < 2):
+        return join_numbered(flatten(_columns(items), where), where)
     return _join_episodes([flatten(item, where) for item in items], where)
 
 
-def _columns(steps: Sequence[Any], where: str) -> dict[Any, Any]:
-    """Return the values of all steps by name, in the mappings that a step holds; a flag that a step lacks is False."""
+def _columns(steps: Sequence[Any]) -> dict[Any, Any]:
+    """Return the values of all steps by name, in the mappings that a step holds.
+
+    A flag that a step lacks is False. A next state that is lacking or None is unknown, and the step terminal if no
+    flags say more.
+    """
     columns: dict[Any, Any] = {}
     for name in dict.fromkeys(name for step in steps for name in step):
-        given = [step[name] for step in steps if name in step]
-        if all(isinstance(value, Mapping) for value in given):
-            columns[name] = _columns([step.get(name, {}) for step in steps], where)
-        else:
-            missing = False if all(isinstance(value, bool | np.bool_) for value in given) else None
-            columns[name] = given if len(given) == len(steps) else [step.get(name, missing) for step in steps]
+        given = [value for step in steps if (value := step.get(name)) is not None]
+        if given and all(isinstance(value, Mapping) for value in given):
+            columns[name] = _columns([step.get(name) or {} for step in steps])
+            continue
+        missing: Any = False if all(isinstance(value, bool | np.bool_) for value in given) else None
+        if part_of(name) == "next_states" and 0 < len(given) < len(steps):
+            missing = np.full(shape_of(given[0]), np.nan)
+            if {*ENDS}.isdisjoint(map(part_of, steps[0])):
+                columns["terminal"] = [step.get(name) is None for step in steps]
+        values = (step.get(name) for step in steps)
+        columns[name] = [missing if value is None else value for value in values]
     return columns
 
 

@@ -15,6 +15,7 @@ from .parts import Parts
 COLUMNS = ("states", "actions", "rewards", "next_states", "terminals", "timeouts", "source", "log_probs")
 NEARLY_ALL = 0.9
 _BLOCK = 65536  # rows
+_FEWEST_FILLED = 3  # ends
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -128,6 +129,20 @@ class LoggedRows(dict[str, np.ndarray]):
                 values[start : start + len(few)] = values[few]
             self[part] = values[: len(rows)]
 
+    def forget_filled(self) -> None:
+        """Take next states as unknown that are 0 at ends, while no state and no other next state is; warn."""
+        states, following = self["states"], self.get("next_states")
+        if following is None or states.shape[1] == 1 or not states.any(1).all():
+            return
+        filled = np.logical_not(following.any(1))
+        if filled.sum() >= _FEWEST_FILLED and self.marked()[filled].all():
+            warn(
+                f"{self.where}: {self.names['next_states']!r} are 0 at {list_rows(filled, 'ends')}, and no state is: "
+                "they are taken as unknown, as where they were not stored"
+            )
+            following[filled] = states[filled]
+            self["unknown"] |= filled
+
     def take_last_states(self) -> None:
         """Turn rows that hold only the last state of an episode, as steps of RLDS do, into next states."""
         last, states = self["last"].copy(), self["states"]
@@ -138,7 +153,8 @@ class LoggedRows(dict[str, np.ndarray]):
         self.names["next_states"] = self.names["states"]
         self["last"] = np.append(last[1:], True)
         if "terminals" in self:
-            self["terminals"] = np.append((self["terminals"] & last)[1:], False)
+            ended = self["terminals"][1:] | self["terminals"][:-1]  # marked there, or at the step that led there
+            self["terminals"] = np.append(last[1:] & ended, False)
         self.keep(np.flatnonzero(~last))
 
     def marked(self, parts: Sequence[str] = ENDS) -> np.ndarray:
