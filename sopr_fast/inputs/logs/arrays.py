@@ -24,7 +24,7 @@ _COARSE = 100  # distances between float32 numbers
 
 
 class Lazy:
-    """Array of a shape and type, which a function reads when it is needed; the one indexed last stays in memory."""
+    """Array of a shape and type, which a function reads when it is needed."""
 
     def __init__(self, shape: Sequence[int], dtype: Any, read: Callable[[], np.ndarray]) -> None:
         self.shape, self.ndim, self.dtype, self._read = tuple(shape), len(shape), np.dtype(dtype), read
@@ -34,15 +34,6 @@ class Lazy:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self._read(), dtype)
-
-    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
-        """Return rows by their indices (N,)."""
-        return _indexed(self)[rows]
-
-
-@functools.lru_cache(maxsize=1)
-def _indexed(array: Lazy) -> np.ndarray:
-    return np.asarray(array)
 
 
 def opened_later(open_array: Callable[[], Any]) -> Any:
