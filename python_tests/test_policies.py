@@ -140,10 +140,21 @@ def test_columns_of_what_is_called(policy, expected, options, states, source):
 ACTIONS = np.random.default_rng(0).normal(size=(100, DA))
 INDICES = np.arange(100, dtype=np.uint8) % 4
 NAMES = [f"action_{i}" for i in (2, 1, 0)] + [f"obs_{i}" for i in range(DA)]
-ARRAYS = {  # a function of the path of the actions in a file, or the policy itself
-    "float64": ACTIONS,
+
+
+def parquet(path, frame):
+    frame.to_parquet(path)
+    return path.rename(path.with_suffix(".parquet"))
+
+
+FILES = {  # functions of the path of the actions
     "memmap": lambda path: np.load(path, mmap_mode="r"),
     "path": lambda path: path,
+    "numbered columns of parquet": lambda path: parquet(path, pandas.DataFrame(ACTIONS).add_prefix("actions_")),
+    "lists of parquet": lambda path: parquet(path, pandas.DataFrame({"action": list(ACTIONS)})),
+}
+ARRAYS = {
+    "float64": ACTIONS,
     "read-only": np.broadcast_to(ACTIONS, (100, DA)),
     "fortran": np.asfortranarray(ACTIONS),
     "frame": pandas.DataFrame(ACTIONS),
@@ -159,11 +170,11 @@ ARRAYS = {  # a function of the path of the actions in a file, or the policy its
 }
 
 
-@pytest.mark.parametrize("kind", ARRAYS)
+@pytest.mark.parametrize("kind", [*FILES, *ARRAYS])
 def test_arrays_are_indexed_like_the_states(kind, tmp_path, states, source):
     np.save(tmp_path / "actions.npy", ACTIONS)
-    policy = ARRAYS[kind](tmp_path / "actions.npy") if kind in ("memmap", "path") else ARRAYS[kind]
-    is_discrete = list(ARRAYS).index(kind) > list(ARRAYS).index("gaussian")
+    policy = FILES[kind](tmp_path / "actions.npy") if kind in FILES else ARRAYS[kind]
+    is_discrete = kind in [*ARRAYS][[*ARRAYS].index("indices") :]
     got = columns(policy, states, source, **(COUNT if is_discrete else {}))
     assert kind != "gaussian" or torch.equal(got[:, DA:], torch.ones(U, DA))
     expected = torch.eye(DS)[source % 4] if is_discrete else torch.from_numpy(ACTIONS).float()[source]

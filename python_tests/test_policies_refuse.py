@@ -116,6 +116,12 @@ NO_POLICIES = {
     "words": ({"x": np.array(["left"])}, ValueError, "'x' holds values of dtype <U4, expected numbers; give words as"),
     "paths and others": ([good, "a.npz"], TypeError, "some policies are paths, others are not: name all of them"),
     "numbers of rows": ({"x": pandas.DataFrame({"id": [3, 4, 5], "a": 0.0})}, ValueError, "'x': 'id' numbers the rows"),
+    **{f"a frame with {name}": ({"x": pandas.DataFrame(columns)}, ValueError, message) for name, columns, message in (
+        ("other names", {"reward": [1.0, 2.0]}, "of the columns actions, action, act, acts; found reward"),
+        ("a gap", {"action_0": [1.0], "action_2": [1.0]}, "numbers of the columns action_0, action_2 leave some out"),
+        ("two forms", {"action": [1.0], "action_1": [1.0]}, "there are 'action' and 'action_1': leave only the"),
+        ("lists", {"action": [[1.0], [2.0, 3.0]]}, "lists of equal length expected, got 1 at row 0, 2 at row 1"),
+        ("words", {"action": ["left", "right"]}, "give words as indices of discrete actions"))},
     "records": ({"x": np.zeros(9, [("a", "f4")])}, ValueError, "'x' holds values of dtype [('a', '<f4')]"),
     "a method": ({"x": Agent()}, TypeError, "pass a callable of states that calls its method act"),
     "an array's layout": ({"x": ZEROS(60, 3).to_sparse()}, ValueError, "'x' holds values of dtype object"),
@@ -129,6 +135,7 @@ def test_what_is_no_collection_of_policies(policies, kind, message):
 
 
 ACTOR, TABLE = Actor("x", [(ZEROS(DA, DS), ZEROS(DA))]), ArrayPolicy("x", np.zeros((60, DA)))
+GAPS = pandas.DataFrame({"action": [1.0, None]})
 CALLS = {
     "a row": (lambda: ACTOR.act(STATES[0]), "policy 'x': states must have shape (N, width), got (5,)"),
     "an array": (lambda: ACTOR(STATES[None]), "observation must have shape (width,) or (N, width), got (1, 40, 5)"),
@@ -138,6 +145,7 @@ CALLS = {
     "density": (lambda: ACTOR.output(STATES).log_prob(STATES[:, :DA]), "a deterministic policy: its actions have"),
     "deviations": (lambda: Actor("x", [(ZEROS(DA, DS), ZEROS(DA))], stochastic=True), "'x': its standard deviations"),
     "no source": (lambda: TABLE.act(STATES), "'x' is an array of actions: pass source"),
+    "a gap": (lambda: load({"x": GAPS})["x"].act(STATES[:1], torch.tensor([1])), "'x' returned nan at state row 1"),
     "rows": (lambda: load([TABLE]).for_log(100), "'x' has actions for 60 states, the data has 100"),
 }  # fmt: skip
 

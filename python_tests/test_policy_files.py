@@ -10,19 +10,21 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-import pyarrow
-import pyarrow.parquet
+import pandas
 import pytest
 import torch
-from problems import TINY, ladder, log, training_gains
+from problems import TINY, ladder, log, training_gains, transitions
+from torch import nn
 
 import sopr_fast
 from sopr_fast.cli.main import main as command
+from sopr_fast.estimators.log import read
 from sopr_fast.inputs.policies import Actor, collect, load, probe
 from sopr_fast.inputs.policies.actor import Standardisation
 from sopr_fast.sopr.subsets import Subsets
 
 DS, DA, HIDDEN = 5, 3, 8
+SQUASHED = {"activation": "relu", "squash": "tanh"}
 
 
 def make_layers(stack=(), seed=0):
@@ -75,17 +77,10 @@ def test_a_single_actor_by_the_options_in_its_file_or_given(tmp_path, states, st
 @pytest.fixture
 def runs(tmp_path):
     """Two runs with files of equal names, one that is hidden, and a folder of other files."""
-    for name in (
-        "A/ppo_1/best.npz",
-        "A/ppo_2/best.npz",
-        "B/ppo_1/best.npz",
-        "B/.hidden/best.npz",
-        "C/b.npz",
-        "C/c.NPZ",
-    ):
+    for name in ("A/ppo_1/best", "A/ppo_2/best", "B/ppo_1/best", "B/.hidden/best", "C/b", "C/c"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        with (tmp_path / name).open("wb") as file:
-            np.savez(file, **make_layers())
+        np.savez(tmp_path / name, **make_layers())
+    (tmp_path / "C/c.npz").rename(tmp_path / "C/c.NPZ")
     for name in ("C/a.npy", "C/b.npy"):
         np.save(tmp_path / name, np.zeros((7, DA)))
     for name in ("C/notes.txt", "C/.hidden.npy", "C/vecnormalize.pkl"):
@@ -120,22 +115,20 @@ def test_names_are_relative_to_the_folder_that_contains_everything(runs, monkeyp
 
 
 def test_options_are_those_of_all_files_together(tmp_path):
-    network = torch.nn.Sequential(torch.nn.Linear(DS, 8), torch.nn.ReLU(), torch.nn.Linear(8, DA))
-    torch.save(network.state_dict(), tmp_path / "new.pt")
+    torch.save(nn.Sequential(nn.Linear(DS, DA)).state_dict(), tmp_path / "new.pt")
     np.save(tmp_path / "old.npy", np.zeros((7, DA)))
-    given = {"activation": "relu", "squash": "tanh"}
     paths = {"old": tmp_path / "old.npy", "new": tmp_path / "new.pt", "called": lambda states: states}
-    assert list(load(paths, **given)) == ["old", "new", "called"]
+    assert list(load(paths, **SQUASHED)) == ["old", "new", "called"]
     for source in (tmp_path / "old.npy", {"called": lambda states: states}, load(tmp_path / "old.npy")):
         with pytest.raises(ValueError, match="no file needs activation='relu': leave it out"):
-            load(source, **given)
+            load(source, **SQUASHED)
         if isinstance(source, dict):
             with pytest.raises(ValueError, match="no file needs stochastic=True: leave it out"):
                 load(source, stochastic=True)
         assert load(source)
     (tmp_path / "new.pt").write_bytes(b"PK")
     with pytest.warns(UserWarning, match="skipped .*new"):
-        assert list(load(tmp_path, skip=True, **given)) == ["old"]
+        assert list(load(tmp_path, skip=True, **SQUASHED)) == ["old"]
 
 
 def test_folders_of_files_that_cannot_be_read(tmp_path):
@@ -201,25 +194,24 @@ def test_half_written_and_other_files(tmp_path):
 
 
 def test_a_head_of_twice_the_width_of_the_logs_actions_names_the_option(tmp_path):
-    from sopr_fast import Config, estimators, fit, load_log, select
+    from sopr_fast import Config, estimators, fit, select
 
     random = np.random.default_rng(0)
-    log = {"observations": random.normal(size=(60, DS)), "actions": random.normal(size=(60, DA))}
-    log = load_log({**log, "rewards": np.ones(60), "terminals": np.arange(60) % 20 == 19})
+    states, actions = random.normal(size=(60, DS)), random.normal(size=(60, DA))
+    logged = transitions(states, actions, np.ones(60), terminals=np.arange(60) % 20 == 19)
+    network = nn.Sequential(nn.Linear(DS, 4), nn.ReLU(), nn.Linear(4, 2 * DA))
     for seed in range(5):
-        network = torch.nn.Sequential(torch.nn.Linear(DS, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2 * DA))
         torch.save(network.state_dict(), tmp_path / f"p{seed}.pt")
-    given = {"activation": "relu", "squash": "tanh"}
-    policies, returns = load(tmp_path, **given), {f"p{i}": i for i in range(5)}
+    policies, returns = load(tmp_path, **SQUASHED), {f"p{i}": i for i in range(5)}
     for use in (
-        lambda: fit(policies, returns, log, config=Config(subset_size=32, clusters=4)),
-        lambda: estimators.FQE().estimate(policies, log),
-        lambda: estimators.NearestPolicy().estimate(policies, log, known=policies, returns=returns),
-        lambda: select(policies, log, policies, returns),
+        lambda: fit(policies, returns, logged, config=Config(subset_size=32, clusters=4)),
+        lambda: estimators.FQE().estimate(policies, logged),
+        lambda: estimators.NearestPolicy().estimate(policies, logged, known=policies, returns=returns),
+        lambda: select(policies, logged, policies, returns),
     ):
         with pytest.raises(ValueError, match=r"have 3 columns, .* need 6 columns: .*pass head='mean_log_std'"):
             use()
-    assert load(tmp_path, head="mean_log_std", **given)["p0"].action_dim == DA
+    assert load(tmp_path, head="mean_log_std", **SQUASHED)["p0"].action_dim == DA
 
 
 def test_a_log_of_another_width_names_the_policies_and_their_widths():
@@ -239,89 +231,38 @@ def test_states_far_from_the_statistics_of_a_policy_are_questioned():
         assert sum("more than 5 standard deviations from the mean" in str(each.message) for each in caught) == count
 
 
+@pytest.mark.filterwarnings("ignore:.*next_observations")
 @pytest.mark.parametrize("factor, warns", [(1, False), (0.5, False), (10, True), (0.1, True), ([1, 1, 57], True)])
 def test_logged_actions_in_other_units_are_questioned(factor, warns):
-    from sopr_fast import load_log
-    from sopr_fast.estimators.log import read
-
     random = np.random.default_rng(0)
-    observations, weights = random.normal(size=(400, DS)), random.normal(size=(4, DS, DA))
-    policies = {f"p{i}": lambda states, weight=weight: np.tanh(states @ weight) for i, weight in enumerate(weights)}
-    actions = factor * np.tanh(observations @ weights[0])
-    rows = {"observations": observations, "actions": actions, "next_observations": observations + 1}
-    log = load_log({**rows, "rewards": np.ones(400), "terminals": np.arange(400) % 20 == 19})
+    states, weights = random.normal(size=(400, DS)), random.normal(size=(4, DS, DA))
+    policies = [lambda states, weight=weight: np.tanh(states @ weight) for weight in weights]
+    actions = factor * np.tanh(states @ weights[0])
+    logged = transitions(states, actions, np.ones(400), states + 1, np.arange(400) % 20 == 19)
     with warnings.catch_warnings(record=True, action="always") as caught:
-        read(policies, log)
+        read(policies, logged)
     assert any("if the units differ, scale the logged actions" in str(each.message) for each in caught) == warns
 
 
-GAINS = training_gains()
-ROWS = 600
-PAGE = (Path(__file__).parents[1] / "docs" / "scaling.md").read_text()
-
-
-@pytest.fixture(scope="module")
-def ranker():
-    with warnings.catch_warnings(action="ignore"):
-        known = ladder(GAINS)
-        return sopr_fast.fit(known, GAINS, log(ROWS), config=TINY)
-
-
-def write_table(path: Path, actions: np.ndarray, form: str = "numbered") -> None:
-    numbered = {f"actions_{i}": column for i, column in enumerate(actions.T)}
-    columns = numbered if form == "numbered" else {"action": list(actions)}
-    pyarrow.parquet.write_table(pyarrow.table(columns), path, row_group_size=100)
-
-
-@pytest.mark.parametrize("form", ["numbered", "lists"])
-def test_tables_rank_as_arrays_do(form, ranker, tmp_path):
-    candidates = {name: policy(log(ROWS)) for name, policy in ladder([0.3, 0.8, 1.2]).items()}
-    for name, actions in candidates.items():
-        write_table(tmp_path / f"{name}.parquet", actions, form)
-    ranking = ranker.rank(load(tmp_path), log(ROWS))
-    expected = ranker.rank(candidates, log(ROWS))
-    assert ranking.names == expected.names
-    assert np.array_equal(ranking.scores, expected.scores) and np.array_equal(ranking.distances, expected.distances)
-
-
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        ({"reward": [1.0, 2.0]}, "expected one of the columns actions, action, act, acts; found reward"),
-        ({"action_0": [1.0], "action_2": [1.0]}, "numbers of the columns action_0, action_2 leave some out: add these"),
-        ({"action": [1.0], "action_1": [1.0]}, "there are 'action' and 'action_1': leave only the"),
-        ({"action": [1.0, None]}, "'table' returned nan at state row 1"),
-        ({"action": [[1.0], [2.0, 3.0]]}, "table.parquet: .*of equal length expected, got 1 at row 0, 2 at row 1"),
-        ({"action": ["left", "right"]}, "give words as indices of discrete actions"),
-        ({"action": [1.0, 2.0, 3.0]}, "has actions for 3 states, the data has 2"),
-    ],
-)
-def test_bad_tables_are_refused_with_the_file(columns, message, tmp_path):
-    path = tmp_path / "table.parquet"
-    pyarrow.parquet.write_table(pyarrow.table(columns), path)
-    with pytest.raises((TypeError, ValueError), match=message):
-        load(path).for_log(2)[0].act(np.zeros((2, 3)), torch.arange(2))
-
-
 def test_a_log_among_policies_is_told_as_such(tmp_path):
-    write_table(tmp_path / "run.parquet", np.zeros((ROWS, 2)))
-    states = {"obs_0": np.zeros(2), "actions_0": np.zeros(2)}
-    pyarrow.parquet.write_table(pyarrow.table(states), tmp_path / "with-states.parquet")
-    assert len(load(tmp_path)) == 2
-    log_file = pyarrow.table({**states, "reward": np.zeros(2)})
-    pyarrow.parquet.write_table(log_file, tmp_path / "table.parquet")
+    table = pandas.DataFrame({"obs_0": [0.0, 1.0], "actions_0": [0.0, 1.0]})
+    table.to_parquet(tmp_path / "with-states.parquet")
+    assert len(load(tmp_path)) == 1
+    table.assign(reward=0.0).to_parquet(tmp_path / "table.parquet")
     with pytest.raises(ValueError, match=r"table\.parquet: a log \(it holds 'reward'\), not a policy: move it out"):
         load(tmp_path)
     with pytest.warns(UserWarning, match="skipped .*a log"):
-        assert len(load(tmp_path, skip=True)) == 2
+        assert len(load(tmp_path, skip=True)) == 1
     np.savez(tmp_path / "table.npz", observations=np.zeros((2, 3)), actions=np.zeros((2, 1)))
     with pytest.raises(ValueError, match=r"table\.npz: a log \(it holds 'observations'\), not a policy"):
         load(tmp_path / "table.npz")
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_workers_compute_actions_in_the_drawn_states_alone(ranker, tmp_path, monkeypatch, capsys):
-    blocks = dict(re.findall(r'^```python title="(\w+\.py)"\n(.*?)^```$', PAGE, re.DOTALL | re.MULTILINE))
+def test_workers_compute_actions_in_the_drawn_states_alone(tmp_path, monkeypatch, capsys):
+    page, gains = (Path(__file__).parents[1] / "docs" / "scaling.md").read_text(), training_gains()
+    ranker = sopr_fast.fit(ladder(gains), gains, log(600), config=TINY)
+    blocks = dict(re.findall(r'^```python title="(\w+\.py)"\n(.*?)^```$', page, re.DOTALL | re.MULTILINE))
     for name, code in blocks.items():
         small = code.replace("size=1024", f"size={TINY.subset_size}")
         (tmp_path / name).write_text(small.replace("clusters=16", f"clusters={TINY.clusters}"))
@@ -331,7 +272,7 @@ def test_workers_compute_actions_in_the_drawn_states_alone(ranker, tmp_path, mon
         weight = np.random.default_rng(i).normal(size=(2, 4)).astype(np.float32)
         np.savez(tmp_path / f"runs/run-{i}.npz", **{"mean.weight": weight, "mean.bias": np.zeros(2, np.float32)})
     ranker.save(tmp_path / "model.safetensors")
-    np.save(tmp_path / "log.npy", log(ROWS))
+    np.save(tmp_path / "log.npy", log(600))
     monkeypatch.chdir(tmp_path)
     for arguments in (["draw.py"], ["work.py", "0", "2"], ["work.py", "1", "2"]):
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -106,22 +106,22 @@ class Actor(Policy):
         if states.shape[1] != self.state_dim:
             raise ValueError(f"policy {self.name!r} reads states of width {self.state_dim}, got {states.shape[1]}")
         mean, *spread = self._last_layers(states)
-        if self.head == "logits" and self.stochastic:
-            return Output("discrete", mean.softmax(1))
         if self.head != "action":
+            if self.head == "logits" and self.stochastic:
+                return Output("discrete", mean.softmax(1))
             if self.atoms is not None:
                 mean = mean.view(len(mean), self.action_dim, len(self.atoms)).softmax(2) @ self.atoms
             return Output("discrete", one_hot(mean.argmax(1), self.action_dim))
         action = mean.tanh() if self.squash else mean
         action = action if self.scale is None else self.scale.from_unit(action)
         action = action if self.clip is None else action.clamp(*self.clip)
-        if not spread:
+        if not self.stochastic:
             return Output("action", action)
-        (log_std,) = spread
-        if isinstance(self.log_std, tuple):
-            low, high = self.log_std_bounds
-            span = 0.5 * (high - low)
-            log_std = low + span * (log_std.tanh() + 1) if self.log_std_tanh else log_std.clamp(low, high)
+        if spread:
+            (log_std,), (low, high) = spread, self.log_std_bounds
+            log_std = low + 0.5 * (high - low) * (log_std.tanh() + 1) if self.log_std_tanh else log_std.clamp(low, high)
+        else:
+            log_std = torch.as_tensor(self.log_std).expand_as(mean)
         std = log_std.exp()
         transforms: list[dist.Transform] = [_Tanh()] if self.squash else []
         normal = dist.Normal(mean, std, validate_args=False)
@@ -133,19 +133,15 @@ class Actor(Policy):
         return Output("gaussian", action, std, distribution, self.clip)
 
     def _last_layers(self, states: Tensor) -> list[Tensor]:
-        """Return (N, outputs) each: the output of the last layer, and log standard deviations if stochastic."""
+        """Return (N, outputs) each: the output of the last layer, and, if stochastic, of that of log deviations."""
         *before, last = self.layers
+        heads = [last, self.log_std] if self.stochastic and isinstance(self.log_std, tuple) else [last]
         parts = []
         for hidden in states.split(_ROWS):
             hidden = hidden if self.standardisation is None else self.standardisation(hidden)
             for layer in before:
                 hidden = ACTIVATIONS[self.activation](F.linear(hidden, *layer))
-            outputs = [F.linear(hidden, *last)]
-            if self.stochastic and isinstance(self.log_std, tuple):
-                outputs.append(F.linear(hidden, *self.log_std))
-            elif self.stochastic and isinstance(self.log_std, Tensor):
-                outputs.append(self.log_std.expand_as(outputs[0]))
-            parts.append(outputs)
+            parts.append([F.linear(hidden, *head) for head in heads])
         return [torch.cat(part) for part in zip(*parts, strict=True)]
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..actor import ACTIVATIONS
+from ....runtime.pickles import RefusedError
+from ..actor import ACTIVATIONS, Actor
+from ..policy import Policy
 
 # What the last layer of a network returns. The last three are of discrete actions.
 HEADS = ("action", "mean", "mean_log_std", "values", "logits", "probabilities")
@@ -46,3 +48,15 @@ class Options:
         for key in READING:
             if (value := getattr(self, key)) not in (None, False) and key not in self.used:
                 raise ValueError(f"no file needs {key}={value!r}: leave it out")
+
+
+def own_or_opened(library: str, options: Options, read: Callable[[], Actor], opened: Callable[[], Policy]) -> Policy:
+    """Return the actor that this package reads; if it refuses, with trust, the policy that the library opens."""
+    try:
+        return read()
+    except RefusedError as error:
+        if not options.trust:
+            raise RefusedError(f"{error}; trust=True (--trust) lets {library} open it, code included") from error
+    if options.stochastic:
+        raise ValueError("what its library opens acts by its means: load it without stochastic")
+    return opened()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from ..actor import ACTIVATIONS, Actor, Standardisation
 from ..callables import RECURRENT, adapt
 from ..output import Bounds
 from ..policy import Policy
-from . import Options
+from . import Options, own_or_opened
 from .networks import find_network, flatten, layer, perceptron
 
 _SQUASHED_NORMAL = ("sac", "cql", "cal_ql")
@@ -33,26 +32,23 @@ _ACTIVATIONS = {"swish": "silu", "none": "identity"}
 _OTHER_LAYERS = ("use_batch_norm", "use_layer_norm", "exclude_last_activation", "last_activation")
 
 
-def read(path: Path, options: Options) -> Sequence[Policy]:
+def read(path: Path, options: Options) -> list[Policy]:
     """Read the policy in a `.d3` file."""
     saved = read_pickle(path)
     config, weights = json.loads(saved["config"]), read_weights(saved["torch"])
-    kind, params = config["config"]["type"], config["config"]["params"]
-    if kind in _SEQUENCES:
+    if config["config"]["type"] in _SEQUENCES:
         raise ValueError(RECURRENT)
-    try:
-        if len(shape := config.get("observation_shape") or [0]) != 1:
-            raise RefusedError(f"it reads observations of shape {tuple(shape)}")
-        return [_actor(kind, params, weights, options)]
-    except RefusedError as error:
-        if not options.trust:
-            raise RefusedError(f"{error}; trust=True (--trust) lets d3rlpy open it, code included") from error
-    if options.stochastic:
-        raise ValueError("what its library opens acts by its means: load it without stochastic")
-    return [adapt(options.name, library("d3rlpy", "d3rlpy").load_learnable(str(path)))]
+
+    def opened() -> Policy:
+        return adapt(options.name, library("d3rlpy", "d3rlpy").load_learnable(str(path)))
+
+    return [own_or_opened("d3rlpy", options, lambda: _actor(config, weights, options), opened)]
 
 
-def _actor(kind: str, params: dict[str, Any], weights: dict[str, Any], options: Options) -> Actor:
+def _actor(config: dict[str, Any], weights: dict[str, Any], options: Options) -> Actor:
+    kind, params = config["config"]["type"], config["config"]["params"]
+    if len(shape := config.get("observation_shape") or [0]) != 1:
+        raise RefusedError(f"it reads observations of shape {tuple(shape)}")
     if kind not in _PARTS:
         raise RefusedError(f"predict of {kind} uses more than one network (it samples and selects, or decodes)")
     module, head = _PARTS[kind]
@@ -60,7 +56,7 @@ def _actor(kind: str, params: dict[str, Any], weights: dict[str, Any], options: 
         raise RefusedError(f"{kind} with several or distributional critics")
     arrays = flatten(weights[module])
     network = find_network(arrays)
-    scale = _scaler(params, "action_scaler", "min_max")
+    scale = _scaler(params, "action_scaler", min_max=("minimum", "maximum"))
     return Actor(
         options.name,
         perceptron(arrays, network.layers),
@@ -92,24 +88,23 @@ def _activation(params: dict[str, Any]) -> str:
 
 
 def _standardisation(params: dict[str, Any]) -> Standardisation | None:
-    kind, values = _typed(params, "observation_scaler")
-    if not (statistics := _scaler(params, "observation_scaler", "standard" if kind == "standard" else "min_max")):
+    statistics = _scaler(params, "observation_scaler", standard=("mean", "std"), min_max=("minimum", "maximum"))
+    if not statistics:
         return None
     first, second = statistics
-    if kind == "standard":
-        return Standardisation(first, second + values.get("eps", 1e-3))
+    if (scaler := params["observation_scaler"])["type"] == "standard":
+        return Standardisation(first, second + scaler["params"].get("eps", 1e-3))
     return Standardisation((first + second) / 2, (second - first) / 2)
 
 
-def _scaler(params: dict[str, Any], key: str, expected: str) -> list[torch.Tensor]:
-    """Return the two arrays of a scaler, nothing without one."""
+def _scaler(params: dict[str, Any], key: str, **names: tuple[str, str]) -> list[torch.Tensor]:
+    """Return the two arrays of a scaler, of these names for each kind of it; nothing without one."""
     kind, values = _typed(params, key)
     if kind == "none":
         return []
-    if kind != expected:
+    if kind not in names:
         raise RefusedError(f"its {key.replace('_', ' ')} is {kind}")
-    names = ("mean", "std") if kind == "standard" else ("minimum", "maximum")
     try:
-        return [torch.tensor(values[name], dtype=torch.float64, device="cpu") for name in names]
+        return [torch.tensor(values[name], dtype=torch.float64, device="cpu") for name in names[kind]]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"its {kind} scaler was saved before it was fitted") from error

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ....runtime.pickles import Record
 from ....runtime.text import list_names
 from ..actor import Layer
+from ..output import to_array
 
 Arrays = Mapping[str, Any]  # tensors, or values that numpy.asarray accepts
 _MOST_ARRAYS, _LONGEST_NAME = 10_000, 400  # a file that repeats long names in long ones would fill the memory
@@ -126,13 +126,11 @@ def form_of(keys: list[str], suffix: str) -> Form:
 
 
 def role_of(name: str) -> str:
-    """Return what the name of a group of layers says: a key of `HEADS`, "body", or "" if nothing."""
-    parts = [part for part in parts_of(name) if part not in _GENERIC]
-    for part in reversed(parts):
-        if BODY.fullmatch(part):
-            continue
-        return next((role for role, pattern in HEADS.items() if pattern.fullmatch(part)), "")
-    return "body" if parts_of(name) else ""
+    """Return what the name of a group of layers says: a key of `HEADS`, "body", or "" if a word is not known."""
+    for part in reversed(parts_of(name)):
+        if not BODY.fullmatch(part) and part not in _GENERIC:
+            return next((role for role, pattern in HEADS.items() if pattern.fullmatch(part)), "")
+    return "body"
 
 
 def is_read(key: str) -> bool:
@@ -174,7 +172,7 @@ def flatten(content: Any) -> dict[str, Any]:
         if isinstance(value, nn.Module):
             return value.state_dict()
         inner = getattr(value, "__dict__", {})
-        return inner if isinstance(value, Record) or {"mean", "var"} <= inner.keys() else value
+        return inner if {"mean", "var"} <= inner.keys() else value
 
     def add(prefix: str, value: Any) -> None:
         value = fields(value)
@@ -224,7 +222,7 @@ def find_network(
     names = [name for name in own if not is_part_of(name, CRITIC)]
     if all(role_of(name) == "body" for name in names):  # fc1, fc2, q: the layer next to them acts
         owners = {name.rpartition(".")[0] for name in names}
-        names = [name for name in own if name in names or not names or name.rpartition(".")[0] in owners]
+        names = [name for name in own if not names or name.rpartition(".")[0] in owners]
     if not names:
         seen = list_names(sorted(arrays))
         raise ValueError(f"expected linear layers such as '0.weight', found {seen}; pass a callable of states instead")
@@ -247,7 +245,7 @@ def _ordered(names: list[str], prefix: str, is_ordered: bool) -> Network:
     groups: dict[str, list[str]] = {}
     for name in names:
         groups.setdefault(_place(name)[0], []).append(name)
-    roles = {stem: role_of(stem[len(prefix) :] if stem != prefix else "") for stem in groups}
+    roles = {stem: role_of(stem[len(prefix) :]) for stem in groups}
     bodies, outputs = ([stem for stem in groups if roles[stem] in kinds] for kinds in (("", "body"), ("output",)))
     heads = [stem for stem in groups if roles[stem] not in ("", "body", "output", "log_std")]
     order = [*bodies, *outputs, *heads]
@@ -275,7 +273,7 @@ def _place(name: str) -> tuple[str, int, bool]:
     if block := re.fullmatch(r"(.*\.|)(\d+)\.(?:0|fc|lin|linear|layer|dense|_model\.0)", name):
         return block[1], int(block[2]), False  # a block has its activation in itself
     stem = name.rstrip("0123456789")
-    return stem, int(name[len(stem) :] or 0), name != stem and stem[-1:] in ("", ".")
+    return stem, int(name[len(stem) :] or 0), stem[-1:] in ("", ".")
 
 
 def _gap(names: list[str]) -> str:
@@ -301,13 +299,10 @@ def _only_log_std(names: Iterable[str]) -> str | None:
 
 def floats(arrays: Arrays, key: str) -> Tensor:
     """Return array `key` in float32, or raise ValueError if it is not of finite floats."""
-    values = arrays[key]
-    if not isinstance(values, Tensor):
-        array = np.asarray(values)
-        values = torch.from_numpy(array.astype(np.float32)) if array.dtype.kind == "f" else array
-    if not isinstance(values, Tensor) or not values.is_floating_point() or not values.isfinite().all():
+    values = to_array(arrays[key])
+    if values.dtype.kind != "f" or not np.isfinite(values).all():
         raise ValueError(f"{key} must be finite floats, got dtype {values.dtype}")
-    return values.detach().float().contiguous()
+    return torch.from_numpy(np.array(values, np.float32, order="C"))
 
 
 def layer(arrays: Arrays, name: str) -> Layer:
@@ -315,7 +310,7 @@ def layer(arrays: Arrays, name: str) -> Layer:
     weight_key, bias_key = f"{name}.weight", f"{name}.bias"
     weight = floats(arrays, weight_key)
     bias = floats(arrays, bias_key) if bias_key in arrays else weight.new_zeros(len(weight))
-    if weight.numel() == 0 or weight.dim() != 2 or bias.shape != weight.shape[:1]:
+    if weight.numel() == 0 or bias.shape != weight.shape[:1]:
         shapes = f"{weight_key} {tuple(weight.shape)} and {bias_key} {tuple(bias.shape)}"
         raise ValueError(f"{shapes} are not a layer, expected (out, in) and (out,)")
     return weight, bias

@@ -25,7 +25,7 @@ from ..actor import ACTIVATIONS, Actor, Standardisation
 from ..callables import RECURRENT, Called, adapt, check_spaces, shape_of, warn_of_masks
 from ..output import Bounds
 from ..policy import Policy
-from . import Options
+from . import Options, own_or_opened
 from .networks import find_network, floats, layer, perceptron
 
 _MODULES = re.compile(
@@ -46,19 +46,15 @@ def read(path: Path, options: Options) -> Sequence[Policy]:
         raise ValueError(f"its settings take {size >> 20} MiB, expected at most {_SETTINGS_BYTES >> 20}")
     settings = json.loads(members["data"])
     statistics = _find_statistics(path, settings)
-    try:
-        check_spaces(*((settings.get(key) or {}).get(":type:", "") for key in _SPACES))
+    check_spaces(*((settings.get(key) or {}).get(":type:", "") for key in _SPACES))
+
+    def read() -> Actor:
         standardisation = None if statistics is None else _read_standardisation(statistics)
         actor = _actor(settings, read_weights(members["policy.pth"]), standardisation, options)
         actor.normalisation = None if standardisation is None else str(statistics)
-        return [actor]
-    except RefusedError as error:
-        if not options.trust:
-            advice = "trust=True (--trust) lets stable-baselines3 open it, code included"
-            raise RefusedError(f"{error}; {advice}") from error
-    if options.stochastic:
-        raise ValueError("what its library opens acts by its means: load it without stochastic")
-    return [_opened(path, statistics, options)]
+        return actor
+
+    return [own_or_opened("stable-baselines3", options, read, lambda: _opened(path, statistics, options))]
 
 
 def _actor(
