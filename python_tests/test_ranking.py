@@ -4,6 +4,7 @@ import re
 import warnings
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from problems import TINY, LinearPolicy, ladder, log, training_gains
@@ -120,6 +121,23 @@ def test_states_unlike_those_of_training_are_warned_of(ranker, candidates):
         warn_of_states(training[5:], training)  # a rare event that did not happen
     with pytest.warns(UserWarning, match=r"in 2 of 3 columns: 0 \(.*\), 1 \(0 to 1, in training 3 to 3\)"):
         warn_of_states(training[:, [1, 0, 2]], training)
+
+
+def test_columns_of_states_in_another_order_are_refused(candidates, tmp_path):
+    values, gains = log(), training_gains()
+    frame = pandas.DataFrame(values, columns=["x", "v", "y", "w"])
+
+    def states(*names):
+        return sopr_fast.load_log(frame, columns={"states": names})
+
+    sopr_fast.fit(ladder(gains), gains, states("x", "v", "y", "w"), config=TINY).save(tmp_path / "model.safetensors")
+    ranker = sopr_fast.load(tmp_path / "model.safetensors")
+    expected = ranker.rank(candidates, values).scores  # whose columns have no names
+    assert np.array_equal(ranker.rank(candidates, states("x", "v", "y", "w")).scores, expected)
+    with pytest.raises(
+        ValueError, match="states have the columns v, x, y, w, those of training were x, v, y, w: choose"
+    ):
+        ranker.rank(candidates, states("v", "x", "y", "w"))
 
 
 def test_equal_scores_of_candidates_that_act_differently_are_said():

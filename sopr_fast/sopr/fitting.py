@@ -164,6 +164,7 @@ def fit(
         seed=seed,
         return_mean=mean,
         return_scale=scale,
+        state_columns="" if isinstance(log, Subsets) else log.columns,
         timings=timings,
     )
 

@@ -19,7 +19,7 @@ from .model import ScoringModel
 from .subsets import Subsets
 from .training_policies import TrainingPolicies
 
-_FORMAT = 7
+_FORMAT = 8
 
 
 _DESCRIPTION = record(
@@ -36,6 +36,7 @@ _DESCRIPTION = record(
         "seed": integer(),
         "return_mean": real,
         "return_scale": real,
+        "state_columns": text,
         "history": mapping,
     }
 )
@@ -121,5 +122,5 @@ def _restore(tensors: dict[str, Tensor], description: dict[str, Any]) -> dict[st
         "layout": layout,
         "training_policies": TrainingPolicies(names, **training),
         "subsets": kept,
-        **{name: fields[name] for name in ("history", "seed", "return_mean", "return_scale")},
+        **{name: fields[name] for name in ("history", "seed", "return_mean", "return_scale", "state_columns")},
     }

@@ -49,6 +49,7 @@ class Ranker:
         seed: Seed of the training.
         return_mean: Score in units of return that corresponds to a model output of 0.
         return_scale: Units of return for a model output of 1.
+        state_columns: Names of the columns of states, in order, if several were chosen by name.
         timings: Seconds of training by stage; files do not keep them.
     """
 
@@ -60,6 +61,7 @@ class Ranker:
     seed: int
     return_mean: float = 0.0
     return_scale: float = 1.0
+    state_columns: str = ""
     timings: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -201,6 +203,9 @@ class Ranker:
         if width != self.state_dim:
             raise ValueError(f"states have {width} columns, the model was trained on {self.state_dim}")
         if not isinstance(log, Subsets):
+            if log.columns != self.state_columns and log.columns and self.state_columns:
+                named = f"states have the columns {log.columns}, those of training were {self.state_columns}"
+                raise ValueError(f"{named}: choose them in that order by columns={{'states': […]}}")
             return Drawing.draw(log, subsets or _SUBSETS, size=self.config.subset_size, seed=seed), log
         size, clusters, config = log.rows.shape[1], log.offsets.shape[1] - 1, self.config
         if config.score == "sort" and clusters != config.clusters:

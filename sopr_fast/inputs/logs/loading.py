@@ -35,10 +35,11 @@ class StoredStates:
         values: Array, or rows of a file with `reader`, such as `FileRows`; `shape` and `dtype` are those of its states.
         name: Name of the file in errors.
         rows: Number of rows that were filled, if not all were.
+        columns: Names of the columns, if `columns` of `load_states` chose several.
     """
 
-    def __init__(self, values: Any, name: str = "", rows: int | None = None) -> None:
-        self.dtype, self.name = np.dtype(values.dtype), printable(name)
+    def __init__(self, values: Any, name: str = "", rows: int | None = None, columns: str = "") -> None:
+        self.dtype, self.name, self.columns = np.dtype(values.dtype), printable(name), columns
         self._where = f"{self.name}: " if self.name else ""
         if self.dtype.kind not in "fiub":
             raise TypeError(f"{self._where}states must be numbers, got dtype {self.dtype}")
@@ -193,7 +194,8 @@ def _transitions(parts: Parts, limit: int | None, filled: np.ndarray | None) -> 
     steps = {part: values for part, values in log.items() if part in COLUMNS}
     warn_of_padding(steps, f"{parts.where}: ")
     warn_of_shifted_rewards(steps["rewards"], episodes, f"{parts.where}: {parts.names['rewards']!r}")
-    return Transitions(episodes=episodes, source_count=parts.count or 0, verdict=words, **steps)
+    count = parts.count or 0
+    return Transitions(episodes=episodes, source_count=count, verdict=words, columns=parts.columns, **steps)
 
 
 def _peak(arrays: Mapping[str, Any]) -> int:
@@ -234,7 +236,7 @@ def load_states(states: LogLike, *, columns: str | Sequence[str] | None = None) 
     if isinstance(states, StoredStates):
         return states
     if isinstance(states, Transitions):
-        return StoredStates(states.states)
+        return StoredStates(states.states, columns=states.columns)
     return _states_of(*read_arrays(states), columns)
 
 
@@ -248,9 +250,9 @@ def _states_of(arrays: Mapping[str, Any], where: str, columns: str | Sequence[st
     rows = None if filled is None else len(filled)
     if not hasattr(values, "reader") or len(values.shape) == 1:
         values = parts.numbers("states")
-        return StoredStates(values[:, None] if values.ndim == 1 else values, where, rows)
+        return StoredStates(values[:, None] if values.ndim == 1 else values, where, rows, parts.columns)
     with values.reader():  # raises if the file does not hold them
-        return StoredStates(values, values.name, rows)
+        return StoredStates(values, values.name, rows, parts.columns)
 
 
 def thin(log: Transitions, rows: int) -> Transitions:

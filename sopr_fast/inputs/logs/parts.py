@@ -48,6 +48,11 @@ class Parts:
         """Rows of the log; None if the states have no shape, which reading them refuses."""
         return next(iter(shape_of(self.arrays["states"])), None)
 
+    @property
+    def columns(self) -> str:
+        """Names of the arrays that the states consist of, "" if it is one."""
+        return self.names["states"] if ", " in self.names["states"] else ""
+
     def read(self, part: str) -> np.ndarray:
         """Return the checked values of a part, in memory of their own.
 

@@ -34,6 +34,7 @@ class Transitions:
         source_count: Number of rows of the user's data, which an array of actions must have.
         log_probs: (N,) float32 log-probabilities of the actions under the policy that logged them, or None.
         verdict: How many episodes there are, how they end, which arrays decided, and which were not read, in words.
+        columns: Names of the columns of states, if `columns` of `load_log` chose several, else "".
     """
 
     states: np.ndarray
@@ -47,6 +48,7 @@ class Transitions:
     source_count: int
     log_probs: np.ndarray | None = None
     verdict: str = ""
+    columns: str = ""
 
     def __len__(self) -> int:
         return len(self.states)
