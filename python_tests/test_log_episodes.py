@@ -518,6 +518,8 @@ def test_a_number_of_rows_keeps_whole_episodes():
             assert 0 < len(log) <= most and set(np.diff(log.episodes)) <= {*LENGTHS}
             np.testing.assert_array_equal(log.states, whole.states[log.source])
             assert (log.terminals | log.timeouts)[log.episodes[1:] - 1].all() and log.source_count == COUNT
+            drawn = f"{len(log.episodes) - 1} episodes, drawn from " if len(log) < COUNT else ""
+            assert log.verdict == drawn + whole.verdict
 
 
 Transition = namedtuple("Transition", ["state", "action", "next_state", "reward"])

@@ -109,14 +109,7 @@ def fit(
 
     with timings.stage("drawing"):
         log = read_states(states)
-    if preferences is None:
-        known = [with_known_returns("training", policies, returns, config)]
-    else:
-        known = [_with_preferences(policies, returns, preferences, config)]
-    if validation is not None:
-        if not isinstance(validation, tuple | list) or len(validation) != 2:
-            raise TypeError("validation must be a pair (policies, returns)")
-        known.append(with_known_returns("validation", *validation, config, known[0].objective))
+    known = _known(policies, returns, preferences, validation, config)
     with timings.stage("drawing"):
         drawn: Drawing | Subsets
         if isinstance(log, Subsets):
@@ -208,6 +201,20 @@ class KnownPolicies(NamedTuple):
     policies: Policies
     labels: np.ndarray  # (M,) float64 returns, or (M, M) preferences
     objective: Objective
+
+
+def _known(policies: Any, returns: Any, preferences: Any, validation: Any, config: Config) -> list[KnownPolicies]:
+    """Return the policies that train, and those that choose the weights, if there are any."""
+    if preferences is None:
+        known = [with_known_returns("training", policies, returns, config)]
+    else:
+        known = [_with_preferences(policies, returns, preferences, config)]
+    if validation is not None:
+        if not isinstance(validation, tuple | list) or len(validation) != 2:
+            raise TypeError("validation must be a pair (policies, returns)")
+        others, known_returns = validation
+        known.append(with_known_returns("validation", others, known_returns, config, known[0].objective))
+    return known
 
 
 def _with_preferences(policies: Any, returns: Any, preferences: Any, config: Config) -> KnownPolicies:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -260,7 +261,8 @@ def thin(log: Transitions, rows: int) -> Transitions:
     drawn = np.random.default_rng(0).permutation(len(log.episodes) - 1)
     lengths = np.diff(log.episodes)
     few = max(1, int(np.searchsorted(np.cumsum(lengths[drawn]), rows, side="right")))
-    return log.take(np.sort(drawn[:few]))
+    taken = log.take(np.sort(drawn[:few]))
+    return taken if few == len(lengths) else replace(taken, verdict=f"{few:,} episodes, drawn from {log.verdict}")
 
 
 def describe(log: LogLike) -> str:
