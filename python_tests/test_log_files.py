@@ -13,28 +13,31 @@ import h5py
 import numpy as np
 import pandas
 import pytest
-from test_data import d4rl_arrays, write_hdf5
+from test_data import NEXT, only, walk, without
 
 import sopr_fast
 from sopr_fast.inputs import files
 from sopr_fast.inputs.logs import load_states, load_transitions, loading
 
 PARTS = ("states", "actions", "rewards", "next_states", "terminals", "timeouts", "episodes")
-SHORT = {"observations": "obs", "next_observations": "next_obs"}
+FIVE = ("observations", "actions", "rewards", NEXT, "terminals")
+OWN = dict(zip((*FIVE, "timeouts"), "xurync", strict=True))
+OWN_COLUMNS = dict(zip(PARTS, "xurync", strict=False))
+SHORT = {"observations": "obs", NEXT: "next_obs"}
 LONG = {"observations": "observation", "actions": "action", "rewards": "reward", "terminals": "terminated"}
-SPLIT = (("a", [0]), ("b", [1, 2]))  # columns of two named observations
-TIANSHOU = {"observations": "obs", "actions": "act", "rewards": "rew", "next_observations": "obs_next"}
+TIANSHOU = {"observations": "obs", "actions": "act", "rewards": "rew", NEXT: "obs_next"}
+ROWS, NUMBERS = np.arange(14), np.repeat([4, 2, 7, 5, 3], (3, 4, 2, 3, 2))
 
 
 @pytest.fixture
 def arrays():
-    arrays = d4rl_arrays()
-    arrays["timeouts"][-1] = True  # the last episode just stops
-    return arrays
+    return walk(ends="tctcc")
 
 
-def assert_same(log, expected, parts=PARTS):
-    for part in parts:
+def assert_same(log, arrays):
+    """Compare with the log that the arrays give."""
+    expected = sopr_fast.load_log(arrays)
+    for part in PARTS:
         np.testing.assert_array_equal(getattr(log, part), getattr(expected, part), err_msg=part)
 
 
@@ -43,7 +46,7 @@ def renamed(arrays, names):
 
 
 def frame_of(arrays, form):
-    """Data frame with one column per dimension, or with lists."""
+    """Return a data frame with one column for each dimension, or with lists."""
     columns = {}
     for key, values in arrays.items():
         if values.ndim == 1 or form == "lists":
@@ -53,9 +56,33 @@ def frame_of(arrays, form):
     return pandas.DataFrame(columns)
 
 
-def episodes_of(arrays, names=()):
+def episodes_of(arrays):
     bounds = [0, *np.flatnonzero(arrays["terminals"] | arrays["timeouts"]) + 1]
-    return [{dict(names).get(key, key): x[i:j] for key, x in arrays.items()} for i, j in pairwise(bounds)]
+    return [only(slice(*each), arrays) for each in pairwise(bounds)]
+
+
+def minari_episodes(arrays):
+    """Return episodes as Minari stores them: observations have one row more than actions."""
+    names = {"terminals": "terminations", "timeouts": "truncations"}
+    episodes = [(one, np.concatenate([one["observations"], one[NEXT][-1:]])) for one in episodes_of(arrays)]
+    return [renamed(without(one, NEXT), names) | {"observations": seen} for one, seen in episodes]
+
+
+def fill(group, arrays):
+    for key, values in arrays.items():
+        if isinstance(values, dict):
+            fill(group.create_group(key), values)
+        else:
+            group[key] = values
+
+
+def write_hdf5(path, arrays):
+    with h5py.File(path, "w") as file:
+        fill(file, arrays)
+
+
+def numbered(episodes, name):
+    return {f"{name}{i}": one for i, one in enumerate(episodes)}
 
 
 def write_fixed(path, arrays):
@@ -67,55 +94,38 @@ def write_fixed(path, arrays):
     parquet.write_table(pyarrow.table(columns), path, row_group_size=5)
 
 
-def write_lists(path, arrays):
-    texts = {key: list(map(str, x.astype(np.float64).tolist())) if x.ndim > 1 else x for key, x in arrays.items()}
-    pandas.DataFrame(texts).to_csv(path, index=False)
-
-
 def write_folder(path, arrays):
     path.mkdir()
-    for key, values in arrays.items():
-        np.save(path / f"{key}.npy", values)
-    np.save(path / "infos.npy", np.array([None]), allow_pickle=True)
+    for key, values in (arrays | {"infos": np.array([None])}).items():
+        np.save(path / f"{key}.npy", values, allow_pickle=True)
 
 
 def to_json(arrays):
     return {key: x.tolist() for key, x in arrays.items()}
 
 
-def write_groups(path, arrays, group="episode_{}"):
-    """As Minari: a group for each episode, whose observations have one row more."""
-    with h5py.File(path, "w") as file:
-        for i, one in enumerate(episodes_of(arrays)):
-            seen = np.concatenate([one["observations"], one["next_observations"][-1:]])
-            names = {"terminals": "terminations", "timeouts": "truncations"}
-            for key, values in (one | {"observations": seen}).items():
-                if key != "next_observations":
-                    file[f"{group.format(i)}/{names.get(key, key)}"] = values
-
-
-DIGITS = {"double_precision": 15}
+DIGITS = {"orient": "records", "double_precision": 15}
 WRITERS = {
     "log.npz": lambda path, arrays: np.savez_compressed(path, **arrays, notes=np.array(["not", "read"])),
-    "log.hdf5": write_hdf5,
+    "log.hdf5": lambda path, arrays: write_hdf5(path, arrays | {"metadata/algorithm": "SAC"}),
     "log.pkl": lambda path, arrays: path.write_bytes(pickle.dumps(arrays)),
     "folder": write_folder,
     "episodes.pickle": lambda path, arrays: path.write_bytes(pickle.dumps(episodes_of(arrays))),
     "LOG.CSV": lambda path, arrays: frame_of(arrays, "{}_{}").to_csv(path, index=False),
     "semicolons.csv": lambda path, arrays: frame_of(arrays, "{}.{}").to_csv(path, index=False, sep=";", decimal=","),
     "tabs.tsv": lambda path, arrays: frame_of(arrays, "{}[{}]").to_csv(path, index=False, sep="\t"),
-    "lists.csv": write_lists,
+    "lists.csv": lambda path, arrays: pandas.DataFrame(to_json(arrays)).to_csv(path, index=False),
     "columns.parquet": lambda path, arrays: frame_of(arrays, "{}_{}").to_parquet(path, row_group_size=5),
     "lists.parquet": lambda path, arrays: frame_of(arrays, "lists").to_parquet(path, row_group_size=5),
     "fixed.parquet": write_fixed,
     "log.json": lambda path, arrays: path.write_text(json.dumps(to_json(arrays))),
-    "steps.json": lambda path, arrays: frame_of(arrays, "{}_{}").to_json(path, orient="records", **DIGITS),
-    "steps.jsonl": lambda path, arrays: frame_of(arrays, "lists").to_json(path, orient="records", lines=True, **DIGITS),
-    "columns.json": lambda path, arrays: frame_of(arrays, "{}_{}").to_json(path, **DIGITS),
+    "steps.json": lambda path, arrays: frame_of(arrays, "{}_{}").to_json(path, **DIGITS),
+    "steps.jsonl": lambda path, arrays: frame_of(arrays, "lists").to_json(path, lines=True, **DIGITS),
+    "columns.json": lambda path, arrays: frame_of(arrays, "{}_{}").to_json(path, double_precision=15),
     "episodes.json": lambda path, arrays: path.write_text(json.dumps([*map(to_json, episodes_of(arrays))])),
     "rllib.jsonl": lambda path, arrays: path.write_text("\n".join(map(json.dumps, map(to_json, episodes_of(arrays))))),
-    "main_data.hdf5": write_groups,
-    "robomimic.h5": lambda path, arrays: write_groups(path, arrays, "data/demo_{}"),
+    "main_data.hdf5": lambda path, arrays: write_hdf5(path, numbered(minari_episodes(arrays), "episode_")),
+    "robomimic.h5": lambda path, arrays: write_hdf5(path, numbered(minari_episodes(arrays), "data/demo_")),
 }
 
 
@@ -124,38 +134,29 @@ def test_every_file_loads_like_its_arrays(name, tmp_path, arrays):
     WRITERS[name](tmp_path / name, arrays)
     with warnings.catch_warnings(action="error"):
         log = sopr_fast.load_log(tmp_path / name)
-    assert_same(log, sopr_fast.load_log(arrays))
+    assert_same(log, arrays)
     log.states[0] = 7  # of its own memory
-    states = np.asarray(load_states(tmp_path / name), np.float32)
-    np.testing.assert_array_equal(states, arrays["observations"])
-
-
-def picked(arrays, rows):
-    return {key: values[rows] for key, values in arrays.items()}
+    np.testing.assert_array_equal(np.asarray(load_states(tmp_path / name), np.float32), arrays["observations"])
 
 
 def indexed(arrays):
-    """Data frame of which one episode is in reverse, indexed by episode and time."""
+    """Return a data frame of which one episode is in reverse, indexed by episode and time."""
     times = pandas.Timestamp("2020-01-01") + pandas.to_timedelta(ROWS, unit="h")
     index = pandas.MultiIndex.from_arrays([NUMBERS, times], names=["episode", "step"])
     return frame_of(arrays, "lists").set_index(index).iloc[[*range(3), *range(6, 2, -1), *range(7, 14)]]
 
 
-ROWS, NUMBERS = np.arange(14), np.repeat([4, 2, 7, 5, 3], (3, 4, 2, 3, 2))
-FIVE = ("observations", "actions", "rewards", "next_observations", "terminals")
 Step = namedtuple("Step", ("done", "next_state", "state", "action", "reward"))
-OWN = dict(zip((*FIVE, "timeouts"), "xurync", strict=True))
-COLUMNS = dict(zip(("states", "actions", "rewards", "next_states", "terminals", "timeouts"), "xurync", strict=True))
 SOURCES = {
     "episodes": episodes_of,
     "tuple of episodes": lambda arrays: tuple(episodes_of(arrays)),
     "episodes by name": lambda arrays: dict(zip("abcde", episodes_of(arrays), strict=True)),
-    "episodes of own names": lambda arrays: episodes_of(arrays, OWN),
+    "episodes of own names": lambda arrays: [renamed(each, OWN) for each in episodes_of(arrays)],
     "frames of episodes": lambda arrays: [frame_of(each, "{}_{}") for each in episodes_of(arrays)],
-    "batches": lambda arrays: [picked(arrays | {"eps_id": NUMBERS}, rows) for rows in (ROWS < 5, ROWS >= 5)],
-    "steps": lambda arrays: [picked(arrays, row) for row in ROWS],
-    "nested steps": lambda arrays: [picked(arrays, row) | {"infos": {"c": row} if row else {}} for row in ROWS],
-    "steps of own names": lambda arrays: [picked(renamed(arrays, OWN), row) for row in ROWS],
+    "batches": lambda arrays: [only(rows, arrays | {"eps_id": NUMBERS}) for rows in (ROWS < 5, ROWS >= 5)],
+    "steps": lambda arrays: [only(row, arrays) for row in ROWS],
+    "nested steps": lambda arrays: [only(row, arrays) | {"infos": {"c": row} if row else {}} for row in ROWS],
+    "steps of own names": lambda arrays: [only(row, renamed(arrays, OWN)) for row in ROWS],
     "tuples": lambda arrays: [*zip(*(arrays[key] for key in FIVE), strict=True)],
     "deque of lists": lambda arrays: deque(map(list, SOURCES["tuples"](arrays))),
     "array of episodes": lambda arrays: np.array([*episodes_of(arrays), None], object)[:-1],
@@ -171,31 +172,26 @@ SOURCES = {
 @pytest.mark.filterwarnings("ignore:.* are taken as terminals")
 @pytest.mark.parametrize("kind", SOURCES)
 def test_every_source_in_memory_loads_like_its_arrays(kind, arrays):
-    log = sopr_fast.load_log(SOURCES[kind](arrays), columns=COLUMNS if "own" in kind else None)
-    assert_same(log, sopr_fast.load_log(arrays))
+    assert_same(sopr_fast.load_log(SOURCES[kind](arrays), columns=OWN_COLUMNS if "own" in kind else None), arrays)
 
 
 def test_arrays_of_a_folder_are_needed_or_not(tmp_path, arrays):
-    folder = tmp_path / "log"
-    write_folder(folder, arrays)
-    (folder / "rewards.npy").write_bytes(b"\x93NUMPY")
+    write_folder(tmp_path / "log", arrays)
+    (tmp_path / "log/rewards.npy").write_bytes(b"\x93NUMPY")
     with pytest.raises(ValueError, match=r"rewards\.npy: damaged"):
-        sopr_fast.load_log(folder)
-    (folder / "rewards.npy").unlink()
+        sopr_fast.load_log(tmp_path / "log")
+    (tmp_path / "log/rewards.npy").unlink()
     with pytest.raises(ValueError, match="observations.npy: only states; this method needs rewards too"):
-        load_transitions(folder)
-    assert sopr_fast.load_log(folder).shape == (14, 3)  # states alone
+        load_transitions(tmp_path / "log")
+    assert sopr_fast.load_log(tmp_path / "log").shape == (14, 3)  # states alone
 
 
 def test_parts_are_mapped_to_columns(tmp_path, arrays):
-    names = {"observations": "x", "next_observations": "y", "actions": "u", "rewards": "r", "terminals": "end"}
-    frame = frame_of(renamed(arrays, names | {"timeouts": "cut"}), "{}_{}")
-    frame.to_csv(tmp_path / "log.csv", index=False)
-    columns = {"states": ["x_0", "x_1", "x_2"], "next_states": ("y_0", "y_1", "y_2"), "actions": "u"}
-    columns |= {"rewards": "r", "terminals": "end", "timeouts": "cut"}
-    for source in (frame, tmp_path / "log.csv"):
-        log = sopr_fast.load_log(source, columns=columns)
-        assert_same(log, sopr_fast.load_log(arrays))
+    frame, path = frame_of(renamed(arrays, OWN), "{}_{}"), tmp_path / "log.csv"
+    frame.to_csv(path, index=False)
+    columns = OWN_COLUMNS | {"states": ["x_0", "x_1", "x_2"], "next_states": ("y_0", "y_1", "y_2")}
+    for source in (frame, path):
+        assert_same(sopr_fast.load_log(source, columns=columns), arrays)
         reordered = load_states(source, columns=["x_2", "x_0"])
         np.testing.assert_array_equal(np.asarray(reordered, np.float32), arrays["observations"][:, [2, 0]])
         assert load_states(source, columns="x_1").shape == (14, 1)
@@ -206,33 +202,30 @@ def test_parts_are_mapped_to_columns(tmp_path, arrays):
         (["x", "r"], r"columns must map parts of the log to names, .* got \['x', 'r'\]"),
     ):
         with pytest.raises((TypeError, ValueError), match=message):
-            sopr_fast.load_log(tmp_path / "log.csv", columns=wrong)
+            sopr_fast.load_log(path, columns=wrong)
+
+
+def dataset(episodes):
+    """Return an object like a dataset of Minari."""
+    return SimpleNamespace(id="maze-v0", iterate_episodes=lambda: (SimpleNamespace(**one) for one in episodes))
 
 
 @pytest.mark.parametrize("kind", ["dict", "hdf5", "minari"])
 def test_named_observations_are_joined_in_the_order_of_columns(kind, tmp_path, arrays):
-    seen, following = arrays.pop("observations"), arrays.pop("next_observations")
-    parts = {f"{part}/{k}": x[:, rows] for part, x in (("obs", seen), ("next_obs", following)) for k, rows in SPLIT}
-    ones = episodes_of(arrays | parts)
-    if kind == "dict":
-        source = arrays | {part: {k: parts[f"{part}/{k}"] for k in "ab"} for part in ("obs", "next_obs")}
-    elif kind == "hdf5":
-        stored = {f"data/demo_{i}/{key}": x for i, one in enumerate(ones) for key, x in one.items()}
-        source = write_hdf5(tmp_path / "log.hdf5", stored)
-    else:
-        steps = [
-            {"observations": {k: np.concatenate([one[f"obs/{k}"], one[f"next_obs/{k}"][-1:]]) for k in "ab"}}
-            | {"actions": one["actions"], "rewards": one["rewards"], "terminations": one["terminals"]}
-            | {"truncations": one["timeouts"], "id": i}
-            for i, one in enumerate(ones)
-        ]
-        source = SimpleNamespace(id="maze-v0", iterate_episodes=lambda: iter([SimpleNamespace(**s) for s in steps]))
+    def split(episodes, names=SHORT):
+        """Return episodes of which states are in two arrays, `a` of one column and `b` of two."""
+        parts = [{names[key]: {"a": one[key][:, :1], "b": one[key][:, 1:]} for key in names} for one in episodes]
+        return [without(one, *names) | part for one, part in zip(episodes, parts, strict=True)]
+
+    write_hdf5(tmp_path / "log.hdf5", numbered(split(episodes_of(arrays)), "data/demo_"))
+    stored = dataset(split(minari_episodes(arrays), {"observations": "observations"}))
+    source = {"dict": split([arrays])[0], "hdf5": tmp_path / "log.hdf5", "minari": stored}[kind]
     message = r"the states have names: choose by .*columns={'states': \['[\w/]*/a', '[\w/]*/b'\]}"
     with pytest.raises(ValueError, match=message):
         sopr_fast.load_log(source)
     log = sopr_fast.load_log(source, columns={"states": ["b", "a"] if kind == "minari" else ["obs/b", "obs/a"]})
-    np.testing.assert_array_equal(log.states, seen[:, [1, 2, 0]])
-    np.testing.assert_array_equal(log.next_states, following[:, [1, 2, 0]])
+    np.testing.assert_array_equal(log.states, arrays["observations"][:, [1, 2, 0]])
+    np.testing.assert_array_equal(log.next_states, arrays[NEXT][:, [1, 2, 0]])
     assert log.episodes.tolist() == [0, 3, 7, 9, 12, 14]
 
 
@@ -244,9 +237,8 @@ def test_datasets_of_d3rlpy(tmp_path, arrays):
     path = tmp_path / "buffer.h5"
     with open(path, "w+b") as file:
         d3rlpy.dataset.create_infinite_replay_buffer(episodes).dump(file)
-    del arrays["next_observations"]
     for source in (path, d3rlpy.dataset.MDPDataset(*parts, terminals, timeouts), [*episodes]):
-        assert_same(sopr_fast.load_log(source), sopr_fast.load_log(arrays))
+        assert_same(sopr_fast.load_log(source), without(arrays, NEXT))
         np.testing.assert_array_equal(np.asarray(load_states(source)), arrays["observations"])
     with h5py.File(path, "a") as file:
         del file["rewards_1"]
@@ -261,25 +253,16 @@ def test_a_dataset_that_minari_wrote(tmp_path, arrays, monkeypatch):
     from gymnasium.spaces import Box
     from minari.data_collector.episode_buffer import EpisodeBuffer
 
-    buffers = [
-        EpisodeBuffer(
-            observations=[*one["observations"], one["next_observations"][-1]],
-            actions=[*one["actions"]],
-            rewards=[*one["rewards"]],
-            terminations=[*one["terminals"]],
-            truncations=[*one["timeouts"]],
-        )
-        for one in episodes_of(arrays)
-    ]
+    buffers = [EpisodeBuffer(**{key: [*x] for key, x in one.items()}) for one in minari_episodes(arrays)]
     boxes = {"observation_space": Box(-9, 9, (3,), np.float32), "action_space": Box(-9, 9, (2,), np.float32)}
-    dataset = minari.create_dataset_from_buffers("hopper/made-v0", buffers, **boxes)
+    made = minari.create_dataset_from_buffers("hopper/made-v0", buffers, **boxes)
     folder = tmp_path / "hopper/made-v0"
-    for source in (dataset, "hopper/made-v0", folder, folder / "data", folder / "data/main_data.hdf5"):
-        assert_same(sopr_fast.load_log(source), sopr_fast.load_log(arrays))
+    path = folder / "data/main_data.hdf5"
+    for source in (made, "hopper/made-v0", folder, folder / "data", path):
+        assert_same(sopr_fast.load_log(source), arrays)
         np.testing.assert_array_equal(np.asarray(load_states(source)), arrays["observations"])
     with pytest.raises(FileNotFoundError, match="hopper/none-v0 not found locally"):
         sopr_fast.load_log("hopper/none-v0")
-    path = folder / "data/main_data.hdf5"
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(ValueError, match=r"main_data\.hdf5: damaged"):
         sopr_fast.load_log(folder)
@@ -288,80 +271,88 @@ def test_a_dataset_that_minari_wrote(tmp_path, arrays, monkeypatch):
         sopr_fast.load_log(folder)
 
 
-def test_episodes_of_minari_that_do_not_fit():
-    one = {"actions": np.zeros((2, 2)), "rewards": np.zeros(3), "terminations": np.zeros(3), "truncations": np.zeros(3)}
-    for observations, message in (
-        (np.zeros((4, 3)), "episode 0 has 2 'actions' for 3 'rewards'"),
-        ((np.zeros((4, 3)), np.zeros((4, 2))), "episode 0 has 0 'observations' for 3 'rewards', expected as many or 4"),
-    ):
-        episode = SimpleNamespace(**one, observations=observations)
-        dataset = SimpleNamespace(iterate_episodes=lambda episode=episode: iter([episode]))
-        with pytest.raises(ValueError, match=f"dataset: {message}"):
-            sopr_fast.load_log(dataset)
-
-
 UNEQUAL = [{"observations": np.zeros((n, 1)), "actions": np.zeros((n, 1)), "rewards": np.zeros(4)} for n in (3, 5)]
 OBJECTS = {"observations": np.ones((3, 1)), "actions": np.ones(3), "rewards": np.array([None] * 3)}
 RAGGED = {"obs": [[1], [1, 2]], "action": [0, 1], "reward": [1, 2]}
 NOTHING = dict.fromkeys(("observations", "actions", "rewards", "dones", "pos"))
 BUFFER = b"cstable_baselines3.common.buffers\nReplayBuffer\n)\x81" + pickle.dumps(NOTHING, 2)[2:-1] + b"b."
-WRONG = [
-    ("log.csv", "1,2\n3,4\n", "its first line must name the columns"),
-    ("log.csv", "obs,obs\n1,2\n", "its first line must name the columns, each once"),
-    ("log.csv", "obs_0,obs_1,obs_01,action,reward\n1,2,3,4,5\n", "columns obs_0, .* repeat one: rename it, or"),
-    ("log.csv", "obs_0,action,reward\n1,2,3\n1,2\n", r"'reward' is not finite \(as float32\) at row 1"),
-    ("log.csv", "obs_0,action,reward\n1,2,3\n1,5,2,3\n", "Expected 3 fields in line 3, saw 4.*; write numbers with a"),
-    ("log.csv", "obs_0,action,reward\n1,5,2,3\n", "line 2 has more values than the header; write numbers with a"),
-    ("log.csv", 'obs,action,reward\n"[1, 2]",0,1\n"[1]",0,1\n', "'obs': lists of equal length expected, got 2 at"),
-    ("log.csv", "obs_0,action,reward\n1,2,x\n3,4,x\n", "'reward' must be numbers, .*: number the words, .*'x': 0"),
-    ("log.csv", "obs_0,obs_1,action,reward\n1,C,0,1\n1,2,0,1\n", "'C' at row 0 is among numbers: write a number, or"),
-    ("log.csv", "obs;action;reward\n1.234,5;0;1\n2,5;0;1\n", "'1.234,5' at row 0 is among numbers: write a number"),
-    ("log.json", "[1, 2]", "expected an object of arrays, or a list of objects"),
-    ("log.json", json.dumps(RAGGED), "'obs' is no array: .*; pass a list of dictionaries"),
-    ("log.json", '{"obs": "BCJN", "rewards": [1, 2]}\n' * 2, "episode 0 has 0 'obs' for 2 'rewards', but text: if RL"),
-    ("log.npz", OBJECTS, "'rewards' holds Python objects, stored as a pickle: if you trust the file, pass dict"),
-    ("log.pkl", pickle.dumps({"observations": print}), "its pickle names builtins.print; .* load it yourself"),
-    ("log.pkl", pickle.dumps(3), "expected an object of arrays, or a list of objects, found a int"),
-    ("log.pkl", pickle.dumps({"k" * 10**5: {f"_{i}": 0 for i in range(10**5)}}), "name is longer than 400 characters"),
-    ("log.pkl", BUFFER, "ReplayBuffer without observations, actions, rewards, dones, pos"),
-    ("log.pkl", pickle.dumps(UNEQUAL), "episode 0 has 3 'observations' for 4 'rewards', expected as many or 5"),
-    ("log.pkl", pickle.dumps([RAGGED]), "episode 0 has 0 'obs' for 2 'reward'"),
-    ("log.pkl", pickle.dumps([{"obs": [1], "rewards": [1]}, {"obs": [1]}]), "episode 1 has no 'rewards'"),
-    ("log.hdf5", "version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS, .*: run git lfs pull"),
-    ("log.xlsx", "", "open others by pandas, and pass the data frame"),
-    ("log.txt", "", r"expected a log in a file of \.npy, \.npz, "),
-]
+LISTS = frame_of(walk(), "lists")
+UNEVEN = [[1.0, 2.0]] * 11 + [[1.0], [1.0, 2.0, 3.0], [1.0, 2.0]]  # as many numbers as 14 rows of 2 have
+THREE = {key: np.zeros(3) for key in ("rewards", "terminations", "truncations")}
 
 
-@pytest.mark.parametrize(("name", "content", "message"), WRONG)
-def test_wrong_files_are_refused_by_name(name, content, message, tmp_path):
-    path = tmp_path / name
-    if isinstance(content, dict):
-        np.savez(path, **content)
+WRONG = {  # file → content, message
+    "log.csv": [
+        ("1,2\n3,4\n", "its first line must name the columns"),
+        ("obs,obs\n1,2\n", "its first line must name the columns, each once"),
+        ("obs_0,obs_1,obs_01,action,reward\n1,2,3,4,5\n", "columns obs_0, .* repeat one: rename it, or"),
+        ("obs_0,action,reward\n1,2,3\n1,2\n", r"'reward' is not finite \(as float32\) at row 1"),
+        ("obs_0,action,reward\n1,2,3\n1,5,2,3\n", "Expected 3 fields in line 3, saw 4.*; write numbers with"),
+        ("obs_0,action,reward\n1,5,2,3\n", "line 2 has more values than the header; write numbers with a"),
+        ('obs,action,reward\n"[1, 2]",0,1\n"[1]",0,1\n', "'obs': lists of equal length expected, got 2 at"),
+        ("obs_0,action,reward\n1,2,x\n3,4,x\n", "'reward' must be numbers, .*: number the words, .*'x': 0"),
+        ("obs_0,obs_1,action,reward\n1,C,0,1\n1,2,0,1\n", "'C' at row 0 is among numbers: write a number, or"),
+        ("obs;action;reward\n1.234,5;0;1\n2,5;0;1\n", "'1.234,5' at row 0 is among numbers: write a number"),
+    ],
+    "log.json": [
+        ("[1, 2]", "expected an object of arrays, or a list of objects"),
+        (json.dumps(RAGGED), "'obs' is no array: .*; pass a list of dictionaries"),
+        ('{"obs": "BCJN", "rewards": [1, 2]}\n' * 2, "0 has 0 'obs' for 2 'rewards', but text: if RLlib"),
+    ],
+    "log.npz": [
+        (OBJECTS, "'rewards' holds Python objects, stored as a pickle: if you trust the file, pass dict"),
+    ],
+    "log.pkl": [
+        (pickle.dumps({"observations": print}), "its pickle names builtins.print; .* load it yourself"),
+        (pickle.dumps(3), "expected an object of arrays, or a list of objects, found a int"),
+        (pickle.dumps({"k" * 10**5: {f"_{i}": 0 for i in range(10**5)}}), "name is longer than 400 char"),
+        (BUFFER, "ReplayBuffer without observations, actions, rewards, dones, pos"),
+        (pickle.dumps(UNEQUAL), "episode 0 has 3 'observations' for 4 'rewards', expected as many or 5"),
+        (pickle.dumps([RAGGED]), "episode 0 has 0 'obs' for 2 'reward'"),
+        (pickle.dumps([{"obs": [1], "rewards": [1]}, {"obs": [1]}]), "episode 1 has no 'rewards'"),
+    ],
+    "log.hdf5": [
+        ("version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS, .*: run git lfs pull"),
+    ],
+    "log.xlsx": [
+        ("", "open others by pandas, and pass the data frame"),
+    ],
+    "log.txt": [
+        ("", r"expected a log in a file of \.npy, \.npz, "),
+    ],
+    "log.parquet": [
+        (LISTS.assign(actions=UNEVEN), r"'actions' has lists of different lengths, 2 and 1 at row 11$"),
+        (LISTS.assign(rewards=[0.0] * 3 + [None] * 11), "'rewards' has no value at row 3"),
+        (LISTS.assign(actions=[[1.0]] * 2 + [None] * 12), "'actions' has lists .*, 1 and 0 at row 2$"),
+        (LISTS.assign(actions=[[1.0]] * 2 + [[None]] * 12), "'actions' has no value at row 2"),
+        (LISTS.assign(rewards="a"), "'rewards' must be numbers"),
+        (LISTS[:0], "'observations' is empty"),
+        (b"PAR1" + bytes(200), "damaged"),
+    ],
+    "dataset": [
+        (THREE | {"actions": np.zeros((2, 2)), "observations": np.zeros((4, 3))}, "0 has 2 'actions' for 3"),
+        (
+            THREE | {"actions": np.zeros((3, 2)), "observations": (np.zeros((4, 3)), np.zeros((4, 2)))},
+            "has 0 'obs.*, expected as many or 4",
+        ),
+    ],
+}
+
+
+@pytest.mark.parametrize(("name", "content", "message"), [(name, *row) for name, rows in WRONG.items() for row in rows])
+def test_wrong_files_and_datasets_are_refused_by_name(name, content, message, tmp_path):
+    source = tmp_path / name
+    if name == "dataset":
+        source = dataset([content])
+    elif isinstance(content, dict):
+        np.savez(source, **content)
+    elif isinstance(content, pandas.DataFrame):
+        pytest.importorskip("pyarrow")
+        content.to_parquet(source)
     else:
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        source.write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises((TypeError, ValueError), match=rf"{name}: .*{message}"):
-        sopr_fast.load_log(path)
-
-
-def test_wrong_parquet(tmp_path, arrays):
-    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    path, whole = tmp_path / "log.parquet", pyarrow.Table.from_pandas(frame_of(arrays, "lists"))
-    ragged = [[1.0, 2.0]] * 11 + [[1.0], [1.0, 2.0, 3.0], [1.0, 2.0]]  # as many numbers as 14 rows of 2 have
-    for name, values, message in (
-        ("actions", ragged, r"'actions' has lists of different lengths, 2 and 1 at row 11$"),
-        ("rewards", [0.0] * 3 + [None] * 11, "'rewards' has no value at row 3"),
-        ("actions", [[1.0]] * 2 + [None] * 12, "'actions' has lists of different lengths, 1 and 0 at row 2$"),
-        ("actions", [[1.0]] * 2 + [[None]] * 12, "'actions' has no value at row 2"),
-        ("rewards", ["a"] * 14, "'rewards' must be numbers"),
-        ("observations", None, "'observations' is empty"),
-        ("", None, "damaged"),
-    ):
-        table = whole.slice(0, 0) if values is None else whole.drop([name]).append_column(name, pyarrow.array(values))
-        parquet.write_table(table, path)
-        path.write_bytes(path.read_bytes()[: None if name else 200])
-        with pytest.raises((TypeError, ValueError), match=rf"log\.parquet: {message}"):
-            sopr_fast.load_log(path)
+        sopr_fast.load_log(source)
 
 
 def test_hdf5_values_in_other_files_or_units_are_not_read(tmp_path, arrays):
@@ -373,10 +364,7 @@ def test_hdf5_values_in_other_files_or_units_are_not_read(tmp_path, arrays):
     link, group = h5py.ExternalLink("other.hdf5", "observations"), h5py.ExternalLink("other.hdf5", "/")
     ones, shift = np.ones(shape, np.int16), {"add_offset": 0.5}
     for refer, message in (
-        (
-            lambda file: file.create_dataset("observations", data=ones).attrs.update(shift),
-            "'observations' is packed by",
-        ),
+        (lambda file: file.create_dataset("observations", data=ones).attrs.update(shift), "'observations' is packed"),
         (lambda file: file.create_dataset("observations", shape, "f4", external=secret), "'observations' refers to"),
         (lambda file: file.create_virtual_dataset("observations", layout), "'observations' refers to other files"),
         (lambda file: file.update({"observations": link}), "no array 'observations'"),
