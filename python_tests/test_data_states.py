@@ -28,14 +28,14 @@ LAYOUTS = {
 }
 
 
-def write(path, key="observations", states=STATES, order="C", **layout):
+def write(path, states=STATES, order="C", **layout):
     if path.suffix == ".npy":
         np.save(path, np.asarray(states, order=order))
     elif path.suffix == ".npz":
-        np.savez(path, **{key: states, "rewards": np.zeros(3)})
+        np.savez(path, observations=states, rewards=np.zeros(3))
     else:
         with h5py.File(path, "w") as file:
-            file.create_dataset(key, data=states, **layout)
+            file.create_dataset("observations", data=states, **layout)
             file["rewards"] = np.zeros(3)
     return path
 
@@ -44,42 +44,38 @@ def draw(states, count=2, size=100):
     return Subsets.draw(load_states(states), count, size=size, clusters=5)
 
 
+STEPS = transitions(STATES, STATES, STATES[:, 0], STATES)
+SOURCES = {
+    **{name: lambda path, layout=layout: write(path / "s.hdf5", **layout) for name, layout in LAYOUTS.items()},
+    "open dataset": lambda path: h5py.File(write(path / "s.hdf5"))["observations"],
+    "transitions": lambda _: STEPS,
+    "frame": lambda _: pandas.DataFrame(STATES),
+    "buffer of one environment": lambda _: STATES[:, None],
+    "file of such a buffer": lambda path: write(path / "s.npy", STATES[:, None]),
+    "HDF5 of such a buffer": lambda path: write(path / "s.hdf5", STATES[:, None], chunks=(5, 1, 4), compression="gzip"),
+}
+
+
 @pytest.mark.parametrize("size", [7, 100, 2000])
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_layout_gives_the_same_subsets(tmp_path, layout, size):
-    expected, subsets = draw(STATES, size=size), draw(write(tmp_path / "s.hdf5", **LAYOUTS[layout]), size=size)
+@pytest.mark.parametrize("kind", SOURCES)
+def test_every_source_gives_the_same_subsets(tmp_path, kind, size):
+    expected, subsets = draw(STATES, size=size), draw(SOURCES[kind](tmp_path), size=size)
     assert torch.equal(expected.states, subsets.states) and torch.equal(expected.rows, subsets.rows)
 
 
-def test_open_datasets_frames_transitions_and_copies(tmp_path):
-    expected = draw(STATES).states
-    with h5py.File(write(tmp_path / "s.hdf5")) as file:
-        assert torch.equal(expected, draw(file["observations"]).states)
-    steps = transitions(STATES, STATES, STATES[:, 0], STATES)
+def test_shapes_names_and_copies():
+    states = STATES[:14, None]
+    columns = {"observations": states, "actions": states, "rewards": states[:, :, 0], "terminals": np.ones((14, 1))}
+    np.testing.assert_array_equal(load_log(columns).states, STATES[:14])
     assert load_states([[0.1, 0.2, 0.3, 0.4, True]] * 3).shape == (3, 5)  # no steps
-    for source in (steps, pandas.DataFrame(STATES)):
-        assert torch.equal(expected, draw(source).states)
-    frame = pandas.DataFrame(STATES[:, :2], columns=["x", "v"])
     message = r"data frame: no array 'observations' .*columns=\{'states': …\}.*; the arrays there are x, v; name a"
     for read in (load_states, load_log):
         with pytest.raises(ValueError, match=message):  # all columns could be states, or one of them the rewards
-            read(frame)
+            read(pandas.DataFrame(STATES[:, :2], columns=["x", "v"]))
     values = STATES.copy()
     copied = np.array(load_states(values))
     np.testing.assert_array_equal(copied, values)
     assert not np.shares_memory(copied, values)
-
-
-def test_a_buffer_of_one_environment_counts_as_a_table(tmp_path):
-    states = STATES[:14, None]
-    columns = {"observations": states, "actions": states, "rewards": STATES[:14, :1], "terminals": np.ones((14, 1))}
-    np.testing.assert_array_equal(load_log(columns).states, STATES[:14])
-    compressed = {"chunks": (5, 1, 4), "compression": "gzip"}
-    paths = write(tmp_path / "s.npy", states=states), write(tmp_path / "s.hdf5", states=states, **compressed)
-    for source in (states, *paths):
-        read = load_states(source)
-        assert read.shape == (14, 4)
-        np.testing.assert_array_equal(read.read(np.array([0, 3, 13])), STATES[[0, 3, 13]])
 
 
 class Recorder:
@@ -94,7 +90,16 @@ class Recorder:
         yield lambda start, stop: self.slices.append((start, stop)) or self.values[start:stop]
 
 
-@pytest.mark.parametrize("kind", ["states", "list", "frame", "npy", "transitions"])
+FORMS = {
+    "states": lambda states, _: states,
+    "list": lambda states, _: states.tolist(),
+    "frame": lambda states, _: pandas.DataFrame(states),
+    "npy": lambda states, path: write(path / "log.npy", states),
+    "transitions": lambda states, _: transitions(states, states, states[:, 0], states, timeouts=states[:, 0]),
+}
+
+
+@pytest.mark.parametrize("kind", FORMS)
 @pytest.mark.parametrize("offset", [4.5e8, 1e14, 0])
 @pytest.mark.parametrize("dtype", [np.float64, np.int64])
 def test_columns_that_float32_rounds_away_are_told(kind, offset, dtype, tmp_path):
@@ -102,12 +107,7 @@ def test_columns_that_float32_rounds_away_are_told(kind, offset, dtype, tmp_path
     third = np.full(64, 0.1)  # constant, though the mean of its float64 numbers is another one
     states = np.stack([np.arange(64) % 2, 100 * np.arange(64) + offset, third], 1).astype(dtype)
     with warnings.catch_warnings(record=True, action="always") as caught:
-        if kind != "transitions":
-            np.save(tmp_path / "log.npy", states)
-            forms = {"list": states.tolist(), "frame": pandas.DataFrame(states), "npy": tmp_path / "log.npy"}
-            Subsets.draw(load_states(forms.get(kind, states)), 1, size=64, clusters=4)
-        else:
-            transitions(states, states, states[:, 0], states, timeouts=states[:, 0])
+        draw(FORMS[kind](states, tmp_path), 1, size=64)
     told = [str(warning.message) for warning in caught if "float32" in str(warning.message)]
     assert len(told) == bool(offset)
     assert all("column 1 of the states varies by" in message for message in told)
@@ -158,10 +158,7 @@ def test_drawing_from_twenty_million_rows_stays_small(tmp_path):
     assert many["states"] > 3_000_000 and many["peak"] < 1e9
 
 
-FAR = STATES.astype(np.float64)
-FAR[123, 1] = 1e39
-LARGE = STATES.copy()
-LARGE[123, 1] = -1e25
+FAR, LARGE = (np.where(np.arange(12000).reshape(-1, 4) == 493, x, STATES) for x in (1e39, -1e25))  # row 123
 
 
 @pytest.mark.parametrize(
@@ -178,7 +175,7 @@ LARGE[123, 1] = -1e25
 def test_wrong_states(tmp_path, name, states, message):
     chunks = {"chunks": True} if name.startswith("chunked") and states.size else {}  # HDF5 cannot chunk nothing
     with pytest.raises((TypeError, ValueError), match=f"{name}.*{message}"):
-        draw(write(tmp_path / name, states=states, **chunks) if name else states, size=len(states) or 1)
+        draw(write(tmp_path / name, states, **chunks) if name else states, size=len(states) or 1)
 
 
 def test_a_damaged_chunk_is_named(tmp_path):
@@ -217,8 +214,6 @@ ARRAYS = {
     "no columns": np.zeros((30, 0)),
 }
 
-LOGGED = {"observations": 3, "actions": 2, "rewards": 1}
-
 
 @pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS.keys())
 @pytest.mark.parametrize("piece_bytes", [64, 8 << 20])
@@ -239,7 +234,7 @@ def test_a_file_that_changes_while_it_is_in_use(name, order, change, tmp_path):
     """A new file may have the same shape, so that nothing but its version tells."""
     path, values, rows = tmp_path / name, RANDOM.normal(size=(5000, 3)), np.arange(0, 5000, 7)
     layout = {"chunks": (16, 3)} if path.suffix == ".hdf5" else {"order": order}
-    write(path, states=values, **layout)
+    write(path, values, **layout)
     readers = [load_states(path).read]
     np.testing.assert_array_equal(readers[0](rows), values[rows].astype(np.float32))
     if path.suffix != ".hdf5":
@@ -250,7 +245,7 @@ def test_a_file_that_changes_while_it_is_in_use(name, order, change, tmp_path):
         path.write_bytes(path.read_bytes()[::-1])
     else:
         path.unlink()
-        write(path, states=values + 1, **layout)
+        write(path, values + 1, **layout)
     os.utime(path, ns=(0, 0))  # the clock of the file system may not have moved on
     for read in readers:
         with pytest.raises(ValueError, match=rf"{name}: .*(changed after it was opened; load it again|damaged)"):
@@ -261,8 +256,8 @@ def test_a_file_that_changes_while_it_is_in_use(name, order, change, tmp_path):
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.filterwarnings("ignore:.*neither next states nor timeouts")
 def test_no_file_stays_mapped(order, tmp_path):
-    parts = {name: RANDOM.normal(size=(50, width)) for name, width in LOGGED.items()}
-    parts["terminals"] = np.arange(50)[:, None] % 10 == 9
+    parts = {name: RANDOM.normal(size=(50, 2)) for name in ("observations", "actions")}
+    parts |= {"rewards": RANDOM.normal(size=(50, 1)), "terminals": np.arange(50)[:, None] % 10 == 9}
     (tmp_path / "log").mkdir()
     for name, values in parts.items():
         np.save(tmp_path / "log" / f"{name}.npy", np.asarray(values, order=order))

@@ -1,7 +1,9 @@
 """Where episodes end, by kind of evidence: flags, next states, ids and steps, lengths, padding, one-step episodes."""
 
+import ast
 import re
 import warnings
+from collections import deque, namedtuple
 
 import h5py
 import numpy as np
@@ -25,7 +27,8 @@ STEPS = np.concatenate([*map(np.arange, LENGTHS)])
 NEVER = np.zeros(COUNT)
 WALK = walk(LENGTHS)
 STATES = without(WALK, NEXT)
-EITHER = pytest.mark.parametrize("log", [WALK, STATES], ids=["next states", "states"])
+BOTH = WALK, STATES
+EITHER = pytest.mark.parametrize("log", BOTH, ids=["next states", "states"])
 
 
 def load(log, quiet=True, **options):
@@ -63,36 +66,6 @@ def test_every_name_has_its_meaning(flags):
     assert log.verdict.startswith("episodes: 4 of 3 to 6 steps; 2 end in a terminal state, 2 are cut; decided by ")
     assert all(repr(name) in log.verdict for name in flags)
     assert repr(log) == f"Transitions({len(log)} steps; {log.verdict})"
-
-
-@pytest.mark.parametrize("name", ["episode_terminals", "is_last", "dones", "done"])
-def test_ends_that_may_be_time_limits_are_taken_as_terminals_with_a_warning(name):
-    with pytest.warns(UserWarning, match=f"dataset: ends by '{name}' are taken as terminals; if a time limit cut"):
-        log = sopr_fast.load_log(WALK | {name: LAST})
-    np.testing.assert_array_equal(log.terminals, LAST)
-    limited = load(WALK | {name: LAST}, max_episode_steps=6)
-    assert np.flatnonzero(limited.terminals).tolist() == [ENDS[0], ENDS[1], ENDS[3]]
-
-
-@EITHER
-@pytest.mark.parametrize(
-    ("extra", "message"),
-    [
-        ({"terminals": FELL, "terminated": LAST}, "'terminals' and 'terminated' both mean the terminals and disagree"),
-        ({"masks": FELL, "terminals": FELL}, "'terminals' and 'masks' both mean the terminals and disagree"),
-        ({"terminals": FELL, "dones": NEVER}, "'terminals' mark 2 ends that 'dones' do not"),
-        ({"obs": np.zeros((COUNT, 2))}, "'observations' and 'obs' both mean the states and disagree"),
-        ({"timeouts": LAST, "truncated": FELL}, "'timeouts' and 'truncated' both mean the timeouts and disagree"),
-        ({"episode": IDS, "done": FIRST}, "'done' marks the first rows of episodes, not the last ones"),
-        ({"episode": IDS, "terminals": FELL, "is_last": FIRST}, "'is_last' marks the first rows of episodes, not the"),
-    ],
-)
-def test_contradictions_are_refused_by_advice_that_works(extra, message, log):
-    with pytest.raises(ValueError, match=f"dataset: {message}") as raised:
-        sopr_fast.load_log(log | extra)
-    part, name = re.search(r"columns={'(\w+)': '([\w/.]+)'}", str(raised.value)).groups()
-    loaded = load(log | extra, quiet=False, columns={part: name})
-    assert loaded.source_count == COUNT and ("episode" not in extra or len(loaded.episodes) == 5)
 
 
 @pytest.mark.parametrize("name", ["terminals", "timeouts", "done", "is_last", "masks"])
@@ -145,6 +118,8 @@ COUNTED = np.arange(400)
 NOISE = {"observations": RANDOM.normal(size=(400, 2)), "actions": RANDOM.normal(size=400), "rewards": np.ones(400)}
 UNFILLED = {name: x * 0 for name, x in NOISE.items()} | {"next_obs": np.zeros((400, 2)), "terminals": COUNTED % 5 == 4}
 END_12, END_120 = (UNFILLED | {"observations": NOISE["observations"] * (COUNTED[:, None] < n)} for n in (388, 280))
+ONES = np.ones(400)
+BANDIT = {"context": NOISE["observations"], "action": RANDOM.integers(0, 3, 400), "reward": RANDOM.random(400)}
 EIGHTH = {"terminals": COUNTED % 8 == 7, "timeouts": np.zeros(400)}
 CARDS = {"observations": RANDOM.integers(0, 20, 2000), "actions": np.zeros(2000), "rewards": np.ones(2000)}
 CARDS |= {"terminals": RANDOM.random(2000) < 0.7, "timeouts": np.zeros(2000)}  # most of its rows are terminal
@@ -155,84 +130,98 @@ FRAME[["next_obs_0", "next_obs_1"]] = WALK[NEXT][:, :2]
 FRAME = FRAME.assign(action=0.0, reward=1.0, terminated=FELL)
 FROM_1 = FRAME.rename(columns=lambda name: name.replace("1", "2").replace("0", "1"))
 STEPWISE = [only(i, WALK | {"done": LAST}) | ({"info": {"cut": True}} if CUT[i] else {}) for i in ROWS]
+GOALS = walk([50] * 30, "c" * 30)  # trajectories that stay in a goal region, or pass it
+STAY = GOALS | {"terminals": GOALS[NEXT][:, 0] > 27}
+PASS = GOALS | {"terminals": (GOALS[NEXT][:, 0] > 12) & (GOALS[NEXT][:, 0] < 13.5)}
+IN_GOAL, OF_GOALS = STAY["terminals"].sum(), np.repeat(np.arange(30), 50)
 LIMIT_2, LIMIT_6 = {"max_episode_steps": 2}, {"max_episode_steps": 6}
-QUESTIONED = {  # kind of evidence → log, options, warning
+BY_ROWS = "'episode.*' differs in each row, but .*, so that it counts rows"
+TERMINALS = "ends by '.*' are taken as terminals; if a time limit cut"
+GOES_ON = r"after \d+ terminal rows \('terminals'\), such as row \d+, the trajectory goes on"
+NO_LIMITS = "neither next states nor timeouts show where a time limit cut"
+EVIDENCE = {  # kind of evidence → log, warning, episodes, terminals, options
     "flags": [
-        (RESETTING | {"terminals": LAST}, {}, "neither next states nor timeouts show where a time limit cut"),
-        (LONG | {"terminals": LONG_ENDS}, {}, "'terminals' mark all 40 rows of 'timeouts' too, as 'dones' do"),
-        (LONG | {"timeouts": ~LONG_ENDS}, {}, "'timeouts' marks 97.5% of rows as ends: if 0 marks ends, pass 1"),
-        (WALK | {"done": LAST | True}, {}, "'done' marks 100.0% of rows as ends"),
-        (STATES | {"done": FIRST}, {}, "'done' marks the first row and not the last: if .*'first': 'done'}"),
-        (STATES | {"done": NEVER}, {}, "neither next states nor timeouts show where a time limit cut"),
-        (STATES | {"terminals": NEVER, "truncated": NEVER}, {}, "neither next states nor timeouts show"),
-        (WALK | {"terminals": FELL, "rewards": 1.5 * (STEPS > 0)}, {}, "'rewards' are 0 in the first row of each"),
-        (WALK | {"terminals": FELL, "mu_logp": -1.0 * ROWS}, {}, "'mu_logp' is not read: .*columns={'log_probs': 'mu"),
+        *((WALK | {name: LAST}, TERMINALS, 4, 4) for name in ("episode_terminals", "is_last", "dones", "done")),
+        *((WALK | {name: LAST}, "", 4, 3, LIMIT_6) for name in ("episode_terminals", "is_last", "dones", "done")),
+        (RESETTING | {"terminals": LAST}, NO_LIMITS, 4, 4),
+        (RESETTING | {"terminals": LAST, "timeouts": NEVER}, "", 4, 4),
+        (LONG, "", 40, 0),
+        (LONG | {"terminals": LONG_ENDS}, "'terminals' mark all 40 rows of 'timeouts' too, as 'dones' do", 40, 0),
+        (LONG | {"timeouts": ~LONG_ENDS}, "'timeouts' marks 97.5% of rows as ends: if 0 marks ends", 39, 0),
+        (WALK | {"done": LAST | True}, "'done' marks 100.0% of rows as ends", 18, 18),
+        (NOISE | {"done": ONES}, "", 400, 400),
+        (STATES | {"done": FIRST}, "'done' marks the first row and not the last: if .*'first': 'done'}", 5, 4),
+        (STATES | {"done": NEVER}, NO_LIMITS, 1, 0),
+        (STATES | {"terminals": NEVER, "truncated": NEVER}, NO_LIMITS, 1, 0),
+        (WALK | {"terminals": FELL, "rewards": 1.5 * (STEPS > 0)}, "'rewards' are 0 in the first row of each", 4, 2),
+        (WALK | {"terminals": FELL, "mu_logp": -1.0 * ROWS}, "'mu_logp' is not read: .*columns={'log_probs'", 4, 2),
+        (STEPWISE, "", 4, 2, {"columns": {"timeouts": "info/cut"}}),
     ],
     "states": [
-        (only(LONG_SHUFFLED, LONG), {}, "states are as far from those of the next rows"),
-        (LONG | {"timeouts": NEVER_LONG, "terminals": HALF}, {}, "states jump after 19 rows, such as row 19, as far"),
-        (LONG | {"timeouts": np.roll(LONG_ENDS, -1)}, {}, "states jump one row next to 39 ends, .* values down"),
-        (LONG | {"timeouts": np.roll(LONG_ENDS, 1)}, {}, "states jump one row next to 39 ends, .* values up by"),
+        (only(LONG_SHUFFLED, LONG), "states are as far from those of the next rows", 41, 0),
+        (LONG | {"timeouts": NEVER_LONG, "terminals": HALF}, "states jump after 19 rows, such as row 19, as", 21, 20),
+        (LONG | {"timeouts": np.roll(LONG_ENDS, -1)}, "states jump one row next to 39 ends, .* values down", 40, 0),
+        (LONG | {"timeouts": np.roll(LONG_ENDS, 1)}, "states jump one row next to 39 ends, .* values up", 40, 0),
+        (NOISE | {"observations": np.eye(3)[RANDOM.integers(0, 3, 400)]} | EIGHTH, "", 50, 50),
+        (NOISE | {"terminals": COUNTED % 10 == 9}, "", 40, 40),
+        (CARDS, "", CARDS["terminals"][:-1].sum() + 1, CARDS["terminals"].sum()),
+        (FROM_1, "", 4, 2),
+        (STAY, GOES_ON, 30, IN_GOAL - 30),  # their last rows are cuts too
+        (without(STAY, NEXT), GOES_ON, 30, IN_GOAL - 30),
+        (without(STAY, "timeouts"), GOES_ON, 30, IN_GOAL),
+        (without(STAY, "timeouts", NEXT), GOES_ON, 30, IN_GOAL),
+        *((without(PASS, *hidden), GOES_ON, 30, PASS["terminals"].sum()) for hidden in ((), ("timeouts",), (NEXT,))),
+        (without(PASS, "timeouts", NEXT) | {"episode": OF_GOALS}, GOES_ON, 30, PASS["terminals"].sum()),
     ],
     "next states": [
-        (only(SHUFFLED, WALK | {"terminals": FELL}), {}, f"'{NEXT}' are not .*, so that rows do not follow"),
-        (only(IN_TURN, WALK | {"terminals": FELL, "timeouts": CUT}), {}, "are not .*, so that rows do not follow each"),
-        (STATES | {"next_obs": STATES["observations"]}, {}, "'next_obs' are not .* but those of the same row: lea"),
-        (LONG | NUMBERED | {"next_obs": np.ones((1580, 3))}, {}, "'next_obs' are not .* of the next row: leave them"),
-        (STATES | {"timeouts": LAST, "obs_tp1": STATES["observations"]}, {}, "like next states: 'obs_tp1'; if so"),
+        (only(SHUFFLED, WALK | {"terminals": FELL}), f"'{NEXT}' are not .*, so that rows do not follow", 18, 2),
+        (only(IN_TURN, WALK | {"terminals": FELL, "timeouts": CUT}), "not .*, so that rows do not follow", 5, 2),
+        (STATES | {"next_obs": STATES["observations"]}, "'next_obs' are not .* but those of the same row", 18, 0),
+        (LONG | NUMBERED | {"next_obs": np.ones((1580, 3))}, "'next_obs' are not .* next row: leave them", 40, 0),
+        (STATES | {"timeouts": LAST, "obs_tp1": ROWS[:, None] * np.ones(3)}, "like next states: 'obs_tp1'; if", 4, 0),
     ],
     "ids and steps": [
-        (only(np.arange(1580) % 9 != 4, LONG | NUMBERED), {}, "steps are missing, such as after 'step' 3, which 5"),
-        (STATES | {"episode": ROWS // 9, "done": LAST}, {}, "'done' marks 3 rows, such as row 4, inside of episodes"),
-        (only(SHUFFLED, STATES | {"t": STEPS}), {}, "'t' does not count steps up from its smallest, so that rows"),
-        (WALK | {"terminals": FELL, "episode": IDS % 3}, {}, r"rows of an episode \('episode'\) do not lie together"),
+        *((log | {"episode": ROWS, "done": LAST}, BY_ROWS, 4, 4) for log in BOTH),
+        *((log | {"episode": ROWS, "step": STEPS}, BY_ROWS, 4, 0 if log is WALK else 4) for log in BOTH),
+        *((log | {"episode_id": ROWS, "terminals": FELL, "timeouts": CUT}, BY_ROWS, 4, 2) for log in BOTH),
+        *((log | {"episode": ROWS, "done": NEVER}, BY_ROWS, 4 if log is WALK else 1, 0) for log in BOTH),
+        *((log | {"episode": ROWS, "done": NEVER}, "", 18, 18, {"max_episode_steps": 1}) for log in BOTH),
+        *((log | {"episode": ROWS, "done": LAST | True}, "", 18, 18) for log in BOTH),
+        (NOISE | {"episode": COUNTED}, "", 400, 400),
+        (only(np.arange(1580) % 9 != 4, LONG | NUMBERED), "steps are missing, such as after 'step' 3, which 5", 40, 0),
+        (STATES | {"episode": ROWS // 9, "done": LAST}, "'done' marks 3 rows, such as row 4, inside of", 4, 4),
+        (only(SHUFFLED, STATES | {"t": STEPS}), "'t' does not count steps up from its smallest, so that", 1, 0),
+        (WALK | {"terminals": FELL, "episode": IDS % 3}, r"rows of an episode \('episode'\) do not lie tog", 4, 2),
+        (BEGIN_AGAIN, "", 8, 4),
+        (WALK | {"terminals": FELL, "timeouts": CUT, "env": IDS // 6}, "", 4, 2, {"columns": {"episodes": "env"}}),
     ],
     "lengths": [
-        (LONG | {"ep_len": LONG_LENGTHS}, {}, "ep_len: lengths or bounds of episodes are not read: add"),
-        (AT_79, {}, "ends by 'terminals' are taken as terminals; if a time limit cut"),
-        (AT_79 | {"done": AT_79["terminals"]}, {}, "ends by 'terminals' are taken as terminals; if a"),
-        (STATES | {"timeouts": LAST}, LIMIT_2, "max_episode_steps=2 cuts episodes, .* has 6 steps"),
-        (STATES | {"episode": IDS, "step": STEPS}, LIMIT_2, "max_episode_steps=2 cuts episodes, .* 6 s"),
+        (LONG | {"ep_len": LONG_LENGTHS}, "ep_len: lengths or bounds of episodes are not read: add", 40, 0),
+        (AT_79, "ends by 'terminals' are taken as terminals; if a time limit cut", 20, 20),
+        (AT_79 | {"done": AT_79["terminals"]}, "ends by 'terminals' are taken as terminals; if a", 20, 20),
+        (AT_79, "", 20, 0, {"max_episode_steps": 79}),
+        (STATES | {"timeouts": LAST}, "max_episode_steps=2 cuts episodes, .* has 6 steps", 8, 0, LIMIT_2),
+        (STATES | {"timeouts": LAST}, "", 4, 0, LIMIT_6),
+        (STATES | {"episode": IDS, "step": STEPS}, "max_episode_steps=2 cuts episodes, .* 6 s", 10, 2, LIMIT_2),
+        (STATES | {"episode": IDS, "step": STEPS}, "", 4, 3, LIMIT_6),
     ],
     "padding": [
-        (PADDED, {}, "157 rows, such as row 68, are 0 in everything, as where episodes are"),
-        (END_12, {}, "12 rows, such as row 388, are the same row, to the end, as where episodes"),
-        (END_120, {}, "120 rows, such as row 280, are the same row, to the end, as where"),
-        (WALK | {"terminals": FELL, "size": 10}, {}, "10 rows were filled; the other 8 are left out, though they"),
+        (PADDED, "157 rows, such as row 68, are 0 in everything, as where episodes are", 40, 0),
+        (END_12, "12 rows, such as row 388, are the same row, to the end, as where episodes", 390, 80),
+        (END_120, "120 rows, such as row 280, are the same row, to the end, as where", 304, 80),
+        (WALK | {"terminals": FELL, "size": 10}, "10 rows were filled; the other 8 are left out, though", 3, 1),
     ],
 }
 
 
 @pytest.mark.parametrize(
-    ("log", "options", "message"),
-    [pytest.param(*row, id=f"{kind}: {row[-1]}") for kind, rows in QUESTIONED.items() for row in rows],
+    ("log", "message", "episodes", "terminals", "options"),
+    [pytest.param(*(*row, {})[:5], id=f"{kind}: {row[1]}") for kind, rows in EVIDENCE.items() for row in rows],
 )
-def test_what_may_be_read_wrong_is_questioned(log, options, message):
-    with pytest.warns(UserWarning, match=f"dataset: .*{message}"):
-        sopr_fast.load_log(log, **options)
-
-
-QUIET = {  # situation → log, options, episodes, terminals
-    "cut": (LONG, {}, 40, 0),
-    "limit 79": (AT_79, {"max_episode_steps": 79}, 20, 0),
-    "cuts, limit": (STATES | {"timeouts": LAST}, LIMIT_6, 4, 0),
-    "ids, limit": (STATES | {"episode": IDS, "step": STEPS}, LIMIT_6, 4, 3),
-    "ids begin again": (BEGIN_AGAIN, {}, 8, 4),
-    "columns from 1": (FROM_1, {}, 4, 2),
-    "own ids": (WALK | {"terminals": FELL, "timeouts": CUT, "env": IDS // 6}, {"columns": {"episodes": "env"}}, 4, 2),
-    "own cuts of steps": (STEPWISE, {"columns": {"timeouts": "info/cut"}}, 4, 2),
-    "resets": (RESETTING | {"terminals": LAST, "timeouts": NEVER}, {}, 4, 4),
-    "discrete states": (NOISE | {"observations": np.eye(3)[RANDOM.integers(0, 3, 400)]} | EIGHTH, {}, 50, 50),
-    "independent states": (NOISE | {"terminals": COUNTED % 10 == 9}, {}, 40, 40),
-    "done in every row": (NOISE | {"done": np.ones(400)}, {}, 400, 400),
-    "an id for every row": (NOISE | {"episode": COUNTED}, {}, 400, 400),
-    "cards": (CARDS, {}, CARDS["terminals"][:-1].sum() + 1, CARDS["terminals"].sum()),
-}
-
-
-@pytest.mark.parametrize(("log", "options", "episodes", "terminals"), QUIET.values(), ids=QUIET)
-def test_what_cannot_be_read_wrong_is_not_questioned(log, options, episodes, terminals):
-    loaded = load(log, **options)
+def test_what_may_be_read_wrong_is_questioned_and_nothing_else(log, message, episodes, terminals, options):
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        loaded = sopr_fast.load_log(log, **options)
+    assert any(re.search(f"dataset: .*{message}", str(each.message)) for each in caught) if message else not caught
     assert (len(loaded.episodes) - 1, loaded.terminals.sum()) == (episodes, terminals)
 
 
@@ -250,62 +239,6 @@ def test_rows_without_next_states_and_rows_of_padding_are_left_out(tmp_path):
         assert lengths(log) == [5, 2, 6, 3] and log.terminals.sum() == 2
     shifted = np.append(WALK["observations"][1:], np.full((1, 3), np.nan), 0)
     assert len(load(STATES | {NEXT: shifted, "terminals": LAST}, quiet=False).episodes) == 5
-
-
-@EITHER
-@pytest.mark.parametrize(
-    "extra",
-    [
-        {"episode": ROWS, "done": NEVER},
-        {"episode": ROWS, "done": LAST},
-        {"episode_id": ROWS, "terminals": FELL, "timeouts": CUT},
-        {"episode": ROWS, "step": STEPS},
-    ],
-    ids="+".join,
-)
-def test_numbers_of_rows_are_no_numbers_of_episodes(extra, log):
-    given = log | extra
-    with pytest.warns(UserWarning, match="dataset: 'episode.*' differs in each row, but .*, so that it counts rows"):
-        loaded = sopr_fast.load_log(given)
-    assert len(loaded.episodes) == (2 if extra.get("done") is NEVER and log is STATES else 5)
-    assert len(load(given, max_episode_steps=1).episodes) == COUNT + 1
-    assert len(load(given | {"done": LAST | True, "terminals": LAST | True}, quiet=False).episodes) == COUNT + 1
-
-
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        ({"obs_1": "obs_2"}, r"the columns obs_0, obs_2 leave some out: add these, or .* columns={'states': \['obs_0'"),
-        ({"obs_0": "obs[3]", "obs_1": "obs[4]"}, r"the columns obs\[3\], obs\[4\] leave some out"),
-        ({"next_obs_1": "next_obs_2"}, "the columns next_obs_0, next_obs_2 leave some out: .*={'next_states': "),
-        ({"obs_0": "obs"}, r"there are 'obs' and 'obs_1'; .* columns={'states': \['obs', 'obs_1'\]}, or"),
-    ],
-)
-def test_numbers_of_columns_have_no_gap(names, message, tmp_path):
-    frame = FRAME.rename(columns=names)
-    frame.to_csv(tmp_path / "log.csv", index=False)
-    for source in (frame, tmp_path / "log.csv"):
-        for read in (sopr_fast.load_log, load_states)[: 1 if "next" in message else 2]:
-            with pytest.raises(ValueError, match=message):
-                read(source)
-    columns = {"states": [*frame.columns[:2]], "next_states": [*frame.columns[2:4]]}
-    np.testing.assert_array_equal(load(frame, columns=columns).states, WALK["observations"][:, :2])
-
-
-@pytest.mark.parametrize("hidden", [(), ("timeouts",), (NEXT,), ("timeouts", NEXT)], ids="+".join)
-@pytest.mark.parametrize("region", [(27, np.inf), (12, 13.5)], ids=["stay", "pass"])
-def test_terminal_rows_that_a_trajectory_leaves_begin_no_episode(hidden, region):
-    """Trajectories of 50 steps stay in a goal region, or pass it."""
-    given = walk([50] * 30, "c" * 30)
-    place = given[NEXT][:, 0]
-    given = without(given | {"terminals": (place > region[0]) & (place < region[1])}, *hidden)
-    if len(hidden) == 2 and region[1] < np.inf:
-        given["episode"] = np.repeat(np.arange(30), 50)  # nothing else tells where they end
-    message = r"after \d+ terminal rows \('terminals'\), such as row \d+, the trajectory goes on"
-    with pytest.warns(UserWarning, match=message):
-        log = sopr_fast.load_log(given)
-    assert len(log.episodes) == 31 and (log.initial_states <= 1).all()
-    assert "they go on after" in log.verdict and log.terminals.sum() > 30 * 0.5
 
 
 @EITHER
@@ -370,10 +303,6 @@ def test_steps_of_rlds_hold_nothing_but_the_last_state_at_the_end():
         load(arrays | {"is_last": LAST | True})
 
 
-ONES = np.ones(400)
-BANDIT = {"context": NOISE["observations"], "action": RANDOM.integers(0, 3, 400), "reward": RANDOM.random(400)}
-
-
 @pytest.mark.parametrize("extra", [{}, {"terminals": ONES}, {"next_obs": np.zeros((400, 2)), "done": ONES}])
 def test_every_row_of_a_bandit_is_an_episode(extra):
     log = load(BANDIT | {"pscore": ONES / 3} | extra, max_episode_steps=1)
@@ -400,27 +329,57 @@ def test_undiscounted_values_need_episodes_that_end():
         DualDICE(discount=1).estimate(policy, log)
 
 
+CONTRADICTIONS = [
+    ({"terminals": FELL, "terminated": LAST}, "'terminals' and 'terminated' both mean the terminals and disagree"),
+    ({"masks": FELL, "terminals": FELL}, "'terminals' and 'masks' both mean the terminals and disagree"),
+    ({"terminals": FELL, "dones": NEVER}, "'terminals' mark 2 ends that 'dones' do not"),
+    ({"obs": np.zeros((COUNT, 2))}, "'observations' and 'obs' both mean the states and disagree"),
+    ({"timeouts": LAST, "truncated": FELL}, "'timeouts' and 'truncated' both mean the timeouts and disagree"),
+    ({"episode": IDS, "done": FIRST}, "'done' marks the first rows of episodes, not the last ones"),
+    ({"episode": IDS, "terminals": FELL, "is_last": FIRST}, "'is_last' marks the first rows of episodes, not the"),
+]
+OF_BANDITS = [
+    ({"context/age": ONES}, "'context' may be the states, and so may named .*'states': 'context'}.* or"),
+    ({"context": [np.zeros((2, 3)), np.zeros((4, 3))]}, "'context' is no array: .*; pass a list of dictionaries"),
+    ({"log_probs": 0.3 * ONES}, "'log_probs' of discrete actions must be at most 0, got 0.3 at row 0"),
+    ({"pscore": 1.5 * ONES}, "'pscore' must be from above 0 to 1, got 1.5 at row 0"),
+    ({"pscore": 0 * ONES}, "'pscore' must be from above 0 to 1, got 0 at row 0"),
+    ({"pscore": 0.5 * ONES, "log_probs": -3 * ONES}, "'pscore' and 'log_probs' disagree"),
+    ({"pscore": np.ones((400, 3))}, r"'pscore' must have shape \(rows,\), got \(400, 3\); pass only that"),
+    ({"pscore": -1.1 * ONES}, "'pscore' .* got -1.1 .*logarithms as .*columns={'log_probs': 'pscore'}"),
+    (
+        {"action": ["left", "right"] * 200},
+        "'action' must be .*number the words, actions as the policies do, .*'left': 0",
+    ),
+    ({"step": np.array(["NaT"] + ["2020-01-01"] * 399, "M8[D]")}, "'step' is no number or ISO date at row 0"),
+    ({"time": np.array(["noon"] * 400)}, "'time' is no number or ISO date at row 0"),
+    ({"episode": np.where(COUNTED == 3, np.nan, 0)}, "'episode' has no value at row 3"),
+    ({"episode": COUNTED // 2 % 100, "step": COUNTED % 2}, "an episode .* has 'step' 0 twice, again at row 200"),
+]
+NUMBERS = [
+    ({"obs_1": "obs_2"}, r"the columns obs_0, obs_2 leave some out: add these, or .* columns={'states': \['obs_0'"),
+    ({"obs_0": "obs[3]", "obs_1": "obs[4]"}, r"the columns obs\[3\], obs\[4\] leave some out"),
+    ({"next_obs_1": "next_obs_2"}, "the columns next_obs_0, next_obs_2 leave some out: .*={'next_states': "),
+    (
+        {"obs_0": "obs", "next_obs_0": "next_obs"},
+        r"there are 'obs' and 'obs_1'; .* columns={'states': \['obs', 'obs_1'\]}, or",
+    ),
+]
+
+
 @pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        ({"log_probs": np.full(400, 0.3)}, "'log_probs' of discrete actions must be at most 0, got 0.3 at row 0"),
-        ({"pscore": np.full(400, 1.5)}, "'pscore' must be from above 0 to 1, got 1.5 at row 0"),
-        ({"pscore": np.zeros(400)}, "'pscore' must be from above 0 to 1, got 0 at row 0"),
-        ({"pscore": np.full(400, 0.5), "log_probs": np.full(400, -3.0)}, "'pscore' and 'log_probs' disagree"),
-        ({"pscore": np.ones((400, 3))}, r"'pscore' must have shape \(rows,\), got \(400, 3\); pass only that"),
-        ({"pscore": np.full(400, -1.1)}, "'pscore' .* got -1.1 .*logarithms as .*columns={'log_probs': 'pscore'}"),
-        ({"context": [np.zeros((2, 3)), np.zeros((4, 3))]}, "'context' is no array: .*; pass a list of dictionaries"),
-        ({"step": np.array(["NaT"] + ["2020-01-01"] * 399, "M8[D]")}, "'step' is no number or ISO date at row 0"),
-        ({"time": np.array(["noon"] * 400)}, "'time' is no number or ISO date at row 0"),
-        ({"context/age": ONES}, "'context' may be the states, and so may named .*'states': 'context'}.* or"),
-        ({"action": ["left", "right"] * 200}, "'action' must be numbers.*number the words, actions as the .*'left': 0"),
-        ({"episode": np.where(COUNTED == 3, np.nan, 0)}, "'episode' has no value at row 3"),
-        ({"episode": COUNTED // 2 % 100, "step": COUNTED % 2}, "an episode .* has 'step' 0 twice, again at row 200"),
-    ],
+    ("log", "message", "is_advised"),
+    [(log | extra, message, True) for log in BOTH for extra, message in CONTRADICTIONS]
+    + [(BANDIT | extra, message, False) for extra, message in OF_BANDITS]
+    + [(FRAME.rename(columns=names), message, True) for names, message in NUMBERS],
 )
-def test_wrong_probabilities_words_and_numbers_are_refused(arrays, message):
-    with pytest.raises((TypeError, ValueError), match=f"dataset: {message}"):
-        sopr_fast.load_log(BANDIT | arrays, max_episode_steps=1)
+def test_wrong_logs_are_refused_by_advice_that_works(log, message, is_advised):
+    for read in (sopr_fast.load_log, load_states)[: 2 if re.search("leave some out: add|'states'", message) else 1]:
+        with pytest.raises((TypeError, ValueError), match=f"(dataset|data frame): .*{message}") as raised:
+            read(log)
+    if is_advised:
+        columns = ast.literal_eval(re.search(r"columns=({[^}]*})", str(raised.value))[1])
+        assert load(log, quiet=False, columns=columns).source_count == COUNT
 
 
 def test_probabilities_may_have_other_names_and_exceed_1_for_continuous_actions():
@@ -453,3 +412,94 @@ def test_a_number_of_rows_keeps_whole_episodes():
             assert 0 < len(log) <= most and {*lengths(log)} <= {*LENGTHS}
             np.testing.assert_array_equal(log.states, whole.states[log.source])
             assert (log.terminals | log.timeouts)[log.episodes[1:] - 1].all() and log.source_count == COUNT
+            drawn = f"{len(log.episodes) - 1} episodes, drawn from " if len(log) < COUNT else ""
+            assert log.verdict == drawn + whole.verdict
+
+
+Transition = namedtuple("Transition", ["state", "action", "next_state", "reward"])
+
+
+def test_steps_without_a_next_state_are_terminal():
+    arrays = WALK | {"terminals": FELL}
+    unknown = np.where(FELL[:, None], np.nan, arrays[NEXT])
+    expected = load(arrays | {NEXT: unknown}, quiet=False)
+    parts = (arrays[key] for key in ("observations", "actions", "rewards", NEXT))
+    steps = [(s, a, r, None if end else following) for s, a, r, following, end in zip(*parts, FELL, strict=True)]
+    memory = [Transition(s[None], a[None], f if f is None else f[None], np.array([r])) for s, a, r, f in steps]
+    named = [dict(zip(("state", "action", "reward", "next_state"), step, strict=True)) for step in steps]
+    for log in (memory, deque(memory), named, [(*step, end) for step, end in zip(steps, FELL, strict=True)]):
+        read = load(log, quiet=False)
+        np.testing.assert_array_equal(read.terminals, FELL)
+        np.testing.assert_array_equal(read.next_states, expected.next_states)
+    with pytest.raises(ValueError, match=r"'states' is no array: .*dict\(zip\(\('state', 'action', …\), step\)\)"):
+        load([(s, a, following, r) for s, a, r, following in steps])
+    columns = {"done": [[end] for end in FELL], "reward": [[r] for _, _, r, _ in steps]}
+    several = [step | {key: values[i] for key, values in columns.items()} for i, step in enumerate(named)]
+    np.testing.assert_array_equal(load(several, quiet=False).terminals, FELL)
+
+
+def test_step_types_are_first_and_last_rows():
+    """As of dm_env: 0, 1, 2; rows of type 2 hold only the last state. A discount of 0 is on either side of it."""
+    last = np.cumsum(np.array(LENGTHS) + 1) - 1
+    kinds = np.ones(COUNT + 4, int)
+    kinds[last], kinds[[0, *last[:-1] + 1]] = 2, 0
+    arrays = WALK
+    log = {key: np.zeros((COUNT + 4, *arrays[key].shape[1:])) for key in ("observations", "actions", "rewards")}
+    rows = kinds != 2
+    log["observations"][last] = arrays[NEXT][ENDS]
+    for key in log:
+        log[key][rows] = arrays[key]
+    for shift in (0, 1):
+        discount = np.ones(COUNT + 4)
+        discount[last[[0, 2]] - shift] = 0
+        read = load(log | {"step_type": kinds, "discount": discount}, columns={"terminals": "discount"})
+        np.testing.assert_array_equal(read.terminals, FELL)
+        np.testing.assert_array_equal(read.timeouts, CUT)
+        np.testing.assert_allclose(read.next_states, arrays[NEXT], rtol=1e-6)
+
+
+@pytest.mark.parametrize("flag", ["terminals", "dones"])
+def test_next_states_of_0_at_ends_are_unknown(flag):
+    arrays = WALK | {flag: LAST}
+    filled = arrays | {NEXT: np.where(LAST[:, None], 0, arrays[NEXT])}
+    with pytest.warns(UserWarning, match="'next_observations' are 0 at 4 ends, such as row 4, and no state is: "):
+        log = sopr_fast.load_log(filled)
+    np.testing.assert_allclose(log.next_states[LAST], arrays["observations"][LAST], rtol=1e-6)
+    at_0 = filled | {"observations": np.where(FIRST[:, None], 0, arrays["observations"])}
+    assert (load(at_0, quiet=False).next_states[LAST] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"is_first": ~(COUNTED % 20 == 0)},
+            "'is_first' marks 95.0% of rows as first rows: if 0 marks first rows, ",
+        ),
+        ({"states": -999}, "'observations' are -999 in column 1 of 20 rows, such as row 7, far from its other values"),
+        ({"actions": 9999}, "'actions' are 9999 in column 0 of 20 rows, such as row 7, far from its other values"),
+        ({"padding": 8}, "240 rows, such as row 8, are the same as the row before, whose next state is another"),
+        ({"states": -3}, None),
+        ({"padding": 20}, None),
+    ],
+    ids=str,
+)
+def test_marks_and_padding_are_questioned(change, message):
+    random = np.random.default_rng(0)
+    paths = np.cumsum(random.uniform(0.1, 0.2, (20, 21, 2)), 1) + random.normal(size=(20, 1, 2))
+    log = {"observations": paths[:, :-1].reshape(400, 2), "actions": random.normal(size=(400, 1))}
+    log |= {NEXT: paths[:, 1:].reshape(400, 2), "rewards": random.normal(size=400)}
+    log |= {"is_first": COUNTED % 20 == 0}
+    if "padding" in change:  # rows of each episode from this one on repeat the one before
+        rows = COUNTED - np.maximum(COUNTED % 20 - change["padding"] + 1, 0)
+        log = {key: values[rows] if key != "is_first" else values for key, values in log.items()}
+    elif "is_first" in change:
+        log = {key: values for key, values in (log | change).items() if key != NEXT}
+    else:
+        [(part, value)] = change.items()
+        log["observations" if part == "states" else part][7::20, -1] = value
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        sopr_fast.load_log(log)
+    said = "\n".join(str(warning.message) for warning in caught)
+    assert message in said if message else "row 7" not in said and "same" not in said

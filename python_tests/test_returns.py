@@ -25,7 +25,7 @@ def of(table):
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "expected"),
+    ("name", "text", "read"),  # what is read is returns by name, or a message
     [
         ("r.csv", "name,return\na,1\nb,-2.5\n", {"a": 1, "b": -2.5}),
         ("r.csv", ",name,return\n0,a,1\n1,b,-2.5\n", {"a": 1, "b": -2.5}),
@@ -42,17 +42,6 @@ def of(table):
         ("r.json", '{"policy": {"0": "a", "1": "b"}, "return": {"0": 1, "1": 2}}', {"a": 1, "b": 2}),
         ("r.json", '{"a": {"return": 1, "error": 2}, "b": {"return": 2}}', {"a": 1, "b": 2}),
         ("r.jsonl", '{"name": "007", "return": 1}\n\n{"name": "b", "return": null}\n', {"007": 1}),
-    ],
-)
-def test_returns_in_files(tmp_path, name, text, expected):
-    (tmp_path / name).write_text(text, encoding="utf-8", newline="")
-    assert of(load_returns(tmp_path / name)) == expected
-    assert of(load_returns(str(tmp_path / name), NAMES)) == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
         ("r.csv", "", "its first line must name the columns"),
         ("r.csv", "policy,score\na,1\n", "expected columns name and return in the first row, found policy, score"),
         ("r.csv", "a,1\nb,2\n", "expected columns name and return in the first row, found a, 1"),
@@ -76,13 +65,17 @@ def test_returns_in_files(tmp_path, name, text, expected):
         ("r.json", '{"a": 1' + "0" * 400 + "}", "the return of policy 'a' is '1000"),
     ],
 )
-def test_broken_returns(tmp_path, name, text, message):
-    (tmp_path / name).write_bytes(text.encode() if isinstance(text, str) else text)
-    with pytest.raises(ValueError, match=f"{name}: {re.escape(message)}"):
-        load_returns(tmp_path / name, NAMES)
+def test_returns_in_files(tmp_path, name, text, read):
+    path = tmp_path / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    for source, names in ((path, NAMES), (path, None), (str(path), NAMES)):
+        if isinstance(read, dict):
+            assert of(load_returns(source, names)) == read
+        else:
+            with pytest.raises(ValueError, match=f"{name}: {re.escape(read)}"):
+                load_returns(source, names)
 
 
-BY_NAME = pandas.Series([1.0, 2.0, 3.0], NAMES)[::-1]
 FRAME = pandas.DataFrame({"name": NAMES, "return": [1.0, 2.0, 3.0]})
 
 
@@ -90,7 +83,7 @@ FRAME = pandas.DataFrame({"name": NAMES, "return": [1.0, 2.0, 3.0]})
     "source",
     [
         dict(zip(NAMES, (1, np.float32(2), 3), strict=True)),
-        BY_NAME,
+        FRAME.set_index("name")["return"][::-1],
         FRAME,
         FRAME.set_index("name"),
         FRAME.set_index("name").assign(**{"": np.nan}),
@@ -169,28 +162,33 @@ def test_names_of_errors_and_deviations():
         assert load_returns(pandas.DataFrame({"policy": ["a"], "mean": 1} | columns))["error"].tolist() == [2]
 
 
+IGNORED = ".* deviations are ignored .* policies"
+ROLLOUTS = np.random.default_rng(0).normal([[-900], [-400], [-100]], 90, (3, 2))
+PAIRS = np.stack([[-900, -400, 100], [40, 50, 0]], 1)
+
+
 @pytest.mark.parametrize(
-    ("text", "message", "expected"),
+    ("source", "message", "expected"),
     [
-        ("return_std,rollouts\na,1,2,\nb,3,,\nc,4,2,4", "deviations are ignored .* policies a; add a column", {"c": 1}),
-        ("std\na,1,2\nb,3,4", "deviations are ignored .* policies a, b; add a column rollouts", {}),
+        ("return_std,rollouts\na,1,2,\nb,3,,\nc,4,2,4", f"{IGNORED} a; add a column rollouts", {"c": 1}),
+        ("std\na,1,2\nb,3,4", f"{IGNORED} a, b; add a column rollouts", {}),
         ("ci95\na,1,2", "columns not read: ci95, which may hold errors of returns; add a column error", {}),
         ("return_var,lower\na,1,2,0", "columns not read: return_var, lower, which", {}),
+        (PAIRS, "the second ones look like standard deviations: if they are, pass", [470, 225, 50]),
+        (ROLLOUTS, "", ROLLOUTS.std(1)),
+        ([[1, 0], [0, 1], [1, 1]], "", [0.5, 0.5, 0]),
+        ([[3, 1], [8, 3]], "", [1, 2.5]),
     ],
 )
-def test_deviations_that_cannot_be_read_are_warned_of(tmp_path, text, message, expected):
-    (tmp_path / "r.csv").write_text(f"name,return,{text}\n")
-    with pytest.warns(UserWarning, match=rf"r\.csv: .*{message}"):
-        assert load_returns(tmp_path / "r.csv")["error"].dropna().to_dict() == expected
-
-
-def test_pairs_that_look_like_means_and_deviations_are_questioned():
-    rollouts = np.random.default_rng(0).normal([[-900], [-400], [-100]], 90, (3, 2))
-    with warnings.catch_warnings(action="error"):
-        for source in (rollouts, [[1, 0], [0, 1], [1, 1]], [[3, 1], [8, 3]]):
-            load_returns(source, NAMES[: len(source)])
-        with pytest.raises(UserWarning, match="the second ones look like standard deviations: if they are, pass"):
-            load_returns(np.stack([[-900, -400, 100], [40, 50, 0]], 1), NAMES)
+def test_what_may_be_deviations_is_questioned(tmp_path, source, message, expected):
+    names = NAMES[: len(source)]
+    if isinstance(source, str):
+        (tmp_path / "r.csv").write_text(f"name,return,{source}\n")
+        source, message = tmp_path / "r.csv", rf"r\.csv: {message}"
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        errors = load_returns(source, names)["error"].dropna().to_dict()
+    assert errors == pytest.approx(expected if isinstance(expected, dict) else dict(zip(names, expected, strict=True)))
+    assert [bool(re.search(message, str(each.message))) for each in caught] == [True] * bool(message)
 
 
 def save_evaluations(folder, results, steps=None):
@@ -314,14 +312,12 @@ def test_evaluate_select_and_update_take_frames(tmp_path):
     evaluation = sopr_fast.evaluate(log(), known, frame[1:], methods={"nearest": NearestPolicy()}, cv=2)
     assert evaluation.names == [*known][1:]
     np.testing.assert_array_equal(evaluation.return_errors, np.full(7, 0.02))
-    path = tmp_path / "returns.csv"
-    frame.to_csv(path, index=False)
-    candidates = {f"new-{name}": policy for name, policy in ladder([0.33, 0.77]).items()}
-    selection = sopr_fast.select(candidates, log(), known, path)
-    measured = pandas.DataFrame({"name": ["other", *candidates][:2], "return": [1.0, 0.4], "return_se": 0.01})
+    frame[:3].to_csv(tmp_path / "returns.csv", index=False)
+    selection = sopr_fast.select(known, log(), returns=tmp_path / "returns.csv")
+    new = selection.names[-1]
+    measured = pandas.DataFrame({"name": ["other", new], "return": [1.0, 0.4], "return_se": 0.01})
     with pytest.warns(UserWarning, match="returns of other are of no policy"):
         updated = selection.update(measured)
-    place = updated.names.index(next(iter(candidates)))
-    assert updated.returns[place] == 0.4 and updated.return_errors[place] == 0.01
+    assert (updated.returns[-1], updated.return_errors[-1]) == (0.4, 0.01)
     with pytest.raises(ValueError, match="no policy has a return: returns are given of other"):
         selection.update(measured[:1])
