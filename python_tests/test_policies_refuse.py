@@ -7,6 +7,7 @@ import pandas
 import pytest
 import torch
 from test_reader_networks import REFUSED, expanded
+from test_reader_programs import export_onnx
 from torch import distributions as dist
 from torch import nn
 
@@ -187,15 +188,12 @@ def standardised(states):
     return NET(((states.double() - RunningMeanStd.mean) / np.sqrt(RunningMeanStd.var + 1e-8)).float())
 
 
-def write_onnx(path):
-    for library in ("onnx", "onnxruntime"):
-        pytest.importorskip(library)
-    torch.onnx.export(NET, (torch.zeros(7, DS),), path, dynamo=False, dynamic_axes={"states": {0: "n"}},
-                      input_names=["states"], output_names=["out"])  # fmt: skip
-
-
 def pickled(content):
     return lambda path: torch.save(content, path)
+
+
+def graph(path):
+    export_onnx(NET, path, ["out"])
 
 
 MOMENTS, READ = RunningMeanStd(), {"activation": "relu", "squash": "none", "head": "action"}
@@ -208,10 +206,10 @@ FILES = {  # file → what writes it, given options, message, advised options, t
     **{f"statistics.{suffix}": (pickled(content), TRUST, SAYS, {**TRUST, **READ}, standardised) for suffix, content in
        (("pt", [NET, MOMENTS]), ("pkl", (NET, MOMENTS)), ("pth", {"actor": NET, "obs_rms": MOMENTS}))},
     "net.pt": (torch.jit.script(NET).save, {}, r"a TorchScript program is code: .* trust=True \(--trust\)", TRUST, NET),
-    "net.onnx": (write_onnx, {"action_count": DA},
+    "net.onnx": (graph, {"action_count": DA},
         "not probabilities, .* for a file, pass head='logits' or head='values'",
         {"action_count": DA, "head": "values"}, lambda s: NET(s).argmax(1)),
-    "deviations.onnx": (write_onnx, {"stochastic": True}, "not known: load it without stochastic", {}, NET),
+    "deviations.onnx": (graph, {"stochastic": True}, "not known: load it without stochastic", {}, NET),
     "indices.npy": (lambda path: np.save(path, np.arange(60) % 3), {},
         r"integer actions: load the policies by sopr_fast\.load_policies\(…, action_count=N\)", {"action_count": 3},
         lambda s: torch.arange(U) % 3),

@@ -27,8 +27,8 @@ DS, DA, HIDDEN = 5, 3, 8
 SQUASHED = {"activation": "relu", "squash": "tanh"}
 
 
-def make_layers(stack=(), seed=0):
-    rng = np.random.default_rng(seed)
+def make_layers(stack=()):
+    rng = np.random.default_rng(0)
     widths = {"hidden_0": (HIDDEN, DS), "hidden_1": (HIDDEN, HIDDEN), "mean": (DA, HIDDEN), "log_std": (DA, HIDDEN)}
     arrays = {}
     for name, (out, width) in widths.items():
@@ -37,11 +37,11 @@ def make_layers(stack=(), seed=0):
     return arrays
 
 
-def oracle(arrays, states, i=(), head="mean", activation=lambda x: np.maximum(x, 0)):
+def oracle(arrays, states, i=(), activation=lambda x: np.maximum(x, 0)):
     x = states.double().numpy()
     for name in ("hidden_0", "hidden_1"):
         x = activation(x @ arrays[f"{name}.weight"][i].T.astype(float) + arrays[f"{name}.bias"][i])
-    return torch.from_numpy(x @ arrays[f"{head}.weight"][i].T.astype(float) + arrays[f"{head}.bias"][i])
+    return torch.from_numpy(x @ arrays["mean.weight"][i].T.astype(float) + arrays["mean.bias"][i])
 
 
 def test_stack_of_actors(tmp_path, states, capsys):

@@ -19,7 +19,6 @@ import torch
 from sopr_fast.inputs.policies import load
 from sopr_fast.runtime import pickles
 from sopr_fast.runtime.pickles import SPACE_RECORDS, read_pickle
-from sopr_fast.runtime.torch_weights import read_weights
 
 STATED = {"activation": "relu", "squash": "tanh"}
 DEPTH = 60
@@ -105,44 +104,38 @@ KIND = "a tensor of another kind"
 HEAD = b"".join(pickle.dumps(value, 2) for value in (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}, {}))
 
 
-@pytest.mark.parametrize(
-    "content, message",
-    [
-        (doubled() + NAMED, "damaged"),
-        (number(1 << 4_000_000) + b"q\xff0" + tensor(shape=b"(" + b"h\xff" * 10**5 + b"t"), KIND),
-        (tensor(name=b"h%c" % DEPTH), KIND),  # text of a name of 2^60 parts would never end
-        (tensor(shape=b"J\xff\xff\xff\x7f(K\x01t\x86"), KIND),  # a size times a tuple would fill the memory
-        (LONG + b"ctorch\ndevice\nq\x010" + b"h\x01h\x00R0" * 10**5 + b"N.", "a call of type with tuple"),
-        (LONG + b"ctorch\ndevice\nq\x010" + b"h\x01h\x00}\x920" * 10**5 + b"N.", "names copyreg"),
-        (LONG + b"h\x00Q0" * 10**5 + b"N.", KIND),
-        (text(b"a" * 10**6) + b"q\x000" + text(b"b") + b"q\x010" + b"h\x00h\x01\x930" * 10**5 + b"N.", "repeats|names"),
-        (b"N" + b"".join(b"p%d\n" % (i * (2**61 - 1)) for i in range(1, 60_000)) + b".", "leaves out places"),
-        (b"}(" + PAIRS + b"u.", "too many keys that are not text"),
-        (RECORD + pickle.dumps(POINTER, 2)[2:-1] + b"b.", "attributes of Python's own"),
-        (b"\x82\xef.", "names copyreg"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
+TENSORS = (  # in a file of torch, after the protocol of its pickle
+    (doubled() + NAMED, "damaged"),
+    (number(1 << 4_000_000) + b"q\xff0" + tensor(shape=b"(" + b"h\xff" * 10**5 + b"t"), KIND),
+    (tensor(name=b"h%c" % DEPTH), KIND),  # text of a name of 2^60 parts would never end
+    (tensor(shape=b"J\xff\xff\xff\x7f(K\x01t\x86"), KIND),  # a size times a tuple would fill the memory
+    (LONG + b"ctorch\ndevice\nq\x010" + b"h\x01h\x00R0" * 10**5 + b"N.", "a call of type with tuple"),
+    (LONG + b"ctorch\ndevice\nq\x010" + b"h\x01h\x00}\x920" * 10**5 + b"N.", "names copyreg"),
+    (LONG + b"h\x00Q0" * 10**5 + b"N.", KIND),
+    (text(b"a" * 10**6) + b"q\x000" + text(b"b") + b"q\x010" + b"h\x00h\x01\x930" * 10**5 + b"N.", "repeats|names"),
+    (b"N" + b"".join(b"p%d\n" % (i * (2**61 - 1)) for i in range(1, 60_000)) + b".", "leaves out places"),
+    (b"}(" + PAIRS + b"u.", "too many keys that are not text"),
+    (RECORD + pickle.dumps(POINTER, 2)[2:-1] + b"b.", "attributes of Python's own"),
+    (b"\x82\xef.", "names copyreg"),
 )  # fmt: skip
-def test_pickles_that_take_all_time_or_memory_or_state_of_the_process(content, message):
-    with pytest.raises(ValueError, match=message):
-        read_weights(torch_file(b"\x80\x02" + content))
+FILES = [(suffix, made(content), message) for content, message in BOMBS.values()
+         for suffix, made in ((".pkl", bytes), (".pt", torch_file))]  # fmt: skip
+FILES += [(".pt", torch_file(b"\x80\x02" + content), message) for content, message in TENSORS]
+# Keys of storages are not hashed before they are counted.
+FILES += [(".pt", HEAD + doubled() + b"]h%ca." % DEPTH + bytes(64), REPEATED)]
 
 
-def test_parts_are_counted_before_they_are_used():
-    with pytest.raises(ValueError, match=REPEATED):
-        read_weights(HEAD + doubled() + b"]h%ca." % DEPTH + bytes(64))  # keys of storages are not hashed before
-    many_classes = b"".join(b"cgym.spaces\n%x\n0" % i for i in range(10_000)) + b"N."
-    with pytest.raises(ValueError, match=REPEATED):
-        read_pickle(many_classes, records=SPACE_RECORDS)
-
-
-@pytest.mark.parametrize("content, message", BOMBS.values(), ids=BOMBS.keys())
-@pytest.mark.parametrize("suffix", [".pkl", ".pt"])
+@pytest.mark.parametrize("suffix, content, message", FILES, ids=[f"{suffix} {message}" for suffix, _, message in FILES])
 def test_small_files_of_large_values(tmp_path, suffix, content, message):
     path = tmp_path / f"p{suffix}"
-    path.write_bytes(content if suffix == ".pkl" else torch_file(content))
+    path.write_bytes(content)
     with pytest.raises(ValueError, match=rf"p{suffix}: .*({message})"):
         load(path, **STATED)
+
+
+def test_names_are_counted_before_they_become_classes():
+    with pytest.raises(ValueError, match=REPEATED):
+        read_pickle(b"".join(b"cgym.spaces\n%x\n0" % i for i in range(10_000)) + b"N.", records=SPACE_RECORDS)
 
 
 def test_pickles_of_too_many_values(monkeypatch):

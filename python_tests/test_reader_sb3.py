@@ -117,6 +117,12 @@ def make(algorithm, env=None, actions=None, observations=ROW, policy="MlpPolicy"
     return model
 
 
+def saved(folder, algorithm, env=None, **options):
+    model = make(algorithm, env, **options)
+    model.save(folder / "model.zip")
+    return model
+
+
 def sources(folder, model):
     return (folder, False), (folder, True), ({"model": model}, False), ({"model": model.policy}, False)
 
@@ -138,26 +144,36 @@ def test_every_algorithm_has_a_case():
     assert algorithms == {kind for kind, _ in ALGORITHMS.values()} | {contrib.CrossQ, contrib.RecurrentPPO}
 
 
+LINEAR, ONE_LAYER = {"policy": "LinearPolicy", "policy_kwargs": {}}, ("action_net.0.", "action_net.")
+CASES = {  # algorithm, its options, the version of gym that saved it before, changed names of layers
+    **{name: (*case, "0.17", None) for name, case in ALGORITHMS.items()},
+    **{f"{name} of gym {v}": (*ALGORITHMS[name], v, None) for name in ("ppo", "dqn") for v in LAYOUTS},
+    # Before version 2, the only layer of a linear policy was not in an `nn.Sequential`.
+    "ars linear": (contrib.ARS, LINEAR, "0.21", ONE_LAYER),
+    "ars linear, discrete": (contrib.ARS, {**LINEAR, "actions": DISCRETE}, "0.21", ONE_LAYER),
+    "ppo of shared layers": (sb3.PPO, {}, "0.17", (r"mlp_extractor\.policy_net\.0", "mlp_extractor.shared_net.0")),
+    # Version 1.0 could give state-dependent exploration a network of its own, unused by the mean action.
+    "ppo sde": (sb3.PPO, {"use_sde": True}, "0.17", ("^value_net", "sde_features_extractor.0")),
+    "sac sde": (sb3.SAC, {"use_sde": True}, "0.17", ("^critic.qf0.0", "actor.sde_features_extractor.0")),
+}
+
+
 @pytest.mark.filterwarnings("ignore:.*masks:UserWarning")
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_acts_as_the_library_does(tmp_path, states, name):
-    algorithm, options = ALGORITHMS[name]
-    model = make(algorithm, **options)
-    model.save(tmp_path / "model.zip")
+@pytest.mark.parametrize("algorithm, options, version, layers", CASES.values(), ids=CASES)
+def test_acts_as_the_library_does(tmp_path, states, algorithm, options, version, layers):
+    model, path = saved(tmp_path, algorithm, **options), tmp_path / "model.zip"
     states = states[:, : np.prod(model.observation_space.shape)]
     policy, opened, live, inner = (load(source, trust=trust)["model"] for source, trust in sources(tmp_path, model))
-    assert type(policy) is type(opened) is Actor  # no library if our own reader will do
-    make_old(tmp_path / "model.zip", "0.17")
-    assert b"gymnasium" not in (tmp_path / "model.zip").read_bytes()
-    old = load(tmp_path)["model"]
-    assert type(old) is Actor
+    make_old(path, version, **({"rename": lambda key: re.sub(*layers, key)} if layers else {}))
+    assert b"gymnasium" not in path.read_bytes()
+    old = load(path)["model"]
+    assert type(policy) is type(opened) is type(old) is Actor  # no library if our own reader will do
     for each in (policy, live, inner, old):
         assert_acts_like(each, model, states)
 
 
 def test_masks_are_warned_of(tmp_path):
-    model = make(contrib.MaskablePPO, actions=DISCRETE)
-    model.save(tmp_path / "model.zip")
+    model = saved(tmp_path, contrib.MaskablePPO, actions=DISCRETE)
     for source in (tmp_path, {"model": model}):
         with pytest.warns(UserWarning, match="'model': it needs masks of actions: .* calls predict with action_masks"):
             load(source)
@@ -179,8 +195,7 @@ REFUSED = {  # algorithm, its options, given options, message, after whose advic
 @pytest.mark.parametrize("algorithm, options, given, message", REFUSED.values(), ids=REFUSED)
 def test_what_needs_trust_or_other_options(tmp_path, algorithm, options, given, message):
     env = Halved(DummyVecEnv([Still]), clip_obs=1.5) if "env" in options else None
-    model = make(algorithm, **{"policy_kwargs": {}, **options, "env": env})
-    model.save(tmp_path / "model.zip")
+    model = saved(tmp_path, algorithm, **{"policy_kwargs": {}, **options, "env": env})
     if env is not None:
         env.save(str(tmp_path / "vecnormalize.pkl"))
     for source in (tmp_path, {"model": model}) if "4 discrete" in message else (tmp_path,):
@@ -197,34 +212,33 @@ def test_what_needs_trust_or_other_options(tmp_path, algorithm, options, given, 
         np.testing.assert_allclose(policy(states), model.predict(seen, deterministic=True)[0], atol=1e-5)
 
 
-UNUSUAL = {  # spaces → what the refusal says
-    "discrete states": (spaces.Discrete(16), DISCRETE, "observations of a Discrete space"),
-    "named states": (spaces.Dict({"a": ROW}), DISCRETE, "observations of a Dict space"),
-    "several actions": (ROW, spaces.MultiDiscrete([2, 3]), "several actions at once"),
-    "switches": (ROW, spaces.MultiBinary(3), "several actions at once"),
-}
+SEVERAL, NO_MEMORY = (
+    "several actions at once.*pass a callable",
+    "it is recurrent, .* pass an array of its actions in ev",
+)
+UNUSUAL = {  # algorithm, its options → what the refusal says
+    "discrete states": (sb3.PPO, {"observations": spaces.Discrete(16)}, "of a Discrete space.*pass a callable"),
+    "named states": (sb3.PPO, {"observations": spaces.Dict({"a": ROW}), "policy": "MultiInputPolicy"},
+        "observations of a Dict space.*pass a callable"),
+    "several actions": (sb3.PPO, {"actions": spaces.MultiDiscrete([2, 3])}, SEVERAL),
+    "switches": (sb3.PPO, {"actions": spaces.MultiBinary(3)}, SEVERAL),
+    "a memory": (contrib.RecurrentPPO, {"policy": "MlpLstmPolicy"}, NO_MEMORY),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("observations, actions, message", UNUSUAL.values(), ids=UNUSUAL)
-def test_more_than_a_row_of_numbers_needs_a_callable(tmp_path, observations, actions, message):
-    policy = "MultiInputPolicy" if isinstance(observations, spaces.Dict) else "MlpPolicy"
-    model = make(sb3.PPO, actions=actions, observations=observations, policy=policy)
-    model.save(tmp_path / "model.zip")
+@pytest.mark.parametrize("algorithm, options, message", UNUSUAL.values(), ids=UNUSUAL)
+def test_more_than_a_row_of_numbers_needs_a_callable_or_an_array(tmp_path, algorithm, options, message):
+    model = saved(tmp_path, algorithm, **options)
     for source, trust in sources(tmp_path, model):
-        with pytest.raises(ValueError, match=rf"model.*{message}.*pass a callable") as caught:
+        with pytest.raises(ValueError, match=rf"model.*{message}") as caught:
             load(source, trust=trust)
         assert "trust" not in str(caught.value)
 
 
-@pytest.mark.parametrize("trust", [False, True])
-def test_recurrent_models_are_refused(tmp_path, trust):
-    model = make(contrib.RecurrentPPO, policy="MlpLstmPolicy")
-    model.save(tmp_path / "model.zip")
-    sb3.PPO(Remembering, Still(), device="cpu", seed=0).save(tmp_path / "own.zip")
-    files = [tmp_path / "model.zip", tmp_path / "own.zip"] if trust else [tmp_path / "model.zip"]
-    for source in (*files, {"model": model}, {"model": model.policy}):
-        with pytest.raises(ValueError, match="it is recurrent, .* pass an array of its actions in every logged state$"):
-            load(source, trust=trust)
+def test_a_memory_of_a_users_class_is_refused_too(tmp_path):
+    saved(tmp_path, sb3.PPO, policy=Remembering)
+    with pytest.raises(ValueError, match=NO_MEMORY):
+        load(tmp_path, trust=True)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -241,7 +255,7 @@ def test_a_folder_written_by_callbacks(tmp_path):
 
 
 def test_statistics_that_do_not_fit(tmp_path):
-    make(sb3.PPO).save(tmp_path / "model.zip")
+    saved(tmp_path, sb3.PPO)
     path, wide = tmp_path / "vecnormalize.pkl", spaces.Box(-1, 1, (DS + 1,), np.float32)
     VecNormalize(DummyVecEnv([lambda: Still(observations=wide)])).save(str(path))
     with pytest.raises(ValueError, match=r"standardisation has shape \(6,\), expected \(5,\)"):
@@ -254,9 +268,8 @@ def test_statistics_that_do_not_fit(tmp_path):
 
 def test_stochastic_ppo_and_sac_have_the_distributions_of_sb3(tmp_path, states, generator):
     for name, algorithm in (("ppo", sb3.PPO), ("sac", sb3.SAC)):
-        model = make(algorithm)
-        model.save(tmp_path / f"{name}.zip")
-        (policy,) = load(tmp_path / f"{name}.zip", stochastic=True).values()
+        model = saved(tmp_path, algorithm)
+        (policy,) = load(tmp_path / "model.zip", stochastic=True).values()
         torch.testing.assert_close(policy.act(states), predicted(model, states), atol=1e-5, rtol=1e-5)
         actions = policy.output(states).sample(generator)
         if name == "ppo":
@@ -299,7 +312,7 @@ def test_hostile_and_damaged_settings(tmp_path, name):
     (change, message), key = SETTINGS[name], name.partition(" ")[0]
     runs = base64.b64encode(pickle.dumps(Runs(os.system, f"touch {tmp_path / 'ran'}"))).decode()
 
-    make(sb3.SAC, use_sde=True).save(tmp_path / "model.zip")
+    saved(tmp_path, sb3.SAC, use_sde=True)
     with zipfile.ZipFile(tmp_path / "model.zip") as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     settings = json.loads(members["data"])
@@ -319,30 +332,6 @@ def normalised():
     for _ in range(50):
         env.step(env.action_space.sample()[None])
     return env
-
-
-LINEAR, ONE_LAYER = {"policy": "LinearPolicy", "policy_kwargs": {}}, ("action_net.0.", "action_net.")
-OLD = {  # algorithm, its options, version of gym, changed names of layers
-    **{f"{name} of gym {v}": (*ALGORITHMS[name], v, None) for name in ("ppo", "dqn") for v in LAYOUTS},
-    # Before version 2, the only layer of a linear policy was not in an `nn.Sequential`.
-    "ars linear": (contrib.ARS, LINEAR, "0.21", ONE_LAYER),
-    "ars linear, discrete": (contrib.ARS, {**LINEAR, "actions": DISCRETE}, "0.21", ONE_LAYER),
-    "ppo of shared layers": (sb3.PPO, {}, "0.17", (r"mlp_extractor\.policy_net\.0", "mlp_extractor.shared_net.0")),
-    # Version 1.0 could give state-dependent exploration a network of its own, unused by the mean action.
-    "ppo sde": (sb3.PPO, {"use_sde": True}, "0.17", ("^value_net", "sde_features_extractor.0")),
-    "sac sde": (sb3.SAC, {"use_sde": True}, "0.17", ("^critic.qf0.0", "actor.sde_features_extractor.0")),
-}
-
-
-@pytest.mark.parametrize("algorithm, options, version, layers", OLD.values(), ids=OLD)
-def test_models_saved_with_gym(tmp_path, states, algorithm, options, version, layers):
-    model, path = make(algorithm, **options), tmp_path / "model.zip"
-    model.save(path)
-    make_old(path, version, **({"rename": lambda key: re.sub(*layers, key)} if layers else {}))
-    assert b"gymnasium" not in path.read_bytes()
-    (policy,) = load(path).values()
-    assert type(policy) is Actor
-    assert_acts_like(policy, model, states)
 
 
 def test_models_that_do_not_fit_themselves(tmp_path):
@@ -403,8 +392,7 @@ def test_which_statistics_standardise_a_model(tmp_path, states, normalised, file
 
 def test_statistics_that_leave_observations_alone(tmp_path, states):
     env = VecNormalize(DummyVecEnv([Still]), norm_obs=False)
-    model = make(sb3.PPO, env)
-    model.save(tmp_path / "model.zip")
+    model = saved(tmp_path, sb3.PPO, env)
     env.obs_rms = None  # newer versions do not keep it
     save_old_statistics(tmp_path / "vecnormalize.pkl", env, "0.17")
     (policy,) = load(tmp_path / "model.zip").values()
@@ -413,8 +401,7 @@ def test_statistics_that_leave_observations_alone(tmp_path, states):
 
 
 def test_live_models_use_the_statistics_attached_to_them(tmp_path, states, normalised):
-    model = make(sb3.PPO, normalised)
-    model.save(tmp_path / "model.zip")
+    model = saved(tmp_path, sb3.PPO, normalised)
     normalised.save(str(tmp_path / "vecnormalize.pkl"))
     (file,) = load(tmp_path / "model.zip").values()
     (live,) = load({"live": model}).values()
