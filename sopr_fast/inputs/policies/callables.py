@@ -43,6 +43,7 @@ class Called(Policy):
     original: Any = None
     action_count: int | None = None
     state_dim: int | None = None
+    normalisation: str | None = None
 
     def _output(self, states: Tensor, source: Tensor | None) -> Any:
         try:
@@ -98,9 +99,8 @@ def adapt(name: str, item: Any, *, statistics: Any = None) -> Called:
         actions = act(statistics.normalize_obs(observations) if is_standardised else observations)
         return np.reshape(actions, (len(states), -1)) if shape and np.ndim(actions) > 2 else actions
 
-    called = Called(name, call, item, count, math.prod(shape) if shape else None)
-    called.normalisation = "its VecNormalize" if is_standardised else None
-    return called
+    normalisation = "its VecNormalize" if is_standardised else None
+    return Called(name, call, item, count, math.prod(shape) if shape else None, normalisation)
 
 
 def _predict(item: Any, states: np.ndarray) -> Any:

@@ -110,7 +110,8 @@ def load(
     )
     items = list(_items([source] if isinstance(source, str | PathLike) else source))
     paths = [Path(item) for _, item in items if isinstance(item, str | PathLike)]
-    if isinstance(source, Mapping) or not paths:
+    in_memory = isinstance(source, Mapping) or not paths
+    if in_memory:
         result = [policy for item in items for policy in _adapt(*item, options, skip)]
     elif len(paths) < len(items):
         raise TypeError("some policies are paths, others are not: name all of them in a dict")
@@ -122,7 +123,7 @@ def load(
         if count > 1:
             raise ValueError(f"{count} policies are named {name!r}: name them in a dict, or rename their files")
     options.check_used()
-    return Policies(result, in_memory=getattr(source, "in_memory", isinstance(source, Mapping) or not paths))
+    return Policies(result, in_memory=getattr(source, "in_memory", in_memory))
 
 
 def _items(policies: Any) -> Iterator[tuple[str, Any]]:

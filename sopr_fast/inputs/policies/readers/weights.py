@@ -170,8 +170,7 @@ def _texts(arrays: Mapping[str, Any]) -> dict[str, Any]:
     said: dict[str, Any] = {}
     for key, (option, names) in table.TEXTS.items():
         if (value := arrays.get(key)) is not None:
-            text = value.decode("latin1") if isinstance(value, bytes) else str(value)
-            said[option] = names.get(text, text)
+            said[option] = names.get(str(value), str(value))
     Options(**said)  # checks them
     return said
 
