@@ -38,12 +38,12 @@ def acts_alike(policy, module, states):
         torch.testing.assert_close(policy.act(states), module(states), atol=1e-6, rtol=1e-5)
 
 
-def export_onnx(module, path, names=None, rows=7, free=True):
+def export_onnx(module, path, names=None, rows=7, free=True, shape=(DS,)):
     for library in ("onnx", "onnxruntime"):
         pytest.importorskip(library)
     form = {"input_names": ["states"], "dynamic_axes": {"states": {0: "rows"}} if free else None, "output_names": names}
     with warnings.catch_warnings(action="ignore"):
-        torch.onnx.export(module.eval(), (torch.zeros(rows, DS),), path, dynamo=False, **form)
+        torch.onnx.export(module.eval(), (torch.zeros(rows, *shape),), path, dynamo=False, **form)
 
 
 def first(module):
@@ -117,7 +117,10 @@ def test_onnx_that_cannot_be_read(tmp_path, module, monkeypatch):
     export_onnx(Then(module, lambda states, actions: actions.sum(0)), path, rows=4, free=False)
     with pytest.raises(ValueError, match=r"'net' returned shape \(9,\), expected \(13, action width\)"):
         load(path)["net"].act(torch.zeros(13, DS))
-    export_onnx(nn.Flatten(0), path)
+    export_onnx(nn.Flatten(), path, shape=(1, 2))
+    with pytest.raises(ValueError, match=r"expected one float input \(states, width\), found states tensor\(float\)"):
+        load(path)
+    export_onnx(module, path)
     assert load(path)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ImportError, match=r"net\.onnx: reading it needs onnxruntime: pip install '\.\[onnx\]' "):

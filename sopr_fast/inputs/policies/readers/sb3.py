@@ -84,8 +84,7 @@ def _actor(
         "stochastic": options.stochastic,
     }
     space = _unpickled(settings, "action_space", SPACE_RECORDS)
-    space_kind = getattr(space, "source", type(space).__name__)
-    if space_kind.endswith("discrete.Discrete"):
+    if hasattr(space, "n"):
         weight, bias = layers.pop()
         if "qrdqn" in source and len(bias) % int(space.n) == 0:  # the library views outputs as (quantiles, actions)
             weight, bias = weight.view(-1, int(space.n), weight.shape[1]).mean(0), bias.view(-1, int(space.n)).mean(0)
@@ -93,8 +92,6 @@ def _actor(
             raise ValueError(f"its network has {len(bias)} outputs, its action space n={space.n}")
         head = "values" if _ARGMAX.match(source) else "logits"
         return Actor(options.name, [*layers, (weight, bias)], squash=False, head=head, **acting)
-    if not space_kind.endswith("box.Box"):
-        raise RefusedError(f"its action_space is {space_kind}")
     bounds = Bounds(*(torch.from_numpy(np.array(side, np.float32).reshape(-1)) for side in (space.low, space.high)))
     is_policy_of_ars = network.layers[-1].startswith("action_net.") and not source.endswith("LinearPolicy")
     squash = network.layers[-1].startswith("actor.") or bool(keywords.get("squash_output", is_policy_of_ars))
