@@ -309,7 +309,8 @@ def test_what_is_in_order_needs_names_where_policies_come_from_files(call, tmp_p
 def test_evaluate_select_and_update_take_frames(tmp_path):
     known = ladder(np.linspace(0.1, 1.2, 8))
     frame = pandas.DataFrame({"name": [*known], "return": np.linspace(0.1, 1.2, 8), "return_se": 0.02})
-    evaluation = sopr_fast.evaluate(log(), known, frame[1:], methods={"nearest": NearestPolicy()}, cv=2)
+    with pytest.warns(UserWarning, match="policies without a return are left out: .* 'gain-0.100' .did you mean"):
+        evaluation = sopr_fast.evaluate(log(), known, frame[1:], methods={"nearest": NearestPolicy()}, cv=2)
     assert evaluation.names == [*known][1:]
     np.testing.assert_array_equal(evaluation.return_errors, np.full(7, 0.02))
     frame[:3].to_csv(tmp_path / "returns.csv", index=False)

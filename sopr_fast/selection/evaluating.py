@@ -11,7 +11,7 @@ import numpy as np
 from ..estimators.gaussian_process_posterior import fit
 from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
 from ..inputs.policies import load
-from ..inputs.returns import check_groups, check_ordered, read_known_returns
+from ..inputs.returns import check_ordered, with_returns
 from ..methods import SELECT, MethodsLike, read_methods
 from ..runtime.checks import integer
 from ..runtime.progress import Timings, part
@@ -68,19 +68,16 @@ def evaluate(
     seed = integer(0)("seed", seed)
     chosen = read_methods(methods)
     loaded = load(policies)
-    check_ordered("returns", returns, loaded)
     check_ordered("groups", groups, loaded)
-    everyone, names = list(loaded.values()), list(loaded)
-    values, errors, _ = read_known_returns(returns, names, names)
-    if groups is not None and not isinstance(groups, Mapping):
-        groups = dict(zip(names, check_groups(groups, names), strict=True))
-    kept = np.flatnonzero(np.isfinite(values))
-    known, names, values, errors = [everyone[i] for i in kept], [names[i] for i in kept], values[kept], errors[kept]
+    known, table = with_returns(loaded, returns)
+    names, values, errors = list(known), table["return"].to_numpy(copy=True), table["error"].fillna(0).to_numpy()
     splits = random_folds(len(names), cv, seed)
     if np.ptp(values) == 0:
         raise ValueError("the returns of all policies are equal: there is no order to evaluate")
-    compared = Compared.build(known, log, needs_actions=any(method.needs_rewards for method in chosen.values()))
-    labels = read_groups(groups, names)
+    compared = Compared.build(
+        list(known.values()), log, needs_actions=any(method.needs_rewards for method in chosen.values())
+    )
+    labels = read_groups(groups, names, list(loaded))
     splits += group_folds(labels)
     found, dropped, timings = _values(chosen, compared, values, errors, splits, seed, checkpoints)
     notes = compared.copies()

@@ -11,7 +11,7 @@ import numpy as np
 from ..estimators import SOPR, BehaviourQ, Estimator, Simulator, UncertainEstimateWarning
 from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
 from ..inputs.policies import Policy, load
-from ..inputs.returns import check_ordered, read_known_returns
+from ..inputs.returns import check_ordered, find_returns
 from ..methods import read_methods, small_model
 from ..runtime.checks import integer
 from ..runtime.text import list_names, printable
@@ -75,11 +75,13 @@ def select(
     names = [policy.name for policy in everyone]
     if incumbent is not None and incumbent not in names:
         raise ValueError(f"the incumbent {printable(incumbent)} is none of the policies: {list_names(names)}")
-    values, errors, copies = read_known_returns(returns, names, [policy.name for policy in first or second])
-    if copies:
+    values, errors = np.full(len(names), np.nan), np.zeros(len(names))
+    if returns is not None:
+        table = find_returns(returns, names, [policy.name for policy in first or second])
+        copies = table.attrs["copies"]
         kept = [i for i, name in enumerate(names) if name not in copies]
-        everyone, names = [everyone[i] for i in kept], [names[i] for i in kept]
-        values, errors = values[kept], errors[kept]
+        everyone, names, table = [everyone[i] for i in kept], [names[i] for i in kept], table.iloc[kept]
+        values, errors = table["return"].to_numpy(copy=True), table["error"].fillna(0).to_numpy(copy=True)
         incumbent = copies.get(incumbent, incumbent) if incumbent else None
     known = np.flatnonzero(np.isfinite(values))
     compared = Compared.build(everyone, log, needs_actions=True)

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..estimators.gaussian_process_posterior import Posterior, fit
 from ..inputs.accepted import ReturnsLike
-from ..inputs.returns import read_known_returns
+from ..inputs.returns import find_returns
 from ..ranking.metrics import spearman
 from ..ranking.tables import SHORTENED, to_html, to_text, wrapped
 from ..runtime.checks import integer, number
@@ -265,12 +265,12 @@ class Selection:
             raise ValueError(f"no policy {strangers[0]!r} in the selection; its policies are {list_names(self.names)}")
         if not (hasattr(returns, "keys") or isinstance(returns, str) or hasattr(returns, "__fspath__")):
             raise TypeError(f"returns must be by name, or a file or data frame, got {type(returns).__name__}")
-        values, errors, _ = read_known_returns(returns, self.names, self.names)
-        new = np.isfinite(values)
+        table = find_returns(returns, self.names, self.names)
+        new = table["return"].notna()
         return replace(
             self,
-            returns=np.where(new, values, self.returns),
-            return_errors=np.where(new, errors, self.return_errors),
+            returns=np.where(new, table["return"], self.returns),
+            return_errors=np.where(new, table["error"].fillna(0), self.return_errors),
         )
 
     @property

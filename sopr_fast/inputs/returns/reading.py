@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from numbers import Real
 from pathlib import Path
@@ -38,6 +37,7 @@ _SPREAD = re.compile(
     r"((return|reward|score|mean)s?_)?(ci|ci_?\d+|conf\w*|std\w*|stderr\w*|var|variance|iqr|lower|upper)"
 )
 _SPREADS = ("error", "rollouts", "deviation")
+_LIMITS = {"return": (-math.inf, "a finite number"), "rollouts": (1, "a whole number, 1 or more")}  # else 0
 _FEWEST_PAIRS = 3  # policies, from which pairs may be means and deviations, not two rollouts
 _REMEDY = "map names to returns, {name: return}"
 
@@ -94,14 +94,10 @@ def is_ordered(source: Any) -> bool:
 def with_returns(policies: Policies, returns: Any) -> tuple[Policies, pandas.DataFrame]:
     """Return the policies that have a return, and the table of their returns in the same order; warn of others."""
     check_ordered("returns", returns, policies)
-    table = load_returns(returns, list(policies))
+    table = find_returns(returns, list(policies)).dropna(subset="return")
     if missing := [name for name in policies if name not in table.index]:
-        complaint = _describe_missing(missing, table.index)
-        if len(missing) == len(policies):
-            raise ValueError(f"no policy has a return: {complaint}")
-        warn(f"policies without a return are left out: {complaint}")
-    known = policies.take([name for name in policies if name not in missing])
-    return known, table.loc[list(known)]
+        warn(f"policies without a return are left out: {_describe_missing(missing, table.index)}")
+    return policies.take(table.index), table
 
 
 def check_ordered(what: str, values: Any, policies: Policies) -> None:
@@ -117,39 +113,34 @@ def check_returns(returns: Any, names: Sequence[str]) -> np.ndarray:
     table = load_returns(returns, names)
     if missing := [name for name in names if name not in table.index]:
         raise ValueError(_describe_missing(missing, table.index))
-    return table.loc[list(names), "return"].to_numpy(np.float64, copy=True)
+    return table.loc[list(names), "return"].to_numpy(copy=True)
 
 
-def read_known_returns(
-    returns: Any, names: list[str], ordered: list[str]
-) -> tuple[np.ndarray, np.ndarray, dict[str, str]]:
-    """Return returns (P,), NaN where unknown, their standard errors (P,), 0 where unknown, and copies by name.
+def find_returns(returns: Any, names: Sequence[str], ordered: Sequence[str] | None = None) -> pandas.DataFrame:
+    """Return the table of returns with a row for each named policy, NaN where unknown; warn of returns of others.
 
-    Returns in order are those of the `ordered` policies. ValueError is raised if no policy has one of the given ones.
+    Returns in order are those of the `ordered` policies, by default of all. ValueError is raised if no policy has one.
     """
-    if returns is None:
-        return np.full(len(names), np.nan), np.zeros(len(names)), {}
-    given = load_returns(returns, ordered if is_ordered(returns) else names)
-    table = given.reindex(names)
-    if table["return"].isna().all():
+    given = load_returns(returns, names if ordered is None or not is_ordered(returns) else ordered)
+    table = given.reindex(list(names))
+    missing, others = table.index[table["return"].isna()], given.index.difference(names, sort=False)
+    if len(missing) == len(names):
         raise ValueError(
             f"no policy has a return: returns are given of {list_names([*given.index])}, the policies are "
             f"{list_names(names)}"
         )
-    missing, unknown = table.index[table["return"].isna()], [name for name in given.index if name not in names]
-    if unknown and len(missing):
-        warn(f"returns of {list_names(unknown)} are of no policy{suggest(unknown[0], missing)}")
-    values, errors = table["return"].to_numpy(copy=True), table["error"].fillna(0.0).to_numpy(copy=True)
-    return values, errors, given.attrs.get("copies", {})
+    if len(missing) and len(others):
+        warn(f"returns of {list_names([*others])} are of no policy{suggest(others[0], missing)}")
+    return table
 
 
-def check_groups(groups: Any, names: Sequence[str]) -> list[Any]:
-    """Return the group of every named policy, from a mapping or series by name, or a sequence in their order."""
+def check_groups(groups: Any, names: Sequence[str], ordered: Sequence[str]) -> list[Any]:
+    """Return the group of every named policy, from a mapping or series by name, or those of the `ordered` policies."""
     import pandas
 
-    if isinstance(groups, Set) or (is_ordered(groups) and len(groups) != len(names)):
-        raise ValueError(f"groups must be one for each of {len(names)} policies, got {groups!r}; give them by name")
-    given = dict(zip(names, groups, strict=True)) if is_ordered(groups) else dict(groups)
+    if isinstance(groups, Set) or (is_ordered(groups) and len(groups) != len(ordered)):
+        raise ValueError(f"groups must be one for each of {len(ordered)} policies, got {groups!r}; give them by name")
+    given = dict(zip(ordered, groups, strict=True)) if is_ordered(groups) else dict(groups)
     if missing := [name for name in names if pandas.isna(given.get(name))]:
         raise ValueError(_describe_missing(missing, [name for name in given if name not in missing], "groups"))
     return [given[name] for name in names]
@@ -217,8 +208,8 @@ def _part_of(label: Any) -> str:
 def _of_frame(frame: pandas.DataFrame, where: str) -> pandas.DataFrame:
     """Return the table of returns in one with a row for each policy."""
     parts = [*map(_part_of, frame.columns)]
-    if same := [part for part, count in Counter(parts).items() if part and count > 1]:
-        columns = " and ".join(str(label) for label, part in zip(frame.columns, parts, strict=True) if part == same[0])
+    if same := [part for part in parts if part and parts.count(part) > 1]:
+        columns = " and ".join(str(label) for label in frame.columns if _part_of(label) == same[0])
         raise ValueError(f"{where}: columns {printable(columns)} mean the same; leave only one of them")
     unread = [str(label) for label in frame.columns if not _part_of(label) and _SPREAD.fullmatch(str(label).lower())]
     if unread and not {"error", "deviation"} & {*parts}:
@@ -226,52 +217,56 @@ def _of_frame(frame: pandas.DataFrame, where: str) -> pandas.DataFrame:
             f"{where}: columns not read: {list_names(unread)}, which may hold errors of returns; add a column "
             "error of standard errors (an interval of 95 % is 3.92 of them wide), or columns std and rollouts"
         )
-    cells = {part: frame.iloc[:, i].tolist() for i, part in enumerate(parts) if part}
-    unnamed = [frame.iloc[:, i] for i, label in enumerate(frame.columns) if label == ""]  # as pandas writes an index
-    for index in (*unnamed, frame.index):
-        if "name" not in cells and all(isinstance(label, str) for label in index):
-            cells["name"] = [*index]
-    if not {"name", "return"} <= cells.keys():
+    table = frame.loc[:, [part != "" for part in parts]].set_axis([*filter(None, parts)], axis=1)
+    for _, index in (*frame.loc[:, frame.columns == ""].items(), ("", frame.index)):  # "" of an index in CSV
+        if "name" not in table and all(isinstance(label, str) for label in index):
+            table = table.assign(name=[*index])
+    if not {"name", "return"} <= {*table.columns}:
         found = printable(", ".join(map(str, frame.columns)))
         raise ValueError(
             f"{where}: expected columns name and return in the first row, found {found}; write one row for each "
             f"policy, or {_REMEDY}"
         )
-    names = [name.strip() if isinstance(name, str) else name for name in cells["name"]]
-    if wrong := [name for name in names if not isinstance(name, str)]:
+    if wrong := [name for name in table["name"] if not isinstance(name, str)]:
         raise TypeError(f"{where}: names of policies must be strings, got {wrong[0]!r}")
-    if repeated := [name for name, count in Counter(names).items() if count > 1]:
+    table = table.set_index(table.pop("name").astype(object).str.strip())
+    if (repeated := table.index[table.index.duplicated()]).size:
         raise ValueError(
             f"{where}: several returns of policy {repeated[0]!r}: give their mean, or {{name: [return, …]}}"
         )
-    return _table(names, cells, where)
+    return _table(table, where)
 
 
-def _table(names: Sequence[str], cells: Mapping[str, Sequence[Any]], where: str) -> pandas.DataFrame:
-    """Return the table of returns from the cells of its columns, by part."""
+def _table(cells: pandas.DataFrame, where: str) -> pandas.DataFrame:
+    """Return the table of returns from cells by name, in columns return, and perhaps error, rollouts and deviation."""
     import pandas
 
-    rows, pairs = {}, []
-    for i, name in enumerate(names):
-        cell = cells["return"][i]
-        returns = _returns(name, cell, where)
-        if np.isnan(returns).any():
-            continue
-        row = {part: _number(name, cells[part][i], part, where) for part in _SPREADS if part in cells}
-        if np.ndim(cell):
-            row |= {"rollouts": len(returns), "deviation": returns.std(ddof=1) if len(returns) > 1 else math.nan}
-            pairs.append(len(returns) == 2 and 0 <= returns[1] < abs(returns[0]) / 2)
-        rows[name] = row | {"return": returns.mean()}
-    if not rows:
+    is_pair = cells["return"].map(lambda cell: isinstance(cell, tuple) and len(cell) == 2)
+    if is_pair.any():  # as evaluate_policy of Stable-Baselines3 returns
+        raise TypeError(
+            f"{where}: the return of policy {is_pair.idxmax()!r} is a pair, which may be a mean and a deviation: pass "
+            "a list of the returns of rollouts, or a data frame of name, return, std and rollouts"
+        )
+    lists = pandas.Series([as_numbers(cell).tolist() for cell in cells["return"]], cells.index, object)
+    returns = _numbers(lists.explode(), "return", where)
+    is_list = lists.map(lambda cell: isinstance(cell, list))
+    if (broken := returns.index[returns.isna() & is_list[returns.index]]).size:
+        raise ValueError(f"{where}: the rollouts of policy {broken[0]!r} must be one or more finite returns")
+    rows = returns.dropna().groupby(level=0, sort=False)
+    table = rows.agg(["mean", "size", "std"]).set_axis(["return", "rollouts", "deviation"], axis=1)
+    if table.empty:
         raise ValueError(f"{where}: no returns in it")
-    if len(pairs) == max(len(names), _FEWEST_PAIRS) and all(pairs):
+    second = rows.last()
+    pairs = (table["rollouts"] == 2) & (second >= 0) & (second < rows.first().abs() / 2)
+    if len(cells) >= _FEWEST_PAIRS and is_list.all() and pairs.all():
         warn(
             f"{where}: each policy has two returns, taken as those of two rollouts; the second ones look like standard "
             "deviations: if they are, pass a data frame of name, return, std and rollouts"
         )
-    index = pandas.Index([*rows], dtype=object, name="name")
-    table = pandas.DataFrame([*rows.values()], index, ["return", *_SPREADS], np.float64)
-    error, rollouts, deviation = table["error"], table["rollouts"], table["deviation"]
+    spreads = cells.loc[table.index].reindex(columns=_SPREADS)
+    spreads = spreads.apply(lambda column: _numbers(column, str(column.name), where))
+    spreads.update(table[is_list[table.index]])
+    error, rollouts, deviation = (spreads[part] for part in _SPREADS)
     if (unused := error.isna() & rollouts.isna() & deviation.notna()).any():
         warn(
             f"{where}: standard deviations are ignored without the number of rollouts, for policies "
@@ -282,34 +277,26 @@ def _table(names: Sequence[str], cells: Mapping[str, Sequence[Any]], where: str)
     if several.any():
         weights = (rollouts - 1)[several]
         error[is_single] = np.sqrt((weights * rollouts[several] * error[several] ** 2).sum() / weights.sum())
-    return table.assign(error=error)[["return", "error", "rollouts"]]
+    return table[["return"]].assign(error=error, rollouts=rollouts)
 
 
-def _returns(name: str, cell: Any, where: str) -> np.ndarray:
-    """Return the return, or the returns of rollouts, in a cell, (R,) float64."""
-    if isinstance(cell, tuple) and len(cell) == 2:  # as evaluate_policy of Stable-Baselines3 returns
-        raise TypeError(
-            f"{where}: the return of policy {name!r} is a pair, which may be a mean and a deviation: pass a list of "
-            "the returns of rollouts, or a data frame of name, return, std and rollouts"
-        )
-    returns = np.array([_number(name, each, "return", where) for each in np.atleast_1d(as_numbers(cell))])
-    if np.ndim(cell) and (not len(returns) or np.isnan(returns).any()):
-        raise ValueError(f"{where}: the rollouts of policy {name!r} must be one or more finite returns")
-    return returns
-
-
-def _number(name: str, value: Any, part: str, where: str) -> float:
-    """Return a finite number that the part allows; NaN where unknown."""
-    if value is None or str(value) in ("", "nan", "<NA>"):
-        return math.nan
-    plain = value.item() if hasattr(value, "item") and not np.ndim(value) else value
-    try:
-        number = float(plain) if isinstance(plain, Real | str) and not isinstance(plain, bool) else math.nan
-    except (OverflowError, ValueError):
-        number = math.nan
-    expected = {"return": "a finite number", "rollouts": "a whole number, 1 or more"}.get(part, "0 or more")
-    least = {"return": -math.inf, "rollouts": 1}.get(part, 0)
-    if not math.isfinite(number) or number < least or (part == "rollouts" and number % 1):
-        shown = printable(str(value), NAME_WIDTH)
+def _numbers(cells: pandas.Series[Any], part: str, where: str) -> pandas.Series[float]:
+    """Return cells by name as finite numbers that the part allows, NaN where unknown."""
+    least, expected = _LIMITS.get(part, (0, "0 or more"))
+    numbers = cells.map(_number).astype(np.float64)
+    wrong = (numbers < least) | np.isinf(numbers) | ((numbers % 1 > 0) & (part == "rollouts"))
+    if wrong.any():
+        name, cell = next(cells[wrong].items())
+        shown = printable(str(cell), NAME_WIDTH)
         raise ValueError(f"{where}: the {part} of policy {name!r} is {shown!r}, expected {expected}")
-    return number
+    return numbers
+
+
+def _number(cell: Any) -> float:
+    """Return a cell as a number: NaN where it is missing, infinity where it is none."""
+    if cell is None or str(cell) in ("", "nan", "<NA>"):
+        return math.nan
+    try:
+        return float(cell) if isinstance(cell, Real | str) and not isinstance(cell, bool) else math.inf
+    except (OverflowError, ValueError):
+        return math.inf
