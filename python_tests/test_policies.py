@@ -64,14 +64,9 @@ class Predictor:
         return linear(states), None
 
 
-class Wrapper:
-    """Hands options on, as pipelines of scikit-learn do."""
-
-    def __init__(self, call):
-        self.call = call
-
-    def predict(self, states, **options):
-        return self.call(states, **options)
+def wrapped(call):
+    """Return an object that hands options on, as pipelines of scikit-learn do."""
+    return SimpleNamespace(predict=lambda states, **options: call(states, **options))
 
 
 class Net(nn.Module):
@@ -85,11 +80,6 @@ class Net(nn.Module):
         return self.drop(states[:, :DA]) * self.scale - 1
 
 
-class Doubled(nn.Module):
-    def forward(self, states):
-        return states[:, :3] * 2 - 1
-
-
 def gaussian(s):
     return torch.cat([linear(s), torch.full((len(s), DA), 0.5)], 1)
 
@@ -98,11 +88,8 @@ def greedy(s):
     return torch.eye(DS)[s.argmax(1)]
 
 
-def one_hot(s):
-    return np.eye(DS, dtype=int)[s.argmax(1)]
-
-
-COUNT = {"action_count": DS}
+torch.manual_seed(0)
+COUNT, LINEAR, GRU = {"action_count": DS}, nn.Linear(DS, DA), nn.GRU(DS, DA)
 GAUSSIAN = {
     "ours": lambda s: Gaussian(linear(s), np.full((len(s), DA), 0.5)),
     "one deviation": lambda s: Gaussian(linear(s), np.float32(0.5)),
@@ -116,11 +103,11 @@ CALLED = {  # policy, expected columns, options
     "list": (lambda s: linear(s).tolist(), linear, {}),
     "tensor": (lambda s: linear(torch.from_numpy(s)).requires_grad_(), linear, {}),
     "predict": (Predictor(), linear, {}),
-    "wrapped predict": (Wrapper(Predictor().predict), linear, {}),
-    "wrapped function": (Wrapper(linear), linear, {}),
+    "wrapped predict": (wrapped(Predictor().predict), linear, {}),
+    "wrapped function": (wrapped(linear), linear, {}),
     "module": (Net(), linear, {}),
     "float64 module": (Net(torch.float64), linear, {}),
-    "frozen program": (torch.jit.freeze(torch.jit.script(Doubled().eval())), linear, {}),
+    "frozen program": (torch.jit.freeze(torch.jit.script(LINEAR.eval())), lambda s: LINEAR(s).detach(), {}),
     **{f"gaussian: {name}": (policy, gaussian, {}) for name, policy in GAUSSIAN.items()},
     "probabilities": (lambda s: Probabilities(softmax(s)), lambda s: s.softmax(1), {}),
     "bare probabilities": (softmax, lambda s: s.softmax(1), COUNT),
@@ -128,7 +115,7 @@ CALLED = {  # policy, expected columns, options
     "one-hot categorical": (lambda s: dist.OneHotCategorical(logits=torch.from_numpy(s)), lambda s: s.softmax(1), {}),
     "indices": (lambda s: s.argmax(1), greedy, COUNT),
     "a column of indices": (lambda s: s.argmax(1)[:, None], greedy, COUNT),
-    "one-hot integers": (one_hot, greedy, COUNT),
+    "one-hot integers": (lambda s: np.eye(DS, dtype=int)[s.argmax(1)], greedy, COUNT),
 }
 
 
@@ -342,7 +329,7 @@ def actor(**options):
 
 @pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor, lambda s: s.tolist(), lambda s: s.astype(np.float64)])
 def test_a_batch_and_its_rows_give_the_same_actions(kind, states):
-    for policy in (actor(), one(linear), one(nn.Linear(DS, DA))):
+    for policy in (actor(), one(linear), one(LINEAR)):
         batch = kind(states.numpy())
         actions = policy(batch)
         assert type(actions) is np.ndarray and actions.dtype == np.float32 and actions.shape == (U, DA)
@@ -384,17 +371,9 @@ def sampler(seed):
     return lambda states: linear(states) + rng.standard_normal((len(states), DA))
 
 
-class Recurrent(nn.Module):
-    """Reads the rows of a batch as the steps of one episode."""
-
-    def __init__(self):
-        super().__init__()
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            self.cell = nn.GRU(DS, DA)
-
-    def forward(self, states):
-        return self.cell(states)[0]
+def recurrent(states):
+    """Read the rows of a batch as the steps of one episode."""
+    return GRU(torch.from_numpy(states))[0]
 
 
 FIXED = {
@@ -406,7 +385,7 @@ FIXED = {
 }
 DOUBTFUL = {
     "samples": ({"a": sampler(1), "b": sampler(2)}, "policies a, b give different actions when asked twice for"),
-    "batches": ({"standardised": lambda s: linear((s - s.mean(0)) / s.std(0)), "recurrent": Recurrent()},
+    "batches": ({"standardised": lambda s: linear((s - s.mean(0)) / s.std(0)), "recurrent": recurrent},
         "policies standardised, recurrent give different actions for the same states in another batch"),
 }  # fmt: skip
 
@@ -419,7 +398,7 @@ def test_policies_that_do_not_answer_each_state_alone_are_warned_of(doubtful, me
     assert len(caught) == 1 and str(caught[0].message).startswith(message)
     with warnings.catch_warnings(), sopr_fast.options(batch_size=1):  # every state is a batch
         warnings.simplefilter("error")
-        probe(several(**FIXED, recurrent=Recurrent()), states, source)
+        probe(several(**FIXED, recurrent=recurrent), states, source)
 
 
 @pytest.mark.parametrize("width", [1, 2])

@@ -1,6 +1,7 @@
 """Bad policies raise one clear error, before long work starts; the options that it names let the very file act."""
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pandas
@@ -21,14 +22,6 @@ ZEROS = torch.zeros
 
 def good(states):
     return states[:, :DA]
-
-
-def raising(states):
-    raise KeyError("weights")
-
-
-def late(states):
-    return np.where((states == STATES[33].numpy()).all(1, keepdims=True), np.nan, good(states))
 
 
 RETURNS = {  # what a policy returns next to a good one → message
@@ -54,7 +47,7 @@ RETURNS = {  # what a policy returns next to a good one → message
     "discrete": (lambda s: Probabilities(s * 0 + 0.2), "'x' has discrete actions, policy 'good' con"),
     "integers": (lambda s: np.ones(len(s), int), "integer actions: load the policies by sopr_fast.load_policies("),
     "integer matrix": (lambda s: np.ones((len(s), 3), int), "return floats of continuous actions, and of several"),
-    "raising": (raising, "policy 'x' raised KeyError on 13 states: 'weights'"),
+    "raising": (lambda s: {}["weights"], "policy 'x' raised KeyError on 13 states: 'weights'"),
     "a module in a callable": (lambda s: NET(s), "callables receive a numpy array: pass the module itself"),
 }  # fmt: skip
 DISCRETE = {  # ... with action_count=4
@@ -91,13 +84,6 @@ def test_wrong_outputs(policy, count, layout, message):
     assert calls == [13]  # no long work before the error
 
 
-class Agent:
-    """A policy with a method of another name."""
-
-    def act(self, states):
-        return good(states)
-
-
 NAMED = nn.Linear(5, 3)
 NAMED.name = "sac"
 FRAME = pandas.DataFrame({"policy": ["a", "b"], "a0": [0.1, 0.2]})
@@ -124,7 +110,7 @@ NO_POLICIES = {
         ("lists", {"action": [[1.0], [2.0, 3.0]]}, "lists of equal length expected, got 1 at row 0, 2 at row 1"),
         ("words", {"action": ["left", "right"]}, "give words as indices of discrete actions"))},
     "records": ({"x": np.zeros(9, [("a", "f4")])}, ValueError, "'x' holds values of dtype [('a', '<f4')]"),
-    "a method": ({"x": Agent()}, TypeError, "pass a callable of states that calls its method act"),
+    "a method": ({"x": SimpleNamespace(act=good)}, TypeError, "pass a callable of states that calls its method act"),
     "an array's layout": ({"x": ZEROS(60, 3).to_sparse()}, ValueError, "'x' holds values of dtype object"),
 }  # fmt: skip
 
@@ -158,6 +144,9 @@ def test_calls_that_do_not_fit_the_policy(call, message):
 
 
 def test_nan_matters_only_where_it_is_read_and_names_the_row_in_the_users_data():
+    def late(states):
+        return np.where((states == STATES[33].numpy()).all(1, keepdims=True), np.nan, good(states))
+
     policies = list(load({"x": late}).values())
     with pytest.raises(ValueError, match="policy 'x' returned nan at state row 67"):
         collect(policies, STATES, SOURCE, probe(policies, STATES, SOURCE))

@@ -46,10 +46,6 @@ def export_onnx(module, path, names=None, rows=7, free=True, shape=(DS,)):
         torch.onnx.export(module.eval(), (torch.zeros(rows, *shape),), path, dynamo=False, **form)
 
 
-def first(module):
-    return Then(module, lambda states, actions: (actions, states.sum(1)))
-
-
 def second(module):
     return Then(module, lambda states, actions: (states.sum(1), actions))
 
@@ -64,7 +60,7 @@ GRAPHS = {  # what is exported, and how → warning
     "named": (nn.Sequential, {"names": ["mean"]}, None),
     "action": (second, {"names": ["value", "action"]}, None),
     "mu": (second, {"names": ["value", "mu"]}, None),
-    "actions": (first, {"names": ["actions", "value"]}, None),
+    "actions": (lambda net: Then(net, lambda _, actions: (actions, actions[:, 0])), {"names": ["actions", "v"]}, None),
     "other names": (second, {"names": ["state_value", "policy"]}, SEVERAL),
 }
 
