@@ -149,9 +149,8 @@ def test_folders_of_files_that_cannot_be_read(tmp_path):
     with pytest.warns(UserWarning) as skipped, pytest.raises(ValueError, match="evil: none of the 3 files .*such as "):
         load(folder, skip=True)
     for name, warning in zip((r"b\\n\.npz", r"cut\.pt", r"c\\x9b\.zip"), skipped, strict=True):
-        assert (
-            re.fullmatch(rf"skipped .*{escaped}/{name}: .*", message := str(warning.message)) and message.isprintable()
-        )
+        message = str(warning.message)
+        assert re.fullmatch(rf"skipped .*{escaped}/{name}: .*", message) and message.isprintable()
     np.savez(folder / "whole.npz", **make_layers())
     with pytest.warns(UserWarning, match="skipped"):
         assert list(load(folder, skip=True)) == ["whole"]

@@ -86,6 +86,10 @@ def test_onnx_of_discrete_actions(tmp_path, module, states, name):
     policy = load(policies, action_count=DA)["net"] if name == "index" else policies["net"]
     assert policy.output(states).kind == "discrete"
     np.testing.assert_array_equal(policy(states), module(states).argmax(1))
+    if name != "index":
+        drawn = load(tmp_path / "net.onnx", stochastic=True, **HEADS[name])["net"].output(states).mean
+        expected = module(states).softmax(1) if name == "logits" else policy.output(states).mean
+        torch.testing.assert_close(drawn, expected.detach())
 
 
 def test_means_and_log_standard_deviations_of_a_program(tmp_path, states):

@@ -212,10 +212,8 @@ def test_what_needs_trust_or_other_options(tmp_path, algorithm, options, given, 
         np.testing.assert_allclose(policy(states), model.predict(seen, deterministic=True)[0], atol=1e-5)
 
 
-SEVERAL, NO_MEMORY = (
-    "several actions at once.*pass a callable",
-    "it is recurrent, .* pass an array of its actions in ev",
-)
+SEVERAL = "several actions at once.*pass a callable"
+NO_MEMORY = "it is recurrent, .* pass an array of its actions in every logged state$"
 UNUSUAL = {  # algorithm, its options → what the refusal says
     "discrete states": (sb3.PPO, {"observations": spaces.Discrete(16)}, "of a Discrete space.*pass a callable"),
     "named states": (sb3.PPO, {"observations": spaces.Dict({"a": ROW}), "policy": "MultiInputPolicy"},
