@@ -15,6 +15,7 @@ import zipfile
 import numpy as np
 import pytest
 import torch
+from test_reader_weights import Runs
 
 from sopr_fast.inputs.policies import load
 from sopr_fast.runtime import pickles
@@ -44,13 +45,7 @@ KEY = "a key that is neither text nor a number, or too large"
 TEXT = b"X\x20\xa1\x07\x00" + b"a" * 500_000 + b"q\x000"
 
 
-class Hashed:
-    """Pickled as an array, which cannot be a key."""
-
-    def __reduce__(self):
-        return np.zeros(2).__reduce__()
-
-
+REBUILD, ARGUMENTS, _ = np.zeros(2).__reduce__()
 BOMBS = {
     "doubled": (doubled() + b".", REPEATED),
     "its own item": (b"\x80\x02]q\x00(h\x00h\x00e.", "nests values more than 64 deep"),
@@ -71,7 +66,7 @@ BOMBS = {
     "many names": (pickle.dumps({str(i): 0 for i in range(10**5)}), "more than 10,000 values"),
     "no characters": (pickle.dumps({"a": np.array("ab")}).replace(b"a\0\0\0b\0\0\0", b"\xff" * 8), "text that is not"),
     "keys of floats": (pickle.dumps({0.5: 0}), "found 0.5"),
-    "keys of arrays": (pickle.dumps({Hashed(): 0}), KEY),
+    "keys of arrays": (pickle.dumps({Runs(REBUILD, *ARGUMENTS): 0}), KEY),
     "a key that takes 2^60 steps to hash": (doubled() + b"}h%cK\x01s." % DEPTH, KEY),
     "keys that may have one hash": (pickle.dumps({2**61 - 1: 0}), KEY),
 }  # fmt: skip

@@ -28,8 +28,8 @@ def network():
     return nn.Sequential(nn.Linear(DS, 16), nn.ReLU(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, DA))
 
 
-def d4rl_weights(seed=0, nonlinearity="relu", output="tanh_gaussian"):
-    rng = np.random.default_rng(seed)
+def d4rl_weights(nonlinearity="relu", output="tanh_gaussian"):
+    rng = np.random.default_rng(0)
     shapes = {"fc0": (16, DS), "fc1": (8, 16), "last_fc": (DA, 8), "last_fc_log_std": (DA, 8)}
     weights = {}
     for name, (out, width) in shapes.items():
@@ -41,7 +41,7 @@ def d4rl_weights(seed=0, nonlinearity="relu", output="tanh_gaussian"):
 @pytest.mark.parametrize("nonlinearity, output", [("relu", "tanh_gaussian"), ("tanh", "gaussian")])
 @pytest.mark.parametrize("protocol", range(6))
 def test_d4rl_acts_like_the_reader_of_the_benchmark(tmp_path, states, protocol, nonlinearity, output):
-    weights = d4rl_weights(0, nonlinearity, output)
+    weights = d4rl_weights(nonlinearity, output)
     old = {"fc0/weight": weights["fc0/weight"].astype(">f8"), "fc1/weight": np.asfortranarray(weights["fc1/weight"])}
     content = pickle.dumps({**weights, **old}, protocol).replace(b"numpy._core", b"numpy.core")  # numpy 1's name
     (tmp_path / "p.pkl").write_bytes(content if protocol < 4 else pickle.dumps(weights, protocol))
