@@ -134,6 +134,19 @@ GOALS = walk([50] * 30, "c" * 30)  # trajectories that stay in a goal region, or
 STAY = GOALS | {"terminals": GOALS[NEXT][:, 0] > 27}
 PASS = GOALS | {"terminals": (GOALS[NEXT][:, 0] > 12) & (GOALS[NEXT][:, 0] < 13.5)}
 IN_GOAL, OF_GOALS = STAY["terminals"].sum(), np.repeat(np.arange(30), 50)
+OF_16 = walk([16] * 25, "c" * 25) | {"is_first": COUNTED % 16 == 0}
+FROM_8 = OF_16 | only(COUNTED - np.maximum(COUNTED % 16 - 7, 0), walk([16] * 25))  # rows repeat the one of step 7
+NO_FIRST = without(OF_16, NEXT, "timeouts") | {"is_first": ~OF_16["is_first"]}
+
+
+def with_value(value, part="observations"):
+    """Return a log of which step 7 of every episode has a value in column 1."""
+    log = OF_16 | {name: OF_16[name].copy() for name in (part, NEXT)}
+    log[part][7::16, 1] = value
+    log[NEXT][6::16, 1] = log["observations"][7::16, 1]
+    return log
+
+
 LIMIT_2, LIMIT_6 = {"max_episode_steps": 2}, {"max_episode_steps": 6}
 BY_ROWS = "'episode.*' differs in each row, but .*, so that it counts rows"
 TERMINALS = "ends by '.*' are taken as terminals; if a time limit cut"
@@ -155,6 +168,7 @@ EVIDENCE = {  # kind of evidence → log, warning, episodes, terminals, options
         (STATES | {"terminals": NEVER, "truncated": NEVER}, NO_LIMITS, 1, 0),
         (WALK | {"terminals": FELL, "rewards": 1.5 * (STEPS > 0)}, "'rewards' are 0 in the first row of each", 4, 2),
         (WALK | {"terminals": FELL, "mu_logp": -1.0 * ROWS}, "'mu_logp' is not read: .*columns={'log_probs'", 4, 2),
+        (NO_FIRST, "'is_first' marks 93.8% of rows as first rows: if 0 marks first rows", 24, 0),
         (STEPWISE, "", 4, 2, {"columns": {"timeouts": "info/cut"}}),
     ],
     "states": [
@@ -209,6 +223,11 @@ EVIDENCE = {  # kind of evidence → log, warning, episodes, terminals, options
         (PADDED, "157 rows, such as row 68, are 0 in everything, as where episodes are", 40, 0),
         (END_12, "12 rows, such as row 388, are the same row, to the end, as where episodes", 390, 80),
         (END_120, "120 rows, such as row 280, are the same row, to the end, as where", 304, 80),
+        (OF_16, "", 25, 0),
+        (FROM_8, "200 rows, such as row 8, are the same as the row before, whose next state is another", 25, 0),
+        (with_value(-999), "'observations' are -999 in column 1 of 25 rows, such as row 7, far from its other", 25, 0),
+        (with_value(9999, "actions"), "'actions' are 9999 in column 1 of 25 rows, such as row 7, far from its", 25, 0),
+        (with_value(-3), "", 25, 0),
         (WALK | {"terminals": FELL, "size": 10}, "10 rows were filled; the other 8 are left out, though", 3, 1),
     ],
 }
@@ -420,10 +439,9 @@ Transition = namedtuple("Transition", ["state", "action", "next_state", "reward"
 
 
 def test_steps_without_a_next_state_are_terminal():
-    arrays = WALK | {"terminals": FELL}
-    unknown = np.where(FELL[:, None], np.nan, arrays[NEXT])
-    expected = load(arrays | {NEXT: unknown}, quiet=False)
-    parts = (arrays[key] for key in ("observations", "actions", "rewards", NEXT))
+    unknown = np.where(FELL[:, None], np.nan, WALK[NEXT])
+    expected = load(WALK | {"terminals": FELL, NEXT: unknown}, quiet=False)
+    parts = WALK.values()  # states, actions, rewards and next states
     steps = [(s, a, r, None if end else following) for s, a, r, following, end in zip(*parts, FELL, strict=True)]
     memory = [Transition(s[None], a[None], f if f is None else f[None], np.array([r])) for s, a, r, f in steps]
     named = [dict(zip(("state", "action", "reward", "next_state"), step, strict=True)) for step in steps]
@@ -443,63 +461,22 @@ def test_step_types_are_first_and_last_rows():
     last = np.cumsum(np.array(LENGTHS) + 1) - 1
     kinds = np.ones(COUNT + 4, int)
     kinds[last], kinds[[0, *last[:-1] + 1]] = 2, 0
-    arrays = WALK
-    log = {key: np.zeros((COUNT + 4, *arrays[key].shape[1:])) for key in ("observations", "actions", "rewards")}
-    rows = kinds != 2
-    log["observations"][last] = arrays[NEXT][ENDS]
-    for key in log:
-        log[key][rows] = arrays[key]
+    log = {name: np.insert(STATES[name], ENDS + 1, 0, axis=0) for name in STATES}
+    log["observations"][last] = WALK[NEXT][ENDS]
     for shift in (0, 1):
         discount = np.ones(COUNT + 4)
         discount[last[[0, 2]] - shift] = 0
         read = load(log | {"step_type": kinds, "discount": discount}, columns={"terminals": "discount"})
         np.testing.assert_array_equal(read.terminals, FELL)
         np.testing.assert_array_equal(read.timeouts, CUT)
-        np.testing.assert_allclose(read.next_states, arrays[NEXT], rtol=1e-6)
+        np.testing.assert_array_equal(read.next_states, WALK[NEXT])
 
 
 @pytest.mark.parametrize("flag", ["terminals", "dones"])
 def test_next_states_of_0_at_ends_are_unknown(flag):
-    arrays = WALK | {flag: LAST}
-    filled = arrays | {NEXT: np.where(LAST[:, None], 0, arrays[NEXT])}
+    filled = WALK | {flag: LAST, NEXT: np.where(LAST[:, None], 0, WALK[NEXT])}
     with pytest.warns(UserWarning, match="'next_observations' are 0 at 4 ends, such as row 4, and no state is: "):
         log = sopr_fast.load_log(filled)
-    np.testing.assert_allclose(log.next_states[LAST], arrays["observations"][LAST], rtol=1e-6)
-    at_0 = filled | {"observations": np.where(FIRST[:, None], 0, arrays["observations"])}
+    np.testing.assert_array_equal(log.next_states[LAST], WALK["observations"][LAST])
+    at_0 = filled | {"observations": np.where(FIRST[:, None], 0, WALK["observations"])}
     assert (load(at_0, quiet=False).next_states[LAST] == 0).all()
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            {"is_first": ~(COUNTED % 20 == 0)},
-            "'is_first' marks 95.0% of rows as first rows: if 0 marks first rows, ",
-        ),
-        ({"states": -999}, "'observations' are -999 in column 1 of 20 rows, such as row 7, far from its other values"),
-        ({"actions": 9999}, "'actions' are 9999 in column 0 of 20 rows, such as row 7, far from its other values"),
-        ({"padding": 8}, "240 rows, such as row 8, are the same as the row before, whose next state is another"),
-        ({"states": -3}, None),
-        ({"padding": 20}, None),
-    ],
-    ids=str,
-)
-def test_marks_and_padding_are_questioned(change, message):
-    random = np.random.default_rng(0)
-    paths = np.cumsum(random.uniform(0.1, 0.2, (20, 21, 2)), 1) + random.normal(size=(20, 1, 2))
-    log = {"observations": paths[:, :-1].reshape(400, 2), "actions": random.normal(size=(400, 1))}
-    log |= {NEXT: paths[:, 1:].reshape(400, 2), "rewards": random.normal(size=400)}
-    log |= {"is_first": COUNTED % 20 == 0}
-    if "padding" in change:  # rows of each episode from this one on repeat the one before
-        rows = COUNTED - np.maximum(COUNTED % 20 - change["padding"] + 1, 0)
-        log = {key: values[rows] if key != "is_first" else values for key, values in log.items()}
-    elif "is_first" in change:
-        log = {key: values for key, values in (log | change).items() if key != NEXT}
-    else:
-        [(part, value)] = change.items()
-        log["observations" if part == "states" else part][7::20, -1] = value
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        sopr_fast.load_log(log)
-    said = "\n".join(str(warning.message) for warning in caught)
-    assert message in said if message else "row 7" not in said and "same" not in said
