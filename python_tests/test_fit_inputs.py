@@ -2,6 +2,7 @@ import dataclasses
 import errno
 import json
 import os
+import re
 import tempfile
 import warnings
 from functools import partial
@@ -99,37 +100,31 @@ def test_bad_input_is_refused_before_clustering(changes, message, monkeypatch):
         fit(**changes)
 
 
-def test_huge_returns_train_the_same_model():
-    centred = GAINS - GAINS.mean()
-    assert centred.max() - centred.min() > 1.3
-    ordered, huge = (fit(returns=centred * scale).model.state_dict() for scale in (1.0, 1.5e308))
-    assert all(torch.equal(ordered[name], value) for name, value in huge.items())
+LEFT_OUT = {"gain-0.45": LinearPolicy(0.45)} | ladder(GAINS) | {"other": LinearPolicy(0.6)}
+ACTIONS = {name: policy(log()) for name, policy in ladder(GAINS).items()}
+DRAWN = Subsets.draw(log(), 2, size=TINY.subset_size, clusters=TINY.clusters, seed=0)
+OTHER_SUBSETS = {"subset_size": 500, "clusters": 20, "subsets": 7}
+SAME = {  # situation → changes, warning
+    "huge returns": ({"returns": (GAINS - GAINS.mean()) * 1.5e308}, ""),
+    "policies without a return": (
+        {"policies": LEFT_OUT, "returns": dict(zip(ladder(GAINS), GAINS, strict=True))},
+        r"left out: returns hold nothing for policy 'gain-0.45' \(did you mean 'gain-0.450'.*\) and 1 more",
+    ),
+    "clustered subsets": ({"states": DRAWN}, ""),
+    "clustered subsets of other options": ({"states": DRAWN, **quick(**OTHER_SUBSETS)}, ""),
+}
 
 
-def test_policies_without_a_return_are_left_out():
-    returns = dict(zip(ladder(GAINS), GAINS, strict=True))
-    policies = {"gain-0.45": LinearPolicy(0.45)} | ladder(GAINS) | {"other": LinearPolicy(0.6)}
-    nearest = r"'gain-0.45' \(did you mean 'gain-0.450'.*\) and 1 more"
-    with pytest.warns(UserWarning, match=f"left out: returns hold nothing for policy {nearest}") as caught:
-        ranker = fit(policies=policies, returns=returns)
-    assert caught[0].filename == __file__
-    assert ranker.training_policies.names == list(returns)
-    expected = fit().model.state_dict()
-    assert all(torch.equal(value, expected[name]) for name, value in ranker.model.state_dict().items())
-
-
-def test_clustered_subsets_take_the_place_of_states():
-    subsets = Subsets.draw(log(), 2, size=TINY.subset_size, clusters=TINY.clusters, seed=3)
-    drawn = fit(seed=3)
-    for config in (QUICK, dataclasses.replace(QUICK, subset_size=500, clusters=20, subsets=7)):
-        ranker = fit(states=subsets, seed=3, config=config)
-        assert ranker.config == QUICK
-        weights = drawn.model.state_dict()
-        assert all(torch.equal(weights[name], value) for name, value in ranker.model.state_dict().items())
-    assert np.array_equal(ranker.rank(ladder([0.3])).scores, drawn.rank(ladder([0.3])).scores)
-    arrays = {name: policy(log()) for name, policy in ladder(GAINS).items()}
-    again = fit(policies=arrays, states=subsets, seed=3)
-    np.testing.assert_allclose(again.history["loss"], drawn.history["loss"], rtol=1e-5)
+@pytest.mark.parametrize(("changes", "message"), SAME.values(), ids=SAME)
+def test_what_gives_the_same_model(changes, message):
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        ranker, expected = fit(**changes), fit()
+    told = [each.filename for each in caught if re.search(message or "left out", str(each.message))]
+    assert told == [__file__] * bool(message)
+    assert ranker.config == QUICK and ranker.training_policies.names == expected.training_policies.names
+    weights = expected.model.state_dict()
+    assert all(torch.equal(weights[name], value) for name, value in ranker.model.state_dict().items())
+    assert np.array_equal(ranker.rank(ladder([0.3])).scores, expected.rank(ladder([0.3])).scores)
 
 
 @pytest.mark.parametrize(
@@ -150,16 +145,18 @@ def test_bad_options(options, message):
         dataclasses.replace(TINY, **options)
 
 
+def test_actions_in_clustered_subsets_train_like_functions():
+    np.testing.assert_allclose(fit(policies=ACTIONS, states=DRAWN).history["loss"], fit().history["loss"], rtol=1e-5)
+
+
 @pytest.mark.parametrize("change", KINDS_OF_ARRAYS)
 def test_kinds_of_states_and_actions_give_the_same_model(change, tmp_path):
-    states = log()
-    arrays = {name: policy(states) for name, policy in ladder(GAINS).items()}
-    kinds = {name: change(a, tmp_path) for name, a in arrays.items()}
-    expected, actual = fit(policies=arrays), fit(policies=kinds, states=change(states, tmp_path))
+    kinds = {name: change(actions, tmp_path) for name, actions in ACTIONS.items()}
+    expected, actual = fit(policies=ACTIONS), fit(policies=kinds, states=change(log(), tmp_path))
     weights = expected.model.state_dict()
     assert all(torch.equal(weights[name], value) for name, value in actual.model.state_dict().items())
-    for arguments in ((None,), (states,)):
-        a, b = expected.rank(arrays, *arguments), actual.rank(kinds, *arguments)
+    for states in ((), (log(),)):
+        a, b = expected.rank(ACTIONS, *states), actual.rank(kinds, *states)
         assert np.array_equal(a.subset_scores, b.subset_scores)
 
 
@@ -237,10 +234,7 @@ NOISY = {"noisy": broken(1, lambda actions: actions + np.random.default_rng().st
     ("changes", "message"),
     [
         ({"policies": ladder(MANY[:11]), "returns": MANY[:11]}, "only 11 training policies: about a dozen or more"),
-        (
-            {"policies": ladder(GAINS) | NOISY, "returns": [*GAINS, 1]},
-            "policies noisy give different actions when",
-        ),
+        ({"policies": ladder(GAINS) | NOISY, "returns": [*GAINS, 1]}, "policies noisy give different actions when"),
         ({"validation": (ladder([0.3]) | NOISY, [1, 2])}, "policies noisy give different actions when"),
         ({"validation": (COPIES, [1, 2, 3])}, "exactly like them: 'copy', 'again'. The"),
         ({"validation": (ladder([0.42, 0.88]), [1, 2])}, ""),
