@@ -191,24 +191,12 @@ def test_what_may_be_deviations_is_questioned(tmp_path, source, message, expecte
     assert [bool(re.search(message, str(each.message))) for each in caught] == [True] * bool(message)
 
 
-def save_evaluations(folder, results, steps=None):
-    """As Stable-Baselines3 2.9.2, common/callbacks.py, EvalCallback."""
+def save_evaluations(folder, results):
+    """As Stable-Baselines3 2.9.2, common/callbacks.py, EvalCallback; or arrays by name."""
     folder.mkdir(parents=True, exist_ok=True)
-    steps = np.arange(1, len(results) + 1) * 1000 if steps is None else steps
-    lengths = np.full(np.shape(results), 10)
-    np.savez(folder / "evaluations.npz", timesteps=steps, results=results, ep_lengths=lengths)
-    return folder / "evaluations.npz"
-
-
-def test_evaluations_beside_the_policies(tmp_path):
-    save_evaluations(tmp_path / "ppo_1", np.array([[1.0, 3.0], [8.0, 12.0], [4.0, 4.0]]))
-    save_evaluations(tmp_path / "ppo_1/b", np.array([[3.0]]))
-    save_evaluations(tmp_path / "sac_1", np.array([[5.0], [7.0]]))
-    names = ["ppo_1/best_model", "ppo_1/rl_model_1000_steps", "ppo_1/b/c/final", "sac_1"]
-    table = load_returns(tmp_path, names)
-    assert of(table) == dict(zip(names, [10, 2, 3, 7], strict=True))
-    assert table["rollouts"].tolist() == [2, 2, 1, 1]
-    np.testing.assert_allclose(table.loc[names, "error"], [2, 1, np.sqrt(5), np.sqrt(5)])
+    steps, lengths = np.arange(1, len(results) + 1) * 1000, np.full(np.shape(results), 10)
+    arrays = results if isinstance(results, dict) else {"timesteps": steps, "results": results, "ep_lengths": lengths}
+    np.savez(folder / "evaluations.npz", **arrays)
 
 
 def test_the_evaluation_of_a_best_model_and_its_checkpoint_counts_once(tmp_path):
@@ -226,63 +214,51 @@ def test_the_evaluation_of_a_best_model_and_its_checkpoint_counts_once(tmp_path)
 
 
 PATTERNS = ("policy_{}", "epoch_{}", "agent-{}", "ep{}", "{}", "model_{}_final", "td3_v2_{:06d}_seed3", "p.{}")
+RUNS = {"ppo_1": [[1.0, 3.0], [8.0, 12.0], [4.0, 4.0]], "ppo_1/b": [[3.0]], "sac_1": [[5.0], [7.0]]}
+OF_RUNS = ["ppo_1/best_model", "ppo_1/rl_model_1000_steps", "ppo_1/b/c/final", "sac_1"]
+OF_EITHER = "that of step 1000 could be that of 'a/model_1000' and of 'b/model_1000': pass the folder that"
+ONE, OF_TWO = {".": [[1.0], [5.0], [3.0]]}, ["a/model_1000", "b/model_1000"]
 
 
 @pytest.mark.parametrize(
-    ("stems", "expected"),
+    ("runs", "source", "names", "read"),  # what is read is a return, or those of rollouts, of each name, or a message
     [
-        *(([pattern.format(step) for step in (1000, 1998, 3000)], [1, 5, 3]) for pattern in PATTERNS),
-        ([f"rl_model_{500 * i}_steps" for i in range(1, 7)], [None, 1, None, 5, None, 3]),  # save_freq=500
-        (["model_1996", "rl_model_2004_steps"], [5, 5]),  # four environments step at once
-        (["policy_7", "policy_9000", "best"], [None, None, 5]),  # no evaluated step
-        (["policy_1000_2000", "10k", "last_v3"], [None, None, 3]),
-        (["policy_2000_2600"], [5]),
-        (["a", "b", "actor_1000"], [None, None, 1]),  # only one can be the last
-        (["elastic_7", "best_a", "best_b", "final_7"], [None, None, None, 3]),
-        (["HalfCheetah-v2", "best_7"], [3, 5]),
+        (RUNS, ".", OF_RUNS, [[8, 12], [1, 3], [3], [7]]),
+        *((ONE, "", [pattern.format(step) for step in (1000, 1998, 3000)], [1, 5, 3]) for pattern in PATTERNS),
+        (ONE, "", [f"rl_model_{500 * i}_steps" for i in range(1, 7)], [None, 1, None, 5, None, 3]),  # save_freq=500
+        (ONE, "", ["model_1996", "rl_model_2004_steps"], [5, 5]),  # four environments step at once
+        (ONE, "", ["policy_7", "policy_9000", "best"], [None, None, 5]),  # no evaluated step
+        (ONE, "", ["policy_1000_2000", "10k", "last_v3"], [None, None, 3]),
+        (ONE, "", ["policy_2000_2600"], [5]),
+        (ONE, "", ["a", "b", "actor_1000"], [None, None, 1]),  # only one can be the last
+        (ONE, "", ["elastic_7", "best_a", "best_b", "final_7"], [None, None, None, 3]),
+        (ONE, "", ["HalfCheetah-v2", "best_7"], [3, 5]),
+        *(({"a": [[1.0]]}, source, OF_TWO, OF_EITHER) for source in ("a", "a/evaluations.npz")),
+        ({"runs/ppo": [[1.0]]}, ".", NAMES, "its returns lie in runs/ppo, and no policy does; pass the folder to"),
+        ({"a": [[1.0]]}, "none", NAMES, r"none: no returns: expected evaluations\.npz of runs"),
+        (ONE, ".", None, "these returns have no names: map names to returns, {name: return}, or pass names="),
+        ({".": {"timesteps": [1, 2]}}, "", NAMES, "no array 'results', only timesteps"),
+        ({".": {"timesteps": [1, 2], "results": [1, 1]}}, "", NAMES, r"timesteps \(2,\) and results \(2,\), expected"),
+        ({".": {"timesteps": [1], "results": [[np.nan]]}}, "", NAMES, "evaluations.npz: .* its results are not finite"),
+        ({".": {"timesteps": [1], "results": [[None]]}}, "", NAMES, "evaluations.npz: damaged, cut short, or not"),
     ],
 )
-def test_a_policy_gets_the_evaluation_of_its_own_step_or_none(tmp_path, stems, expected):
-    path = save_evaluations(tmp_path, np.array([[1.0], [5.0], [3.0]]))
-    without = [stem for stem, value in zip(stems, expected, strict=True) if value is None]
+def test_policies_get_the_evaluations_of_their_own_steps_or_none(tmp_path, runs, source, names, read):
+    for run, results in runs.items():
+        save_evaluations(tmp_path / run, results)
+    (tmp_path / "none").mkdir()
+    path = tmp_path / (source or "evaluations.npz")
+    if isinstance(read, str):
+        with pytest.raises((TypeError, ValueError), match=read):
+            load_returns(path, names)
+        return
     with warnings.catch_warnings(record=True, action="always") as caught:
-        table = load_returns(path, stems)
-    assert of(table) == {stem: value for stem, value in zip(stems, expected, strict=True) if value is not None}
+        table = load_returns(path, names)
+    rollouts = {name: np.atleast_1d(row) for name, row in zip(names, read, strict=True) if row is not None}
+    pandas.testing.assert_frame_equal(table, load_returns(rollouts), check_like=True)
+    without = [name for name in names if name not in rollouts]
     assert len(caught) == bool(without)
     assert all(f"no evaluation belongs to {', '.join(without)}, so" in str(each.message) for each in caught)
-
-
-@pytest.mark.parametrize(
-    ("place", "source", "names", "message"),
-    [
-        ("a", "a/evaluations.npz", ["a/model_1000", "b/model_1000"], "of 'a/model_1000' and of 'b/model_1000': pass"),
-        ("a", "a", ["a/model_1000", "b/model_1000"], "that of 'a/model_1000' and of 'b/model_1000': pass the folder"),
-        ("runs/ppo_1", ".", NAMES, "its returns lie in runs/ppo_1, and no policy does; pass the folder to which their"),
-        ("a", "none", NAMES, r"none: no returns: expected evaluations\.npz of runs"),
-        ("a", ".", None, "these returns have no names: map names to returns, {name: return}, or pass names="),
-    ],
-)
-def test_evaluations_of_other_runs_are_refused(tmp_path, place, source, names, message):
-    save_evaluations(tmp_path / place, np.array([[1.0], [5.0]]))
-    (tmp_path / "none").mkdir()
-    with pytest.raises((TypeError, ValueError), match=message):
-        load_returns(tmp_path / source, names)
-
-
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        ({"timesteps": np.arange(2)}, "no array 'results', only timesteps"),
-        ({"timesteps": np.arange(2), "results": np.ones(2)}, r"timesteps \(2,\) and results \(2,\), expected"),
-        ({"timesteps": np.arange(1), "results": np.array([[np.nan]])}, "its results are not finite"),
-        ({"timesteps": np.arange(1), "results": np.array([[None]])}, "damaged, cut short, or not the evaluations"),
-    ],
-)
-def test_broken_evaluations(tmp_path, arrays, message):
-    path = tmp_path / "evaluations.npz"
-    np.savez(path, **arrays)
-    with pytest.raises(ValueError, match=rf"evaluations\.npz: .*{message}"):
-        load_returns(path, NAMES)
 
 
 IN_ORDER = {
