@@ -161,13 +161,10 @@ SOURCES = {
 @pytest.mark.filterwarnings("error", "ignore:.* are taken as terminals")
 @pytest.mark.parametrize("kind", [*WRITERS, *SOURCES])
 def test_every_source_loads_like_its_arrays(kind, tmp_path, arrays):
+    source = tmp_path / kind if kind in WRITERS else SOURCES[kind](arrays)
     if kind in WRITERS:
-        WRITERS[kind](tmp_path / kind, arrays)
-    source, columns = (
-        SOURCES[kind](arrays) if kind in SOURCES else tmp_path / kind,
-        OWN_COLUMNS if "own" in kind else None,
-    )
-    log = sopr_fast.load_log(source, columns=columns)
+        WRITERS[kind](source, arrays)
+    log = sopr_fast.load_log(source, columns=OWN_COLUMNS if "own" in kind else None)
     assert_same(log, arrays)
     log.states[0] = 7  # of its own memory
     if kind in WRITERS:
