@@ -11,7 +11,7 @@ from sopr_fast.inputs.policies import Actor, load
 with warnings.catch_warnings(action="ignore"):
     d3rlpy = pytest.importorskip("d3rlpy", reason="needs the extra [d3rlpy]")
 
-from d3rlpy.models import VectorEncoderFactory
+from d3rlpy.models import QRQFunctionFactory, VectorEncoderFactory
 from d3rlpy.preprocessing import MinMaxActionScaler, MinMaxObservationScaler, StandardObservationScaler
 
 DS, DA = 5, 3
@@ -76,6 +76,7 @@ REFUSED = {  # … its options, shape of states, message, after whose advice it 
     "BEAR": ({}, (DS,), f"predict of bear uses more than one network.*{LETS}"),
     "TD3": ({"actor_encoder_factory": VectorEncoderFactory([8], use_layer_norm=True)}, (DS,), "with use_layer_norm"),
     "DQN": ({"n_critics": 2}, (DS,), f"dqn with several or distributional critics{LETS}"),
+    "DoubleDQN": ({"q_func_factory": QRQFunctionFactory()}, (DS,), f"double_dqn with several or dis.*{LETS}"),
     "DiscreteBC": ({}, (1, 84, 84), rf"it reads observations of shape \(1, 84, 84\){LETS}"),
 }
 
