@@ -193,7 +193,7 @@ class _Reader(NamedTuple):
             return self.distribution(value)
         if isinstance(value, Gaussian):
             return self.gaussian(*value)
-        if not hasattr(value, "__array__") and hasattr(value, "mean") and hasattr(value, "stddev"):
+        if hasattr(value, "stddev"):
             # TensorFlow defines moments as methods, others as attributes.
             return self.gaussian(*(part() if callable(part) else part for part in (value.mean, value.stddev)))
         actions = _tensor(value)
@@ -204,7 +204,7 @@ class _Reader(NamedTuple):
     def indices(self, indices: Tensor) -> Output:
         if indices.dim() == 2 and indices.shape[1] == 1:
             indices = indices[:, 0]
-        if self.action_count is not None and indices.shape == (self.states, self.action_count):
+        if indices.shape == (self.states, self.action_count):
             return self.probabilities(indices)  # one-hot
         if indices.shape != (self.states,):
             seen = f"integers of shape {tuple(indices.shape)}, expected ({self.states},) indices"
@@ -251,7 +251,7 @@ class _Reader(NamedTuple):
             mean, std = value.mean, value.stddev
         except NotImplementedError:
             raise OutputError(f"a {kind}, whose mean is unknown; return Gaussian(mean, std) instead") from None
-        if getattr(_support(value), "is_discrete", False) or (value.event_shape and value.event_shape == mean.shape):
+        if getattr(_support(value), "is_discrete", False) or value.event_shape == mean.shape:
             raise OutputError(
                 f"a {kind} of event shape {tuple(value.event_shape)}: return a distribution of continuous actions for "
                 "each state, or Probabilities(p) of discrete ones; of several at once, one for each combination"
