@@ -27,8 +27,7 @@ STEPS = np.concatenate([*map(np.arange, LENGTHS)])
 NEVER = np.zeros(COUNT)
 WALK = walk(LENGTHS)
 STATES = without(WALK, NEXT)
-BOTH = WALK, STATES
-EITHER = pytest.mark.parametrize("log", BOTH, ids=["next states", "states"])
+BOTH, WITH_EPISODES = (WALK, STATES), (WALK, STATES | {"episode": IDS})
 
 
 def load(log, quiet=True, **options):
@@ -66,17 +65,6 @@ def test_every_name_has_its_meaning(flags):
     assert log.verdict.startswith("episodes: 4 of 3 to 6 steps; 2 end in a terminal state, 2 are cut; decided by ")
     assert all(repr(name) in log.verdict for name in flags)
     assert repr(log) == f"Transitions({len(log)} steps; {log.verdict})"
-
-
-@pytest.mark.parametrize("name", ["terminals", "timeouts", "done", "is_last", "masks"])
-@pytest.mark.parametrize("log", [WALK, STATES | {"episode": IDS}], ids=["next states", "ids"])
-def test_flags_whose_0_marks_ends_are_refused(name, log):
-    flags = LAST if name == "masks" else ~LAST
-    with pytest.raises(ValueError, match=f"dataset: '{name}' marks 77.8% of rows as ends: if 0 marks ends, pass 1"):
-        sopr_fast.load_log(log | {name: flags})
-    assert len(load(log | {name: 1 - flags}, quiet=False).episodes) == 5
-    with pytest.raises(ValueError, match=f"dataset: '{name}' marks rows before the last ones of episodes: move"):
-        sopr_fast.load_log(log | {name: np.roll(1 - flags, -1)})
 
 
 @pytest.mark.parametrize(
@@ -260,7 +248,7 @@ def test_rows_without_next_states_and_rows_of_padding_are_left_out(tmp_path):
     assert len(load(STATES | {NEXT: shifted, "terminals": LAST}, quiet=False).episodes) == 5
 
 
-@EITHER
+@pytest.mark.parametrize("log", BOTH, ids=["next states", "states"])
 @pytest.mark.parametrize("end", ["terminals", "timeouts", "dones"])
 def test_steps_of_vector_environments_that_only_reset_them_are_left_out(log, end):
     """As with gymnasium's AutoresetMode.NEXT_STEP: the last state leads to the next first one, with reward 0."""
@@ -357,6 +345,11 @@ CONTRADICTIONS = [
     ({"episode": IDS, "done": FIRST}, "'done' marks the first rows of episodes, not the last ones"),
     ({"episode": IDS, "terminals": FELL, "is_last": FIRST}, "'is_last' marks the first rows of episodes, not the"),
 ]
+INVERSE, EARLY = (
+    "marks 77.8% of rows as ends: if 0 marks ends, pass 1",
+    "marks rows before the last ones of episodes: move",
+)
+FLAGS = {name: 1.0 * LAST for name in ("terminals", "timeouts", "done", "is_last")} | {"masks": 1.0 * ~LAST}
 OF_BANDITS = [
     ({"context/age": ONES}, "'context' may be the states, and so may named .*'states': 'context'}.* or"),
     ({"context": [np.zeros((2, 3)), np.zeros((4, 3))]}, "'context' is no array: .*; pass a list of dictionaries"),
@@ -389,6 +382,8 @@ NUMBERS = [
 @pytest.mark.parametrize(
     ("log", "message", "is_advised"),
     [(log | extra, message, True) for log in BOTH for extra, message in CONTRADICTIONS]
+    + [(log | {name: 1 - x}, f"'{name}' {INVERSE}", False) for log in WITH_EPISODES for name, x in FLAGS.items()]
+    + [(log | {name: np.roll(x, -1)}, f"'{name}' {EARLY}", False) for log in WITH_EPISODES for name, x in FLAGS.items()]
     + [(BANDIT | extra, message, False) for extra, message in OF_BANDITS]
     + [(FRAME.rename(columns=names), message, True) for names, message in NUMBERS],
 )
