@@ -158,7 +158,8 @@ def test_drawing_from_twenty_million_rows_stays_small(tmp_path):
     assert many["states"] > 3_000_000 and many["peak"] < 1e9
 
 
-FAR, LARGE = (np.where(np.arange(12000).reshape(-1, 4) == 493, x, STATES) for x in (1e39, -1e25))  # row 123
+AT_123 = np.arange(12000).reshape(-1, 4) == 493
+FAR, LARGE = (np.where(AT_123, value, STATES) for value in (np.float64(1e39), np.float32(-1e25)))
 
 
 @pytest.mark.parametrize(

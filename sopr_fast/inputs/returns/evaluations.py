@@ -103,12 +103,11 @@ def _choose(
                 )
         elif not own and not stem.endswith("steps"):
             claims["best" if "best" in stem else "last" if not numbers or _LAST.search(stem) else ""].append(name)
-    checkpoints = {row: name for name, row in rows.items()}
-    best, last = int(results.mean(1).argmax()), len(steps) - 1
-    if len(claims["last"]) == 1 and last not in checkpoints:
-        rows[claims["last"][0]] = last
-    if len(claims["best"]) != 1:
-        return rows, {}
-    if best in checkpoints:
-        return rows, {claims["best"][0]: checkpoints[best]}
-    return rows | {claims["best"][0]: best}, {}
+    copies: dict[str, str] = {}
+    for kind, row in (("last", len(steps) - 1), ("best", int(results.mean(1).argmax()))):
+        claim = claims[kind][0] if len(claims[kind]) == 1 else ""
+        if claim and row not in first:
+            rows[claim] = row
+        elif claim and kind == "best":
+            copies[claim] = first[row]
+    return rows, copies
