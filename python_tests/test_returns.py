@@ -116,6 +116,7 @@ def test_returns_in_memory(source):
         (pandas.DataFrame({"name": ["a"], "return": ["1,2"]}), ValueError, "policy 'a' is '1,2', expected a finite"),
         ([1, np.inf, 2], ValueError, "the return of policy 'b' is 'inf', expected a finite number"),
         ([1, np.nan, 2], ValueError, "returns hold nothing for policy 'b'"),
+        ([1, [1e308, 1e308], 2], ValueError, "the return of policy 'b' is 'inf', expected a finite number"),
         ([1, True, 2], ValueError, "the return of policy 'b' is 'True'"),
         ([1, 2j, 2], ValueError, "the return of policy 'b' is '2j'"),
         (np.ma.masked_array([1.0, 2.0, 3.0], [0, 1, 0]), ValueError, "returns hold nothing for policy 'b'"),

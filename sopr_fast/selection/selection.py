@@ -265,7 +265,7 @@ class Selection:
             raise ValueError(f"no policy {strangers[0]!r} in the selection; its policies are {list_names(self.names)}")
         if not (hasattr(returns, "keys") or isinstance(returns, str) or hasattr(returns, "__fspath__")):
             raise TypeError(f"returns must be by name, or a file or data frame, got {type(returns).__name__}")
-        table = find_returns(returns, self.names, self.names)
+        table = find_returns(returns, self.names)
         new = table["return"].notna()
         return replace(
             self,

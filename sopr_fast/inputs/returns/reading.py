@@ -254,7 +254,7 @@ def _table(cells: pandas.DataFrame, where: str) -> pandas.DataFrame:
         raise ValueError(f"{where}: the rollouts of policy {broken[0]!r} must be one or more finite returns")
     rows = returns.dropna().groupby(level=0, sort=False)
     table = rows.agg(["mean", "size", "std"]).set_axis(["return", "rollouts", "deviation"], axis=1)
-    if table.empty:
+    if _numbers(table["return"], "return", where).empty:  # means may be too large
         raise ValueError(f"{where}: no returns in it")
     second = rows.last()
     pairs = (table["rollouts"] == 2) & (second >= 0) & (second < rows.first().abs() / 2)
