@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -89,21 +88,13 @@ def of_frame(frame: Any, where: str) -> np.ndarray:
         if len(values) > 2 and values.dtype.kind in "fiu" and (rows := (np.diff(values, axis=0) == 1).all(0)).any():
             raise ValueError(f"{where}: {frame.columns[rows][0]!r} numbers the rows: leave only the columns of actions")
         return values
-    try:
-        return np.asarray(arrays[_name_of_actions(arrays)])
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error
-
-
-def _name_of_actions(arrays: Mapping[str, Any]) -> str:
-    """Return the name of the actions among arrays, each of one column or of numbered ones."""
     named = [name for name in arrays if name in KEYS["actions"]]
     if len(named) != 1:
         raise ValueError(
-            f"expected one of the columns {', '.join(KEYS['actions'])}; found {list_names([*arrays])}; write one table "
-            "for each policy, with a row for each state and columns actions_0, actions_1, …"
+            f"{where}: expected one of the columns {', '.join(KEYS['actions'])}; found {list_names([*arrays])}; write "
+            "one table for each policy, with a row for each state and columns actions_0, actions_1, …"
         )
     numbered = [name for name in arrays if (match := NUMBERED.fullmatch(name)) and match[1] == named[0]]
     if numbered and (shape := arrays[named[0]].shape) and shape[1:] != (len(numbered),):
-        raise ValueError(f"there are {named[0]!r} and {numbered[-1]!r}: leave only the columns of the actions")
-    return named[0]
+        raise ValueError(f"{where}: there are {named[0]!r} and {numbered[-1]!r}: leave only the columns of the actions")
+    return np.asarray(arrays[named[0]])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from . import DISCRETE, Options
 from .networks import role_of
 
 _ONNXRUNTIME = (1, 24, 4)  # earlier versions follow external data out of the graph's folder
-_OTHER_INPUTS = "pass a callable of states that runs it, or an array of its actions in every logged state"
 _ACTING = ("action", "mean", "logits", "probabilities")  # roles of outputs, the first one first
 _MAY_ACT = (*_ACTING, "output", "body", "", "log_std", "values")
 
@@ -39,7 +37,8 @@ def read_onnx(path: Path, options: Options) -> list[Called]:
     inputs = session.get_inputs()
     if len(inputs) != 1 or len(inputs[0].shape) != 2 or inputs[0].type not in ("tensor(float)", "tensor(double)"):
         shown = ", ".join(f"{i.name} {i.type} {i.shape}" for i in inputs)
-        raise ValueError(f"expected one float input (states, width), found {shown}: {_OTHER_INPUTS}")
+        advice = "pass a callable of states that runs it, or an array of its actions in every logged state"
+        raise ValueError(f"expected one float input (states, width), found {shown}: {advice}")
     names = [output.name for output in session.get_outputs()]
     roles = {name: "action" if name in ("action", "actions") else role_of(name) for name in names}
     output = min(names, key=lambda name: _MAY_ACT.index(roles[name]))
@@ -49,12 +48,19 @@ def read_onnx(path: Path, options: Options) -> list[Called]:
             "it when you export it: output_names=['action', …] of torch.onnx.export"
         )
     dtype = np.float64 if inputs[0].type == "tensor(double)" else np.float32
+    rows, width = inputs[0].shape  # numbers, or names of free sizes
 
     def act(states: np.ndarray) -> np.ndarray:
-        return session.run([output], {inputs[0].name: states.astype(dtype)})[0]
+        count = rows if isinstance(rows, int) else len(states)
+        missing = -len(states) % count
+        padded = np.concatenate([states, np.repeat(states[-1:], missing, axis=0)]).astype(dtype)
+        blocks = padded.reshape(-1, count, states.shape[1])
+        actions = [session.run([output], {inputs[0].name: block})[0] for block in blocks]
+        if rows == 1:  # some graphs leave out the dimension of a single state
+            actions = [part.reshape(1, -1) for part in actions]
+        return np.concatenate(actions)[: -missing or None]
 
-    rows, width = inputs[0].shape  # numbers, or names of free sizes
-    policy = with_head(_by_rows(act, rows) if isinstance(rows, int) else act, options, roles[output])
+    policy = with_head(act, options, roles[output])
     policy.state_dim = width if isinstance(width, int) else None
     return [policy]
 
@@ -95,17 +101,3 @@ def with_head(item: Any, options: Options, head: str | None = None, *, is_progra
 
     policy.call = read
     return policy
-
-
-def _by_rows(act: Callable[[np.ndarray], np.ndarray], rows: int) -> Callable[[np.ndarray], np.ndarray]:
-    """Return `act`, which takes a fixed number of states at a time, as a function of any number of states."""
-
-    def call(states: np.ndarray) -> np.ndarray:
-        missing = -len(states) % rows
-        padded = np.concatenate([states, np.repeat(states[-1:], missing, axis=0)])
-        actions = [act(block) for block in padded.reshape(-1, rows, states.shape[1])]
-        if rows == 1:  # some programs leave out the dimension of a single state
-            actions = [part.reshape(1, -1) for part in actions]
-        return np.concatenate(actions)[: -missing or None]
-
-    return call

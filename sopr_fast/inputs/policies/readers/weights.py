@@ -96,7 +96,10 @@ def _from_weights(path: Path, content: Any, options: Options, *, is_ordered: boo
     arrays = table.flatten(content)
     if any(table.is_part_of(key, table.RECURRENT) for key in arrays if not _is_elsewhere(key)):
         raise ValueError(RECURRENT)
-    form = replace(table.form_of([*arrays], path.suffix), **_texts(arrays))
+    words = {key: str(arrays[key]) for key in table.TEXTS if arrays.get(key) is not None}
+    said: dict[str, Any] = {table.TEXTS[key][0]: table.TEXTS[key][1].get(word, word) for key, word in words.items()}
+    Options(**said)  # checks them
+    form = replace(table.form_of([*arrays], path.suffix), **said)
     network = table.find_network(arrays, options.take("actor"), options.take("layers"), is_ordered=is_ordered)
     layers = table.perceptron(arrays, network.layers)
     inside = network.prefix if _is_elsewhere(network.prefix) else "\n"  # a critic that acts, such as that of DQN
@@ -163,16 +166,6 @@ def _completed(form: Form, network: Network, options: Options, is_continuous: bo
         seen = f"its last layer {last!r} has {outputs} outputs"
         raise ValueError(f"{what} does not say its {' and '.join(missing)}: pass {flags}{hint}; {seen}")
     return replace(form, head=head, squash=squash, activation=activation)
-
-
-def _texts(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Return activation and squashing as words of the file say."""
-    said: dict[str, Any] = {}
-    for key, (option, names) in table.TEXTS.items():
-        if (value := arrays.get(key)) is not None:
-            said[option] = names.get(str(value), str(value))
-    Options(**said)  # checks them
-    return said
 
 
 def _log_std(side: Side, network: Network) -> Any:
