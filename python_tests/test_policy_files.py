@@ -74,21 +74,7 @@ def test_a_single_actor_by_the_options_in_its_file_or_given(tmp_path, states, st
     torch.testing.assert_close(policy.act(states), states.sum(1, keepdim=True).expand(-1, DA).tanh())
 
 
-@pytest.fixture
-def runs(tmp_path):
-    """Two runs with files of equal names, one that is hidden, and a folder of other files."""
-    for name in ("A/ppo_1/best", "A/ppo_2/best", "B/ppo_1/best", "B/.hidden/best", "C/b", "C/c"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        np.savez(tmp_path / name, **make_layers())
-    (tmp_path / "C/c.npz").rename(tmp_path / "C/c.NPZ")
-    for name in ("C/a.npy", "C/b.npy"):
-        np.save(tmp_path / name, np.zeros((7, DA)))
-    for name in ("C/notes.txt", "C/.hidden.npy", "C/vecnormalize.pkl"):
-        (tmp_path / name).touch()
-    return tmp_path
-
-
-NAMES = {  # what is loaded, in the folder of runs → names
+NAMES = {  # what is loaded, in a folder of runs with files of equal names, one that is hidden, and others → names
     "everything": (["A", "B"], ["A/ppo_1/best", "A/ppo_2/best", "B/ppo_1/best"]),
     "a folder": ("A", ["ppo_1/best", "ppo_2/best"]),
     "folders": (["A/ppo_1", "A/ppo_2"], ["ppo_1/best", "ppo_2/best"]),
@@ -104,14 +90,22 @@ NAMES = {  # what is loaded, in the folder of runs → names
 
 
 @pytest.mark.parametrize("paths, names", NAMES.values(), ids=NAMES)
-def test_names_are_relative_to_the_folder_that_contains_everything(runs, monkeypatch, paths, names):
-    (runs / "link").symlink_to(runs / "A")  # not followed below a folder: no endless circles
-    monkeypatch.chdir(runs)
+def test_names_are_relative_to_the_folder_that_contains_everything(tmp_path, monkeypatch, paths, names):
+    for name in ("A/ppo_1/best", "A/ppo_2/best", "B/ppo_1/best", "B/.hidden/best", "C/b", "C/c"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        np.savez(tmp_path / name, **make_layers())
+    (tmp_path / "C/c.npz").rename(tmp_path / "C/c.NPZ")
+    for name in ("C/a.npy", "C/b.npy"):
+        np.save(tmp_path / name, np.zeros((7, DA)))
+    for name in ("C/notes.txt", "C/.hidden.npy", "C/vecnormalize.pkl"):
+        (tmp_path / name).touch()
+    (tmp_path / "link").symlink_to(tmp_path / "A")  # not followed below a folder: no endless circles
+    monkeypatch.chdir(tmp_path)
     policies = load(paths)
     assert list(policies) == [policy.name for policy in policies.values()] == names
     if isinstance(paths, str):
         monkeypatch.chdir("A")
-        assert list(load(runs / paths)) == names
+        assert list(load(tmp_path / paths)) == names
 
 
 def test_options_are_those_of_all_files_together(tmp_path):

@@ -199,9 +199,8 @@ def collect(
         RuntimeError: A policy raised; its error is the cause.
     """
     batch_size = current().batch_size
-    columns = out
-    if columns is None:
-        columns = torch.empty(len(policies), len(states), layout.width, dtype=torch.float32, device="cpu")
+    shape = len(policies), len(states), layout.width
+    columns = torch.empty(shape, dtype=torch.float32, device="cpu") if out is None else out
 
     def fill(policy: Policy, columns: Tensor) -> None:
         for first in range(0, len(states), batch_size):
