@@ -72,12 +72,12 @@ def read_torchscript(path: Path, options: Options) -> list[Called]:
     return [with_head(torch.jit.load(str(path)), options)]
 
 
-def with_head(item: Any, options: Options, head: str | None = None, *, is_program: bool = True) -> Called:
+def with_head(item: Any, options: Options, head: str | None = None) -> Called:
     """Return the policy of a callable or module, whose output is read as the option or its name says."""
     policy = adapt(options.name, item)
     head, act = options.take("head") or head, policy.call
     if head not in ("mean_log_std", *DISCRETE):
-        if is_program and options.stochastic and options.action_count is None:
+        if options.stochastic and options.action_count is None:
             raise ValueError("its standard deviations are not known: load it without stochastic")
         return policy
     squash = options.take("squash") if head == "mean_log_std" else ""

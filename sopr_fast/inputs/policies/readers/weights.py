@@ -45,7 +45,7 @@ def read_torch(path: Path, options: Options) -> Sequence[Policy]:
             raise RefusedError(f"{error}; trust=True (--trust) opens it as code, if you trust its maker") from error
         weights = torch.load(path, map_location="cpu", weights_only=False)
         if acts(weights):
-            return [with_head(weights, options, is_program=False)]
+            return [with_head(weights, options)]
     return _from_weights(path, weights, options)
 
 
