@@ -94,6 +94,7 @@ def clipped(x, epsilon=1e-5, clip=5, net=ELU_NET):
 
 
 AFFINE = {"log_std_multiplier.constant": torch.tensor(0.5), "log_std_offset.constant": torch.tensor(-1.0)}
+SCALER = {"running_mean": RUNNING_MEAN, "running_variance": RUNNING_VAR}
 SKRL = {"net_container.": BODY, "policy_layer.": MU, "value_layer.": nn.Linear(6, 1), "log_std_parameter": LOG_STD}
 BODY_AND_MU = {"linear#1": BODY, "mean_linear.": MU, "log_std_linear.": MU}
 RSL = {"iter": 5, "optimizer_state_dict": {"state": {}}, "infos": None}
@@ -124,10 +125,17 @@ CONTINUOUS = {  # file → its content, its actions, the options that it needs
     "averaged": ({"model": {"net.": mlp(DS, 8, 6, DA)}, "ema": {"net.": NET}}, squashed, SQUASHED),
     "wrapped": ({"model_state_dict": OrderedDict({"actor.net.": NET}), "epoch": 3}, NET, PLAIN),
     "half of its outputs": ({"": TWICE}, lambda x: TWICE(x)[:, :DA].tanh(), {**SQUASHED, "head": "mean_log_std"}),
+    "half, scaled": ({"": TWICE}, lambda x: 2 * TWICE(x)[:, :DA].tanh(), {**SQUASHED, "head": "mean_log_std",
+        "max_action": 2.0}),
+    "d3rlpy IQL": ({"policy": {"_encoder._layers.": BODY, "_mu.": MU, "_logstd": LOG_STD[None]},
+        "q_funcs": {"0._encoder._layers.": BODY, "0._fc.": nn.Linear(6, 1)}}, two_parts, SQUASHED),
     "CORL CQL": ({"actor": {"base_network.network.": TWICE} | AFFINE}, lambda x: TWICE(x)[:, :DA].tanh(), SQUASHED),
     "skrl": ({"policy": SKRL,
-        "state_preprocessor": {"running_mean": RUNNING_MEAN, "running_variance": RUNNING_VAR},
+        "state_preprocessor": SCALER,
         "value_preprocessor": {"running_mean": torch.zeros(1), "running_variance": torch.ones(1)}},
+        lambda x: MU(clipped(x, 0, net=BODY)), {**RELU, "squash": "none"}),
+    "skrl 2": ({"policy": SKRL, "observation_preprocessor": SCALER | {"current_count": torch.ones(())},
+        "state_preprocessor": {"running_mean": RUNNING_VAR, "running_variance": RUNNING_VAR}},
         lambda x: MU(clipped(x, 0, net=BODY)), {**RELU, "squash": "none"}),
     "scale without bias": ({"actor": {"l#1": NET}, "action_scale": BOUND}, lambda x: squashed(x) * BOUND, SQUASHED),
     "RLlib": (RLLIB | {"_logits._model.0.": HALVES}, lambda x: HALVES(BODY(x))[:, :DA], RLLIB_HEAD),
@@ -252,6 +260,9 @@ def test_distributions(tmp_path, states, name):
 WARNED = {
     "SAC": ("model.pt", CONTINUOUS["Stable-Baselines3 SAC"][0], RELU, "does not hold: pass max_action=… "),
     "CleanRL": ("model.cleanrl_model", CONTINUOUS["CleanRL PPO"][0], {}, "statistics that they do not save"),
+    **{name: ("model.pt", CONTINUOUS[name][0], {**SQUASHED, "max_action": 2.0}, "statistics that they do not save")
+       for name in ("CORL", "CORL IQL", "CORL CQL")},
+    "d3rlpy IQL": ("model.pt", *CONTINUOUS["d3rlpy IQL"][::2], r"save the model by model\.save\('model\.d3'\)"),
     "statistics": ("model.pt", *CONTINUOUS["statistics"][::2], r"standardised by 'obs' .* clipped to inf"),
 }  # fmt: skip
 SCALING = {  # what lies next to the weights and is not read
@@ -320,9 +331,15 @@ REFUSED = {  # … the message, and the options that it advises, which `test_pol
         "its first layer is 1, and a state dict does not say what is before", {**PLAIN, "layers": "1,3,5"}),
     "a name that says otherwise": ({"net.": BODY, "mu.": MU}, {**RELU, "head": "values"},
         "'mu' gives mean by its name, but head='values'", SQUASHED),
-    "beta": ({"l#1": BODY, "alpha_head.": MU, "beta_head.": MU}, PLAIN, "clear among l, alpha_head, beta_head", None),
+    "beta": ({"l#1": BODY, "alpha_head.": MU, "beta_head.": MU}, {**PLAIN, "layers": "l1,l2,alpha_head"},
+        "alpha_head and beta_head are parameters of Beta distributions: pass a callable of states", None),
+    "alpha and beta": ({"l#1": BODY, "alpha.": MU, "beta.": MU}, PLAIN, "alpha and beta are parameters of Beta", None),
+    "something added": ({"fc#1": NET[:1], "res#1": mlp(8, 8, 8), "out.": NET[2]}, PLAIN,
+        "if each layer reads the one before and nothing is added, its layers in order with layers=…", None),
     "deviations of rl_games": ({"model": GAMES}, {"activation": "elu", "squash": "none", "stochastic": True},
         "standard deviations are not known: load it without stochastic", {**ELU, "squash": "none"}),
+    "deviations of d3rlpy": (CONTINUOUS["d3rlpy IQL"][0], {**SQUASHED, "stochastic": True},
+        "standard deviations are not known: load it without stochastic", SQUASHED),
     "deviations of unknown kind": ({"net.": BODY, "mu.": MU, "sigma.": MU}, {**SQUASHED, "stochastic": True},
         "load it without stochastic", SQUASHED),
     "odd halves": (changed(), {**SQUASHED, "head": "mean_log_std"}, "which are no means and log standard", PLAIN),
@@ -338,7 +355,9 @@ REFUSED = {  # … the message, and the options that it advises, which `test_pol
     "exploration": ({"actor.mu.": NET, "actor.log_std": torch.zeros(8, 3)}, SQUASHED, "save it as .zip", None),
     "widths": (changed(**{"2.weight": torch.zeros(6, 9)}), PLAIN, "2.weight reads 9 values, the layer before", None),
     "bias": (changed(**{"4.bias": torch.zeros(4)}), PLAIN, "4.weight (3, 6) and 4.bias (4,) are not a layer", None),
-    "nan": (changed(**{"4.bias": torch.full((3,), math.nan)}), PLAIN, "4.bias must be finite floats", None),
+    "nan": (changed(**{"4.bias": torch.full((3,), math.nan)}), PLAIN,
+        "4.bias must be finite floats, got float32; if training diverged, leave the file out, in a folder by skip=True",
+        None),
     "sparse": (changed(**{"4.weight": torch.eye(3, 6).to_sparse()}), PLAIN, "names torch._utils._rebuild_sparse", None),
     "no layers": ({"weight": torch.zeros(2, 2)}, PLAIN, "expected linear layers such as '0.weight'", None),
     "a state's value": ({"value_net.": mlp(DS, 8, 1)}, RELU, "one output, expected one for each action", None),

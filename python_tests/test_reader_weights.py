@@ -152,6 +152,16 @@ def test_files_of_torch_before_version_1_6(tmp_path, states):
     torch.testing.assert_close(policy.act(states), net(states).tanh().detach())
 
 
+def test_a_list_of_state_dicts_alike_is_several_policies(tmp_path, states):
+    net, other = network(), nn.Sequential(nn.Linear(DS, DA), nn.ReLU(), nn.Linear(DA, DA))
+    torch.save([{key: i * value for key, value in net.state_dict().items()} for i in range(3)], tmp_path / "net.pt")
+    policies = load(tmp_path / "net.pt", **GIVEN)
+    assert list(policies) == ["net-000", "net-001", "net-002"]
+    torch.testing.assert_close(policies["net-001"].act(states), net(states).tanh().detach())
+    torch.save([net.state_dict(), other.state_dict()], tmp_path / "net.pt")  # of which the first is the actor
+    torch.testing.assert_close(load(tmp_path, **GIVEN)["net"].act(states), net(states).tanh().detach())
+
+
 def test_pickles_cannot_change_how_others_are_read():
     changes = b"\x80\x02cnumpy._core.multiarray\n_reconstruct\n(N}X\x04\x00\x00\x00markK\x01stb."  # of the function
     with pytest.raises(RefusedError, match="its pickle holds function"):

@@ -17,7 +17,10 @@ from ..output import to_array
 
 Arrays = Mapping[str, Any]  # tensors, or values that numpy.asarray accepts
 _MOST_ARRAYS, _LONGEST_NAME = 10_000, 400  # a file that repeats long names in long ones would fill the memory
-_ASK = "name the actor's key with actor=… (--actor …), or its layers in order with layers=… (--layers …)"
+_ASK = (
+    "name the actor's key with actor=… (--actor …), or, if each layer reads the one before and nothing is added, its "
+    "layers in order with layers=… (--layers …); else export it to ONNX"
+)
 
 
 def _names(*patterns: str) -> re.Pattern[str]:
@@ -39,6 +42,7 @@ BODY = _names(
     r"(shared|feature|obs|state)_(net|mlp|layers|encoder|extractor)",
 )
 RECURRENT = _names(r".*(lstm|gru|rnn).*", r"weight_[ih]h_l\d+")
+BETA = re.compile(r"(?:.*[._])?(alpha|beta)(?:[._].*)?")  # names of layers
 AVERAGES = ("ema", "ema_model", "ema_state_dict")  # deployed instead of the weights next to them
 _GENERIC = ("model", "net", "module", "state_dict", "model_state_dict")
 
@@ -53,7 +57,7 @@ HEADS = {  # what the name of the last layer says of its output
     "output": re.compile(rf"((last|final)_)?(fc|actor|action|policy|pi|out(put)?|last|final|head){_KIND}"),
 }
 SPREAD = re.compile(
-    r"(?:.*\.)?(?:actor_|action_)?(log_?stds?|std_log|log_sigma|sigma_param|std|sigma|state_independent_scale)(?:_param(?:eter)?)?"
+    r"(?:.*\.)?(?:actor_|action_)?(log_?stds?|_logstd|std_log|log_sigma|sigma_param|std|sigma|state_independent_scale)(?:_param(?:eter)?)?"
 )
 STATISTICS = re.compile(
     r"((?:.*\.)?(?:(?:actor_)?(?:obs?|observations?|states?|inputs?)(?:_(?:rms\w*|norm\w*|scaler|stat\w*|filter|preprocessor))?"
@@ -89,15 +93,18 @@ class Form:
     log_std_tanh: bool = False  # mapped to these bounds by tanh instead of clamped
     epsilon: float = 1e-8  # added to variances of observations, or to deviations if the file has these
     clip: float = float("inf")  # of standardised observations
-    warning: str = ""  # of files without statistics of observations or bounds of actions
+    warning: str = ""  # of files without statistics of observations, or without bounds of actions that it names
 
 
 _CLEANRL = ".cleanrl_model"
+_RAW = (
+    "scripts of CleanRL and CORL standardise states by statistics that they do not save: rank with states standardised "
+    "in the same way"
+)
 AFFINE = ("log_std_multiplier.constant", "log_std_offset.constant")  # of log standard deviations
 FORMS = (
     Form("CleanRL", ("actor_mean.0.weight", "actor_logstd"), activation="tanh", squash="none", clip=10.0,
-         warning="CleanRL's scripts for continuous actions standardise observations by statistics that they do not "
-         "save: rank with states standardised in the same way"),
+         warning=_RAW),
     Form("CleanRL", ("fc1.weight", "fc_(mean|mu).weight", "action_scale"), activation="relu", squash="tanh",
          log_std_bounds=(-5.0, 2.0), log_std_tanh=True),
     Form("CleanRL", ("network.0.weight", "atoms"), activation="relu", head="values"),
@@ -105,9 +112,13 @@ FORMS = (
     Form("CleanRL", ("actor.0.weight", "critic.0.weight"), _CLEANRL, activation="tanh", head="logits"),
     Form("rsl_rl", ("iter", "(model_state_dict.actor|actor_state_dict.mlp).0.weight"), squash="none", epsilon=1e-2),
     Form("rl_games", ("a2c_network..*",), epsilon=1e-5, clip=5.0),
-    Form("skrl", ("policy..*.weight", "state_preprocessor.running_variance"), clip=5.0),
+    Form("skrl", ("policy..*.weight", "(state|observation)_preprocessor.running_variance"), clip=5.0),
     Form("RLlib", ("_hidden_layers.0._model.0.weight", "_logits._model.0.weight"), is_named=False),
-    Form("CORL", ("base_network.network.0.weight", AFFINE[0]), head="mean_log_std"),
+    Form("CORL", ("base_network.network.0.weight", AFFINE[0]), head="mean_log_std", warning=_RAW),
+    Form("CORL", ("actor.net.(net.)?0.weight", "(critic_1|qf.q1).net.0.weight"), warning=_RAW),
+    Form("d3rlpy", ("(q_funcs.0|imitator)._encoder._layers.0.weight",),
+         warning="these weights of d3rlpy lack its scalers of states and actions: save the model by "
+         "model.save('model.d3'), unless it has none"),
     Form("Stable-Baselines3", ("mlp_extractor.policy_net.0.weight", "action_net.weight"), squash="none"),
     Form("Stable-Baselines3", ("actor.(latent_pi|mu).0.weight", "critic.qf0.0.weight"), squash="tanh", head="action",
          warning="Stable-Baselines3 scales these actions from [-1, 1] to bounds of the environment, which the file "
@@ -142,6 +153,11 @@ def is_read(key: str) -> bool:
 def is_part_of(key: str, pattern: re.Pattern[str]) -> bool:
     """Return whether a part of a dotted name matches the pattern."""
     return any(map(pattern.fullmatch, parts_of(key)))
+
+
+def is_elsewhere(key: str) -> bool:
+    """Return whether an array, or a file of such a name, belongs to a critic, a target or an optimiser."""
+    return is_part_of(key, NO_NETWORK) or is_part_of(key, CRITIC)
 
 
 def parts_of(key: str) -> list[str]:
@@ -194,6 +210,14 @@ def flatten(content: Any) -> dict[str, Any]:
     return result
 
 
+def are_alike(contents: list[Any]) -> bool:
+    """Return whether these are several state dicts, whose arrays have the same names and shapes."""
+    flatten(dict(enumerate(contents)))  # unless they are too many
+    is_nested = any(isinstance(content, tuple | list) for content in contents)
+    shapes = [[(key, getattr(value, "shape", ())) for key, value in flatten(item).items()] for item in contents]
+    return len(shapes) > 1 and not is_nested and all(each == shapes[0] for each in shapes)
+
+
 def find_network(
     arrays: Arrays, actor: str | None = None, order: Sequence[str] | None = None, *, is_ordered: bool = True
 ) -> Network:
@@ -207,6 +231,11 @@ def find_network(
         for key, value in arrays.items()
         if key.endswith(".weight") and getattr(value, "ndim", 0) == 2
     ]
+    if len(beta := {match[1]: name for name in linear if (match := BETA.fullmatch(name.lower()))}) == 2:
+        raise ValueError(
+            f"{' and '.join(sorted(beta.values()))} are parameters of Beta distributions: pass a callable of states "
+            "that returns their mean, or export that to ONNX"
+        )
     if order is not None:
         if missing := [name for name in order if name not in linear]:
             raise ValueError(f"no linear layer {missing[0]!r}, expected one of {list_names(linear)}")
@@ -301,7 +330,8 @@ def floats(arrays: Arrays, key: str) -> Tensor:
     """Return array `key` in float32, or raise ValueError if it is not of finite floats."""
     values = to_array(arrays[key])
     if values.dtype.kind != "f" or not np.isfinite(values).all():
-        raise ValueError(f"{key} must be finite floats, got dtype {values.dtype}")
+        hint = "; if training diverged, leave the file out, in a folder by skip=True (--skip)"
+        raise ValueError(f"{key} must be finite floats, got {values.dtype}{hint if values.dtype.kind == 'f' else ''}")
     return torch.from_numpy(np.array(values, np.float32, order="C"))
 
 

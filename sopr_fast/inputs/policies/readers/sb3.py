@@ -77,7 +77,7 @@ def _actor(
         network = find_network(arrays)
         layers = perceptron(arrays, network.layers)
     except ValueError as error:
-        raise RefusedError(f"no actor that this package reads among {', '.join(list(arrays)[:6])}") from error
+        raise RefusedError(f"no actor that this package reads among {list_names([*arrays])} ({error})") from error
     acting: dict[str, Any] = {
         "activation": _activation(keywords, "tanh" if network.layers[-1] == "action_net" else "relu"),
         "standardisation": standardisation,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -84,17 +84,22 @@ def read_npz(path: Path, options: Options) -> Sequence[Policy]:
     if len(counts) > 1:
         shapes = ", ".join(f"{key} {value.shape}" for key, value in sorted(layers.items()))
         raise ValueError(f"its arrays are not layers of one number of stacked policies: {shapes}")
-    actors: list[Policy] = []
-    for i in range(counts.pop()):
-        own = arrays | {key: value[i] for key, value in layers.items()}
-        actors += _from_weights(path, own, replace(options, name=f"{options.name}-{i:03d}"))
-    return actors
+    stack = range(counts.pop())
+    return _population(path, (arrays | {key: value[i] for key, value in layers.items()} for i in stack), options)
+
+
+def _population(path: Path, contents: Iterable[Any], options: Options) -> list[Actor]:
+    """Return the actors of several policies in one file."""
+    named = ((replace(options, name=f"{options.name}-{i:03d}"), content) for i, content in enumerate(contents))
+    return [actor for own, content in named for actor in _from_weights(path, content, own)]
 
 
 def _from_weights(path: Path, content: Any, options: Options, *, is_ordered: bool = True) -> list[Actor]:
     """Return the actor in named arrays, nested or not, which may be in the order of their definition."""
+    if isinstance(content, list) and table.are_alike(content):
+        return _population(path, content, options)
     arrays = table.flatten(content)
-    if any(table.is_part_of(key, table.RECURRENT) for key in arrays if not _is_elsewhere(key)):
+    if any(table.is_part_of(key, table.RECURRENT) for key in arrays if not table.is_elsewhere(key)):
         raise ValueError(RECURRENT)
     words = {key: str(arrays[key]) for key in table.TEXTS if arrays.get(key) is not None}
     said: dict[str, Any] = {table.TEXTS[key][0]: table.TEXTS[key][1].get(word, word) for key, word in words.items()}
@@ -102,9 +107,12 @@ def _from_weights(path: Path, content: Any, options: Options, *, is_ordered: boo
     form = replace(table.form_of([*arrays], path.suffix), **said)
     network = table.find_network(arrays, options.take("actor"), options.take("layers"), is_ordered=is_ordered)
     layers = table.perceptron(arrays, network.layers)
-    inside = network.prefix if _is_elsewhere(network.prefix) else "\n"  # a critic that acts, such as that of DQN
-    side = {key: value for key, value in arrays.items() if key.startswith(inside) or not _is_elsewhere(key)}
-    spread, scale = _log_std(side, network), _bounds(side, options, len(layers[-1][0]))
+    inside = network.prefix if table.is_elsewhere(network.prefix) else "\n"  # a critic that acts, such as that of DQN
+    side = {key: value for key, value in arrays.items() if key.startswith(inside) or not table.is_elsewhere(key)}
+    if "observation_preprocessor.running_mean" in side:  # of skrl; the other one is of what only its critic reads
+        side = {key: value for key, value in side.items() if not key.startswith("state_preprocessor.")}
+    width = len(layers[-1][0]) // (2 if (options.head or form.head) == "mean_log_std" else 1)
+    spread, scale = _log_std(side, network), _bounds(side, options, width)
     is_continuous, widths = spread is not None or scale is not None, (layers[0][0].shape[1], len(layers[-1][0]))
     form = _completed(form, network, options, is_continuous, widths[1])
     standardisation, statistics = _standardisation(options.name, side, form)
@@ -112,7 +120,7 @@ def _from_weights(path: Path, content: Any, options: Options, *, is_ordered: boo
     if network.gap and not form.library and form.activation != "identity":
         order = ",".join(network.layers)
         raise ValueError(f"{network.gap}: if nothing else acts there, pass layers={order} (--layers …)")
-    if form.warning and standardisation is None and scale is None:
+    if form.warning and standardisation is None and (scale is None or "max_action" not in form.warning):
         warn(f"{printable(path)}: {form.warning}")
     acting: dict[str, Any] = {"activation": form.activation, "standardisation": standardisation}
     acting |= {"log_std_bounds": form.log_std_bounds, "log_std_tanh": form.log_std_tanh}
@@ -134,11 +142,6 @@ def _from_weights(path: Path, content: Any, options: Options, *, is_ordered: boo
 def _ndim(value: Any) -> int:
     """Return the number of dimensions of an array, 0 of anything else."""
     return int(getattr(value, "ndim", 0))
-
-
-def _is_elsewhere(key: str) -> bool:
-    """Return whether an array belongs to a critic, a target or an optimiser."""
-    return table.is_part_of(key, table.NO_NETWORK) or table.is_part_of(key, table.CRITIC)
 
 
 def _completed(form: Form, network: Network, options: Options, is_continuous: bool, outputs: int) -> Form:
@@ -174,7 +177,7 @@ def _log_std(side: Side, network: Network) -> Any:
         return table.layer(side, network.log_std) if "log" in network.log_std.lower() else None
     found = [match for key in side if (match := table.SPREAD.fullmatch(key)) and _ndim(side[key]) in (1, 2)]
     found = [match for match in found if f"{match[0].removesuffix('std')}mean" not in side]  # those of states
-    if len(found) != 1 or found[0][1] == "sigma":
+    if len(found) != 1 or found[0][1] in ("sigma", "_logstd"):  # the latter: of the action after tanh
         return None
     values = table.floats(side, found[0][0])
     if values.dim() == 2 and min(values.shape) > 1:
