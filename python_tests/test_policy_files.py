@@ -108,6 +108,29 @@ def test_names_are_relative_to_the_folder_that_contains_everything(tmp_path, mon
         assert list(load(tmp_path / paths)) == names
 
 
+PARTS = {  # files in a folder → names, and what a warning names
+    "separate": (["actor", "actor_target", "critic", "value", "actor_optimizer"], ["actor"],
+        "passed over actor_optimizer.pth, actor_target.pth, critic.pth, value.pth, which are"),
+    "prefixed": (["TD3_0_actor", "TD3_0_critic", "TD3_1_actor"], ["TD3_0_actor", "TD3_1_actor"], "TD3_0_critic.pth"),
+    "of several folders": (["q/best", "q/last", "a/policy", "a/qf1"], ["a/policy", "q/best", "q/last"], "a/qf1.pth"),
+    "alone": (["value"], ["value"], None),
+    "Q networks alone": (["q1", "q2"], ["q1", "q2"], None),
+    "others": (["best", "last", "seed_1"], ["best", "last", "seed_1"], None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("files, names, message", PARTS.values(), ids=PARTS)
+def test_separate_files_of_critics_targets_and_optimisers_are_passed_over(tmp_path, files, names, message):
+    for file in files:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        torch.save({"0.weight": torch.zeros(DA, DS)}, tmp_path / f"{file}.pth")
+    given = {"squash": "none", "head": "action"}
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        assert list(load(tmp_path, **given)) == names
+    assert [message in str(each.message) for each in caught] == [True] * (message is not None)
+    assert len(load([tmp_path / f"{file}.pth" for file in files], **given)) == len(files)  # named, so all are read
+
+
 def test_options_are_those_of_all_files_together(tmp_path):
     torch.save(nn.Sequential(nn.Linear(DS, DA)).state_dict(), tmp_path / "new.pt")
     np.save(tmp_path / "old.npy", np.zeros((7, DA)))

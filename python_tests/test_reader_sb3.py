@@ -343,9 +343,13 @@ def test_models_that_do_not_fit_themselves(tmp_path):
     make_old(path, "0.17", rename=lambda key: key.replace("actor.log_std", "actor.gate"))
     with pytest.raises(ValueError, match=r"no actor that this package reads among .*actor"):
         load(path)
+    (model := make(sb3.SAC)).actor.mu.bias.data[0] = np.nan
+    model.save(path)
+    with pytest.raises(ValueError, match=r"actor\.mu\.bias must be finite floats, got float32; if training diverged"):
+        load(path)
 
 
-OTHERS = r"states are not standardised, though its folder has {}; copy .* to model_vecnormalize\.pkl next to it"
+OTHERS = r"states are not standardised, though {} has {}; copy .* to model_vecnormalize\.pkl next to it"
 RAW = r"trained without VecNormalize, .* not standardised by {} of its folder; copy .* to model_vecnormalize\.pkl next"
 FOLDERS = {  # statistics in the folder of model.zip, how that was trained → whether they standardise, or what is said
     "own": (["model_vecnormalize.pkl"], "", True),
@@ -360,9 +364,17 @@ FOLDERS = {  # statistics in the folder of model.zip, how that was trained → w
     "raw, of the folder": (["vecnormalize.pkl"], "raw", RAW.format("vecnormalize.pkl")),
     "raw, own": (["model_vecnormalize.pkl"], "raw", True),
     "missing": ([], "normalised", "states are not standardised, though the model was trained with VecNormalize; copy "),
-    "another case": (["VecNormalize.pkl"], "", OTHERS.format("VecNormalize.pkl")),
-    "other separators": (["vec-normalize-final.pkl"], "", OTHERS.format("vec-normalize-final.pkl")),
-    "another name": (["sac_vecnormalize.pkl"], "", OTHERS.format("sac_vecnormalize.pkl")),
+    "another case": (["VecNormalize.pkl"], "", OTHERS.format("its folder", "VecNormalize.pkl")),
+    "other separators": (["vec-normalize-final.pkl"], "", OTHERS.format("its folder", "vec-normalize-final.pkl")),
+    "another name": (["sac_vecnormalize.pkl"], "", OTHERS.format("its folder", "sac_vecnormalize.pkl")),
+    "of the folder above": (["../vec_normalize.pkl"], "", True),
+    "of the folder above, raw": (["../vec_normalize.pkl"], "raw", False),
+    "of the folder above, trained": (["../vecnormalize_1.pkl"], "normalised", True),
+    "several above": (["../vec_normalize.pkl", "../vecnormalize_9.pkl"], "",
+        OTHERS.format("the folder above", "vec_normalize.pkl, vecnormalize_9.pkl")),
+    "nearer": (["vecnormalize.pkl", "../vec_normalize.pkl"], "", True),
+    "nearer, of another name": (["sac_vecnormalize.pkl", "../vec_normalize.pkl"], "",
+        OTHERS.format("its folder", "sac_vecnormalize.pkl")),
 }  # fmt: skip
 
 
@@ -370,11 +382,13 @@ FOLDERS = {  # statistics in the folder of model.zip, how that was trained → w
 def test_which_statistics_standardise_a_model(tmp_path, states, normalised, files, trained, outcome):
     env = VecNormalize(DummyVecEnv([Still])) if trained == "normalised" else None
     model = make(sb3.A2C, env, **({"n_steps": 8} if trained else {}))
-    path = tmp_path / ("model_2000_steps.zip" if "steps" in "".join(files) else "model.zip")
+    folder = tmp_path / "best_model"
+    path = folder / ("model_2000_steps.zip" if "steps" in "".join(files) else "model.zip")
+    folder.mkdir()
     (model.learn(16) if trained else model).save(path)
     for file in files:
-        (tmp_path / file).parent.mkdir(exist_ok=True)
-        save_old_statistics(tmp_path / file, normalised, "0.17")
+        (folder / file).parent.mkdir(exist_ok=True)
+        save_old_statistics(folder / file, normalised, "0.17")
     if isinstance(outcome, str) and outcome.startswith("several"):
         with pytest.raises(ValueError, match=rf"model\.zip: {outcome}"):
             load(path)
@@ -384,8 +398,9 @@ def test_which_statistics_standardise_a_model(tmp_path, states, normalised, file
     said = [str(warning.message) for warning in caught]
     assert len(said) == isinstance(outcome, str) and all(re.search(rf"model\.zip: .*{outcome}", text) for text in said)
     assert_acts_like(policy, model, states, normalised if outcome is True else None)
-    assert policy.normalisation == (str(tmp_path / files[0]) if outcome is True else None)
-    assert outcome is not True or repr(policy) == f"Actor({path.stem!r}, standardised by {str(tmp_path / files[0])!r})"
+    own = str((folder / files[0]).resolve()) if outcome is True else None
+    assert policy.normalisation == own
+    assert own is None or repr(policy) == f"Actor({path.stem!r}, standardised by {own!r})"
 
 
 def test_statistics_that_leave_observations_alone(tmp_path, states):

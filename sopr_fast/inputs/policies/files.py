@@ -12,11 +12,11 @@ from pathlib import Path
 
 from ...runtime.archives import open_archive
 from ...runtime.files import open_regular
-from ...runtime.text import one_line, printable
+from ...runtime.text import list_names, one_line, printable
 from ...runtime.warn import warn
 from . import arrays
 from .policy import Policy
-from .readers import READING, Options, d3rlpy, programs, sb3, weights
+from .readers import READING, Options, d3rlpy, networks, programs, sb3, weights
 
 Reader = Callable[[Path, Options], Sequence[Policy]]
 
@@ -29,15 +29,17 @@ READERS: dict[str, Reader | None] = {  # None: the content determines the reader
     ".d3": d3rlpy.read,
     **dict.fromkeys((".pkl", ".pickle", ".zip", ".pt", ".pth", ".cleanrl_model")),
 }
+_WEIGHTS = (".pt", ".pth", ".safetensors", ".pkl", ".pickle")
 _ERRORS = (FileNotFoundError, ValueError, OSError, ImportError, MemoryError)
 
 
 def load_files(places: Sequence[Path], options: Options, *, skip: bool = False) -> list[Policy]:
     """Load the policies in files and folders, at least one.
 
-    Folders are read recursively, in the order of the paths; hidden files and folders, links to folders, and files of
-    unknown suffix are passed over. A policy is named by its path without suffix, relative to the folder that contains
-    everything given. Files of one folder that differ in the suffix only keep it. See `sopr_fast.load_policies`.
+    Folders are read recursively, in the order of the paths; hidden files and folders, links to folders, files of
+    unknown suffix, and weights named as those of a critic, target or optimiser next to others are passed over. A policy
+    is named by its path without suffix, relative to the folder that contains everything given. Files of one folder that
+    differ in the suffix only keep it. See `sopr_fast.load_policies`.
     """
     policies: list[Policy] = []
     reason = ""
@@ -85,7 +87,13 @@ def _files(path: Path) -> list[Path]:
             f"{printable(path)}: no policies ({', '.join(READERS)}) in this folder or below it; passed over: "
             f"{seen or 'nothing, since it holds no files'}; files that are named are read by their content"
         )
-    return sorted(files, key=lambda file: file.parts)
+    parts = [file for file in files if file.suffix.lower() in _WEIGHTS and networks.is_elsewhere(file.stem)]
+    whole = {file.parent for file in files if file not in parts}
+    if left_out := sorted(file for file in parts if file.parent in whole):
+        shown = list_names([str(file.relative_to(path)) for file in left_out])
+        what = "which are critics, targets or optimisers by their names; to read one, name its file"
+        warn(f"{printable(path)}: passed over {shown}, {what}")
+    return sorted({*files}.difference(left_out), key=lambda file: file.parts)
 
 
 def _is_companion(path: Path) -> bool:

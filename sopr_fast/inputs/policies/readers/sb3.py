@@ -75,9 +75,9 @@ def _actor(
         raise RefusedError("it extracts features from observations by a network of its own")
     try:
         network = find_network(arrays)
-        layers = perceptron(arrays, network.layers)
     except ValueError as error:
-        raise RefusedError(f"no actor that this package reads among {list_names([*arrays])} ({error})") from error
+        raise RefusedError(f"no actor that this package reads among {', '.join(list(arrays)[:6])}") from error
+    layers = perceptron(arrays, network.layers)
     acting: dict[str, Any] = {
         "activation": _activation(keywords, "tanh" if network.layers[-1] == "action_net" else "relu"),
         "standardisation": standardisation,
@@ -140,9 +140,10 @@ def _opened(path: Path, statistics: Path | None, options: Options) -> Called:
 def _find_statistics(path: Path, settings: dict[str, Any]) -> Path | None:
     """Return the file of statistics of the model at `path`, or None if there is none.
 
-    It is the model's own by name, else that of its folder, else the only one in the folders next to it. A model whose
-    settings say that it was trained without `VecNormalize` has only those of its name. Several are refused; if none
-    belongs to a model that may need some, or one lies next to a model that needs none, a warning says so.
+    It is the model's own by name, else that of its folder, else the only one in the folders next to it, else the only
+    one in the folder above. A model whose settings say that it was trained without `VecNormalize` has only those of
+    its name. Several next to it are refused; if none belongs to a model that may need some, or one lies next to a
+    model that needs none, a warning says so.
     """
     folder, stem = path.parent, path.stem
     checkpoint = re.fullmatch(r"(.*)_(\d+_steps)", stem)  # as CheckpointCallback names them
@@ -163,10 +164,17 @@ def _find_statistics(path: Path, settings: dict[str, Any]) -> Path | None:
         files = list_names([str(file.relative_to(folder)) for file in below])
         raise ValueError(f"several statistics could belong to it: {files}; {target}")
     statistics = shared or next(iter(below), None)
-    others = sorted(file.name for file in folder.glob("*.pkl") if is_statistics(file))
+    near, above = (
+        [file for file in sorted(place.glob("*.pkl")) if is_statistics(file)]
+        for place in (folder, folder.resolve().parent)
+    )
+    if statistics is None and not near and len(above) == 1:
+        return above[0]
+    others, where = (near, "its folder") if near else (above, "the folder above")
     was_normalised = is_known and "buffer_size" not in settings
     if statistics is None and (was_normalised or others):
-        why = "the model was trained with VecNormalize" if was_normalised else f"its folder has {list_names(others)}"
+        seen = list_names([file.name for file in others])
+        why = "the model was trained with VecNormalize" if was_normalised else f"{where} has {seen}"
         what = f"states are not standardised, though {why}"
         warn(f"{printable(path)}: {what}; {target}, unless your states are standardised already")
     return statistics
