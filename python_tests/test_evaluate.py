@@ -39,6 +39,13 @@ def test_a_method_without_returns_values_every_policy_once():
         np.testing.assert_array_equal(values, VALUES[fold.test])
 
 
+def test_methods_that_order_policies_in_reverse_are_named():
+    lines = run({"m": Scripted(RETURNS), "costs": Scripted({name: -value for name, value in RETURNS.items()})}).table()
+    assert (
+        "costs orders policies in reverse: if returns or logged rewards are costs" in lines and "m orders" not in lines
+    )
+
+
 def test_measures_are_taken_over_all_random_folds_together():
     random = np.random.default_rng(3)
     says = dict(zip(NAMES, VALUES + random.standard_normal(12), strict=True))

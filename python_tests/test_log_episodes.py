@@ -155,6 +155,8 @@ EVIDENCE = {  # kind of evidence → log, warning, episodes, terminals, options
         (STATES | {"done": NEVER}, NO_LIMITS, 1, 0),
         (STATES | {"terminals": NEVER, "truncated": NEVER}, NO_LIMITS, 1, 0),
         (WALK | {"terminals": FELL, "rewards": 1.5 * (STEPS > 0)}, "'rewards' are 0 in the first row of each", 4, 2),
+        (WALK | {"terminals": FELL, "rewards": 1.0 * IDS}, "'rewards' are the same in all rows of an epis", 4, 2),
+        (STATES | {"timeouts": LAST, "rewards": 1.0 * LAST}, "4 last steps, such as row 4, are dropped", 4, 0),
         (WALK | {"terminals": FELL, "mu_logp": -1.0 * ROWS}, "'mu_logp' is not read: .*columns={'log_probs'", 4, 2),
         (NO_FIRST, "'is_first' marks 93.8% of rows as first rows: if 0 marks first rows", 24, 0),
         (STEPWISE, "", 4, 2, {"columns": {"timeouts": "info/cut"}}),
@@ -339,6 +341,7 @@ def test_undiscounted_values_need_episodes_that_end():
 CONTRADICTIONS = [
     ({"terminals": FELL, "terminated": LAST}, "'terminals' and 'terminated' both mean the terminals and disagree"),
     ({"masks": FELL, "terminals": FELL}, "'terminals' and 'masks' both mean the terminals and disagree"),
+    ({"masks": ~FELL, "terminals": LAST}, "choose one by .*; if 'terminals' also mark cuts, as those of OGBench, by"),
     ({"terminals": FELL, "dones": NEVER}, "'terminals' mark 2 ends that 'dones' do not"),
     ({"obs": np.zeros((COUNT, 2))}, "'observations' and 'obs' both mean the states and disagree"),
     ({"timeouts": LAST, "truncated": FELL}, "'timeouts' and 'truncated' both mean the timeouts and disagree"),

@@ -154,6 +154,17 @@ SOURCES = {
     "short names": lambda arrays: renamed(arrays, SHORT),
     "long names": lambda arrays: frame_of(renamed(arrays, LONG), "{}_{}"),
     "names of Tianshou": lambda arrays: frame_of(renamed(arrays, TIANSHOU), "{}[{}]"),
+    "nested next": lambda arrays: {
+        **{
+            "observation": arrays["observations"],
+            "action": arrays["actions"],
+            "terminated": ROWS < 0,
+            "done": ROWS < 0,
+        },
+        "next": renamed(
+            without(arrays, *FIVE[:2]), {"rewards": "reward", "terminals": "terminated", NEXT: "observation"}
+        ),
+    },
     "table of arrow": lambda arrays: pytest.importorskip("pyarrow").Table.from_pandas(indexed(arrays)),
 }
 
@@ -191,6 +202,10 @@ def test_parts_are_mapped_to_columns(tmp_path, arrays):
         reordered = load_states(source, columns=["x_2", "x_0"])
         np.testing.assert_array_equal(np.asarray(reordered, np.float32), arrays["observations"][:, [2, 0]])
         assert load_states(source, columns="x_1").shape == (14, 1)
+    tables = {"states": ["observations_2", "observations[0]"]}
+    log = sopr_fast.load_log(arrays, columns=tables)
+    np.testing.assert_array_equal(log.states, arrays["observations"][:, [2, 0]])
+    np.testing.assert_array_equal(log.next_states, arrays[NEXT][:, [2, 0]])
     for wrong, message in (
         ({**columns, "states": "z"}, r"log\.csv: no column 'z' for the states; it has x_"),
         ({"state": "x"}, "columns name the part 'state'; a log's parts are states, actions"),
@@ -299,6 +314,12 @@ WRONG = {  # file → content, message
     "log.npz": [
         (OBJECTS, "'rewards' holds Python objects, stored as a pickle: if you trust the file, pass dict"),
     ],
+    "log.npy": [
+        (
+            OBJECTS,
+            r"holds Python objects, .*: if you trust the file, pass numpy.load\('.*', allow_pickle=True\).item\(\)",
+        ),
+    ],
     "log.pkl": [
         (pickle.dumps({"observations": print}), "its pickle names builtins.print; .* load it yourself"),
         (pickle.dumps(3), "expected an object of arrays, or a list of objects, found a int"),
@@ -312,7 +333,7 @@ WRONG = {  # file → content, message
         ("version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS, .*: run git lfs pull"),
     ],
     "log.xlsx": [
-        ("", "open others by pandas, and pass the data frame"),
+        ("", "open others by their library, such as pandas or torch.load, and pass"),
     ],
     "log.txt": [
         ("", r"expected a log in a file of \.npy, \.npz, "),
@@ -338,6 +359,8 @@ def test_wrong_files_and_datasets_are_refused_by_name(name, content, message, tm
     source = tmp_path / name
     if name == "dataset":
         source = dataset([content])
+    elif name == "log.npy":
+        np.save(source, content, allow_pickle=True)
     elif isinstance(content, dict):
         np.savez(source, **content)
     elif isinstance(content, pandas.DataFrame):

@@ -321,8 +321,14 @@ def test_impossible_returns_a_simulator_that_errs_and_equal_rewards_are_doubted(
     assert above.startswith(f"the return of {known}, ") and ", the highest that the logged rewards" in above
     assert ", the lowest that the logged rewards" in below
     wrong = {name: -value for name, value in TRUTH.items()}
-    (doubt,) = choose(simulator=Scripted(wrong)).doubts
-    assert "the simulator orders the known policies with a rank correlation of -1" in doubt
+    reverse = choose(simulator=Scripted(wrong))
+    (doubt,) = reverse.doubts
+    assert doubt.startswith("the simulator orders the known policies with a rank correlation of -1.00: if returns or l")
+    assert reverse.verdict.kind == "measure" and "as if returns or logged rewards were costs" in reverse.verdict.reason
+    assert choose(incumbent=BEST, simulator=Scripted(wrong)).verdict.kind == "keep"
+    (doubt,) = choose(returns={name: value / 20 for name, value in RETURNS.items()}).doubts
+    assert doubt.startswith("the known returns are 0.05 times the simulated ones")
+    assert choose(returns={name: value / 4 for name, value in RETURNS.items()}).doubts == []
     assert selection.doubts == []
     transitions = log()
     arrays = {"states": transitions.states, "actions": transitions.actions, "rewards": 0 * transitions.rewards}

@@ -18,7 +18,7 @@ from ..runtime.checks import integer, number
 from ..runtime.extras import new_axes
 from ..runtime.text import list_names, tick_label
 from .compared import FEWEST_KNOWN, distance_ratios, extrapolation
-from .verdict import EPISODES, Standing, Verdict, judge, numbers, probability_beats, probability_best
+from .verdict import DEPLOY, EPISODES, MEASURE, Standing, Verdict, judge, numbers, probability_beats, probability_best
 from .verdict import number as shown
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 LIMIT = 1.4  # distance ratio above which a candidate cannot be ranked from the log
 LEVEL = 0.8
 LEAST_ORDER = 0.8  # rank correlation of the simulator with known returns
+_REVERSED = -0.5  # such a correlation, below which returns may be costs
+_OTHER_SCALE = 5  # times larger or smaller values, from which returns may be means, or discounted
 _PLOTTED = 50  # policies
 
 
@@ -211,12 +213,32 @@ class Selection:
             basis = f"{self._mean_name} and on assumptions" if self.method else "assumptions"
             return [f"only {count} {returns} known: predictions and intervals rest on {basis}"]
         order = self.evidence.get("simulator", 1.0)
-        if order < LEAST_ORDER:
-            return [
-                f"the simulator orders the known policies with a rank correlation of {order:.2f}: train it longer, as "
-                "in simulator=estimators.Simulator(updates=20000); if that does not help, these policies leave the log"
-            ]
-        return []
+        remedy = (
+            "train it longer, as in simulator=estimators.Simulator(updates=20000); if that does not help, these "
+            "policies leave the log"
+        )
+        if self._is_reversed:
+            remedy = "if returns or logged rewards are costs, negate them, and deploy nothing before"
+        doubt = f"the simulator orders the known policies with a rank correlation of {order:.2f}: {remedy}"
+        return [doubt] * (order < LEAST_ORDER) + self._other_units()
+
+    @property
+    def _is_reversed(self) -> bool:
+        """Whether the simulator orders the known policies the other way round, as if returns were costs."""
+        return self.known.sum() >= FEWEST_KNOWN and self.evidence.get("simulator", 1.0) < _REVERSED
+
+    def _other_units(self) -> list[str]:
+        """Return a note on known returns that are far smaller or larger than simulated ones; none if they are not."""
+        if self.method != "simulator" or self.values is None:
+            return []
+        sizes = [(np.median(np.abs(x[self.known])), np.std(x[self.known])) for x in (self.returns, self.values)]
+        ratios = [measured / simulated if simulated else 1.0 for measured, simulated in zip(*sizes, strict=True)]
+        if min(ratios) <= _OTHER_SCALE and max(ratios) >= 1 / _OTHER_SCALE:
+            return []
+        return [
+            f"the known returns are {shown(float(ratios[0]))} times the simulated ones: give sums of an episode's "
+            "rewards in the units of the log, neither means nor discounted sums"
+        ]
 
     @cached_property
     def _standing(self) -> Standing:
@@ -238,7 +260,12 @@ class Selection:
     @cached_property
     def verdict(self) -> Verdict:
         """What to do: "deploy", "keep" or "measure", as one imperative with its reason."""
-        return judge(self._standing)
+        verdict = judge(self._standing)
+        if verdict.kind != DEPLOY or not self._is_reversed:
+            return verdict
+        text = f"Measure {', '.join(verdict.policies)}, {self.episodes:,} episodes"
+        reason = "The simulator orders the known policies in reverse, as if returns or logged rewards were costs."
+        return Verdict(MEASURE, verdict.policies, text, reason)
 
     def measure_next(self, k: int = 1) -> list[str]:
         """Return the policies whose measurement is expected to gain most, the first to measure first.

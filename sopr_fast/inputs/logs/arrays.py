@@ -82,6 +82,11 @@ def side_by_side(arrays: Sequence[Any]) -> Lazy:
     return Lazy((count, stops[-1]), dtype, read)
 
 
+def column_of(table: Any, column: int) -> Lazy:
+    """Return a column of a table (N, K)."""
+    return Lazy(shape_of(table)[:1], getattr(table, "dtype", np.float64), lambda: as_numbers(table)[:, column])
+
+
 def end_to_end(values: list[Any], counts: list[int], first: int) -> Lazy:
     """Return `counts` rows of each array, from row `first` on."""
     dtype = np.result_type(*{np.dtype(getattr(array, "dtype", np.float64)) for array in values})

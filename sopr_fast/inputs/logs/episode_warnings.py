@@ -20,6 +20,7 @@ _LOOKED_AT = 65536  # rows whose distance to the next one is computed
 _NEAR = 0.05  # mean square of the usual step, in variances of the states
 _FEWEST_ROWS = 500
 _FEWEST_EPISODES = 3
+_LARGE = 5  # times the mean size of the other rewards
 SHUFFLED = "add columns 'episode' and 'step', or pass max_episode_steps=1 if every row is an episode"
 _LARGEST_LOOK = 64 << 20  # bytes of an array that is looked into
 _END = re.compile(
@@ -211,13 +212,31 @@ def find_resets(log: LoggedRows) -> np.ndarray:
     return found
 
 
-def warn_of_shifted_rewards(rewards: np.ndarray, episodes: np.ndarray, what: str) -> None:
-    """Warn if rewards (N,) are 0 in the first row of each of three or more episodes, and seldom elsewhere."""
-    first = rewards[episodes[:-1]] == 0
-    if len(first) >= _FEWEST_EPISODES and first.all() and (rewards == 0).sum() - len(first) < 0.1 * len(rewards):
+def warn_of_rewards(rewards: np.ndarray, episodes: np.ndarray, what: str) -> None:
+    """Warn if rewards (N,) of three or more episodes seem to lie one row late, or to be sums of the episode."""
+    first, starts = rewards[episodes[:-1]], episodes[:-1]
+    if len(first) < _FEWEST_EPISODES or (np.diff(episodes) == 1).any():
+        return
+    if not first.any() and (rewards == 0).sum() - len(first) < 0.1 * len(rewards):
         warn(
             f"{what} are 0 in the first row of each episode and seldom elsewhere, as where a row holds the reward of "
             "the action before it: move them up by one row then"
+        )
+    if np.ptp(first) and (np.maximum.reduceat(rewards, starts) == np.minimum.reduceat(rewards, starts)).all():
+        warn(
+            f"{what} are the same in all rows of an episode, and others in other episodes, as where each row holds the "
+            "episode's return: keep it in the last row then, and 0 in the others"
+        )
+
+
+def warn_of_dropped_rewards(rewards: np.ndarray, dropped: np.ndarray, where: str) -> None:
+    """Warn if rows whose next state is unknown, (N,) bool, have far larger rewards than the others."""
+    sizes = np.abs(rewards)
+    if dropped.any() and not dropped.all() and sizes[dropped].mean() > _LARGE * sizes[~dropped].mean():
+        warn(
+            f"{where}: {list_rows(dropped, 'last steps')}, are dropped, since their next states are unknown, and with "
+            "them rewards far larger than the others: add next states, or mark these rows as terminals if values end "
+            "there"
         )
 
 

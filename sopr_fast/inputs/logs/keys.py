@@ -24,7 +24,7 @@ _NAMES = {  # used by D4RL, Minari, Gymnasium, Stable-Baselines3, d3rlpy, jaxrl,
     "episodes": "episode episodes episode_id episode_ids episode_index eps_id "
     "traj trajectory traj_id trajectory_id trajectory_ids",
     "steps": f"step steps step_id timestep timesteps time_step frame_index t {' '.join(TIMES)}",
-    "valid": "valid is_valid valid_mask attention_mask",  # 0 in rows that only pad episodes
+    "valid": "valid valids is_valid valid_mask attention_mask",  # 0 in rows that only pad episodes
     "log_probs": "infos/action_log_probs action_log_probs log_probs log_prob logprobs action_logp logp "
     "old_log_prob old_log_probs behavior_log_prob behavior_log_probs",
     "probabilities": "probabilities propensities propensity propensity_score pscore "

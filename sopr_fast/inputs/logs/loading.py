@@ -15,7 +15,7 @@ from ...runtime.text import escaped_errors, printable
 from ..accepted import LogLike
 from ..files import check_memory, reading
 from .arrays import shape_of, table_shape, warn_of_equal_rows, warn_of_padding, warn_of_rounding
-from .episode_warnings import find_resets, warn_of_shifted_rewards
+from .episode_warnings import find_resets, warn_of_dropped_rewards, warn_of_rewards
 from .episodes import decide, follow, verdict
 from .keys import NEEDED, advise, missing
 from .parts import STORED, Columns, Parts, find_parts
@@ -182,6 +182,7 @@ def _transitions(parts: Parts, limit: int | None, filled: np.ndarray | None) -> 
     dropped, following = follow(log, ends)
     ends.timeouts = (ends.timeouts | np.append(dropped[1:], False)) & ~ends.terminals
     ends.inside[:-1] &= ~dropped[1:]
+    warn_of_dropped_rewards(log["rewards"], dropped, parts.where)
     kept = np.flatnonzero(~dropped)
     if not len(kept):
         raise ValueError(f"{parts.where}: the next state of no step is known; add next states")
@@ -194,7 +195,7 @@ def _transitions(parts: Parts, limit: int | None, filled: np.ndarray | None) -> 
     log.keep(kept)
     steps = {part: values for part, values in log.items() if part in COLUMNS}
     warn_of_padding(steps, f"{parts.where}: ")
-    warn_of_shifted_rewards(steps["rewards"], episodes, f"{parts.where}: {parts.names['rewards']!r}")
+    warn_of_rewards(steps["rewards"], episodes, f"{parts.where}: {parts.names['rewards']!r}")
     count = parts.count or 0
     return Transitions(episodes=episodes, source_count=count, verdict=words, columns=parts.columns, **steps)
 

@@ -17,7 +17,7 @@ from ...runtime.rows import FileRows
 from ...runtime.text import NAME_WIDTH, list_names, printable
 from ...runtime.warn import warn
 from . import keys
-from .arrays import Lazy, shape_of, side_by_side, spread_rows, table_shape, warn_of_marks, warn_of_rounding
+from .arrays import Lazy, column_of, shape_of, side_by_side, spread_rows, table_shape, warn_of_marks, warn_of_rounding
 
 _NUMBER = re.compile(r"[-+]?[\d.]+(?:[eE][-+]?\d+)?")
 _PROBABILITY = re.compile(r".*(prob(s|abilit\w*)?(?![a-z])|propens|p_?score|log_?(p|pi|mu)(?![a-z])).*|pi_b")
@@ -26,8 +26,8 @@ _ROUNDING = 1e-4  # of log-probabilities
 _COLUMNS = ("last", "first", "episodes", "steps", "valid")  # such arrays count if they hold a number for each row
 _TABLES = ("states", "actions", "next_states")
 _DICTIONARIES = (
-    "; pass a list of dictionaries, one for each episode or step, such as dict(zip(('state', 'action', …), step)), if "
-    "it holds arrays"
+    "; pass a list of dictionaries, one for each episode or step: of tuples, [dict(zip(('state', 'action', …), step)) "
+    "for step in log]; of a dictionary of lists, [dict(zip(log, one)) for one in zip(*log.values())]"
 )
 STORED = (Lazy, FileRows)  # arrays that are read when they are needed, into memory of their own
 Columns = Mapping[str, str | Sequence[str]]
@@ -205,12 +205,13 @@ def find_parts(arrays: Mapping[str, Any], columns: Columns | None, where: str, w
     for part, names in columns.items():
         if part not in keys.KEYS:
             raise ValueError(f"columns name the part {part!r}; a log's parts are {', '.join(keys.KEYS)}")
-        found = [_find(name, part, arrays, where) for name in ([names] if isinstance(names, str) else names)]
+        found = [_find(str(name), part, arrays, where) for name in ([names] if isinstance(names, str) else names)]
         meaning = keys.part_of(found[0].rpartition("/")[2])
         own = meaning if part == "terminals" and meaning in keys.ENDS else part
         chosen[own] = found, _joined(arrays, found)
         following = [f"next_{name}" for name in found]
-        if part == "states" and "next_states" not in columns and {*following} <= {*arrays}:
+        is_known = part == "states" and all(_array(name, arrays) is not None for name in following)
+        if is_known and "next_states" not in columns:
             chosen["next_states"] = following, _joined(arrays, following)
     mapped = {name for found, _ in chosen.values() for name in found}
     free = {name: values for name, values in arrays.items() if name not in mapped}
@@ -234,13 +235,23 @@ def find_parts(arrays: Mapping[str, Any], columns: Columns | None, where: str, w
 
 
 def _joined(arrays: Mapping[str, Any], names: Sequence[str]) -> Any:
-    return arrays[names[0]] if len(names) == 1 else side_by_side([arrays[name] for name in names])
+    found = [_array(name, arrays) for name in names]
+    return found[0] if len(found) == 1 else side_by_side(found)
+
+
+def _array(name: str, arrays: Mapping[str, Any]) -> Any:
+    """Return the array of a name, or the column of a table, such as `obs_0` of `obs`; None without one."""
+    if name not in arrays and (match := keys.NUMBERED.fullmatch(name)) and match[1] in arrays:
+        table, column = arrays[match[1]], int(match[2])
+        return column_of(table, column) if len(shape := shape_of(table)) == 2 and column < shape[1] else None
+    return arrays.get(name)
 
 
 def _find(name: str, part: str, arrays: Mapping[str, Any], where: str) -> str:
     """Return the array of a name, which may leave out the groups that it lies in."""
-    if name in arrays:
-        return name
+    own = [key for key in (name, name.replace("next/", "next_"), name.removeprefix("next/")) if key in arrays]
+    if own or _array(name, arrays) is not None:
+        return [*own, name][0]
     ends = [key for key in arrays if key.endswith(f"/{name}") and (part != "states" or not key.startswith("next_"))]
     if len(ends) != 1:
         listed = list_names(ends or [str(key) for key in arrays])
@@ -261,12 +272,16 @@ def _choose(part: str, arrays: Mapping[str, Any], where: str, count: int) -> str
         return ""
     name, *others = names
     for other in others:
-        first, second = (as_numbers(arrays[each]).reshape(-1) for each in (name, other))
-        if not np.array_equal(first, second if keys.is_inverted(name) == keys.is_inverted(other) else 1 - second):
-            raise ValueError(
-                f"{where}: {name!r} and {other!r} both mean the {part} and disagree; choose one by "
-                f"{keys.advise(part, name)}"
-            )
+        first, second = (
+            1 - x if keys.is_inverted(each) else x
+            for each, x in ((each, as_numbers(arrays[each]).reshape(-1)) for each in (name, other))
+        )
+        if not np.array_equal(first, second):
+            advice = f"choose one by {keys.advise(part, name)}"
+            if part == "terminals" and (first >= second).all():
+                both = f"columns={{'terminals': {other!r}, 'last': {name!r}}} (--columns terminals={other} last={name})"
+                advice += f"; if {name!r} also mark cuts, as those of OGBench, by {both}"
+            raise ValueError(f"{where}: {name!r} and {other!r} both mean the {part} and disagree; {advice}")
     if part == "states" and (inner := keys.nested("states", arrays)):
         raise ValueError(
             f"{where}: {name!r} may be the states, and so may named ones: choose by "

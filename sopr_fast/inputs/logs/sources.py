@@ -35,6 +35,7 @@ READERS: dict[str, Callable[[Path], Any]] = {  # suffix → function that return
 }
 _MINARI_ID = re.compile(r"(?:[\w.-]+/)*[\w.-]+-v\d+")
 _MINARI_DATA = "main_data.hdf5"
+_SEVERAL = "of several files, one for each episode, pass [dict(numpy.load(path)) for path in paths] or the like"
 _OF_EPISODES = ("observations", "actions", "rewards", "terminations", "truncations", "terminated")
 _OF_STEPS = ("state", "action", "reward", "next_state", "done")
 
@@ -57,6 +58,8 @@ def read_arrays(source: Any) -> tuple[Mapping[str, Any], str]:
     """
     if _is_minari_id(source):
         source = library("minari", "minari", f"{source}: reading it").load_dataset(str(source))
+    if isinstance(source, list | tuple) and source and all(isinstance(item, str | os.PathLike) for item in source):
+        raise TypeError(f"a list of paths, expected one log; {_SEVERAL}")
     if not isinstance(source, str | os.PathLike):
         where = "data frame" if is_frame(source) else "dataset"
         arrays = _named(source, where)
@@ -70,13 +73,13 @@ def read_arrays(source: Any) -> tuple[Mapping[str, Any], str]:
         if not (files := sorted(path.glob("*.npy"))):
             raise ValueError(
                 f"{path}: a folder is a log if it has .npy files, one of each array, or main_data.hdf5 of Minari; "
-                "other forms of Minari's datasets: pass the object that minari.load_dataset returns"
+                f"{_SEVERAL}; of other forms of Minari's datasets, pass the object that minari.load_dataset returns"
             )
         return {file.stem: opened_later(partial(open_npy, file)) for file in files}, str(path)
     if (suffix := path.suffix.lower()) not in READERS:
         raise ValueError(
             f"{path}: expected a log in a file of {', '.join(READERS)}, or a Minari dataset; open others "
-            "by pandas, and pass the data frame"
+            "by their library, such as pandas or torch.load, and pass the data frame or the arrays"
         )
     check_regular(path)
     content = READERS[suffix](path)
@@ -104,7 +107,7 @@ def _named(content: Any, where: str) -> dict[str, Any] | None:
         names = getattr(content[0], "_fields", _OF_STEPS)
         content = _columns([dict(zip(names, step, strict=True)) for step in content])
     if isinstance(content, Mapping):
-        return flatten(content, where)
+        return _of_next(flatten(content, where))
     if is_frame(content) and any(isinstance(name, str | tuple) for name in content.columns):
         return read_frame(content, where)
     if isinstance(content, list | tuple) and content and all(map(is_frame, content)):
@@ -121,6 +124,17 @@ def _named(content: Any, where: str) -> dict[str, Any] | None:
             items = [{key: getattr(item, key) for key in _OF_EPISODES if hasattr(item, key)} for item in episodes]
         return _join_dicts(items, where)
     return None
+
+
+def _of_next(arrays: dict[str, Any]) -> dict[str, Any]:
+    """Return arrays of which TorchRL keeps what follows a step in `next`, and at the root the flags before it."""
+    if "next/reward" not in arrays:
+        return arrays
+    rows = {name: x for name, x in arrays.items() if not name.startswith("next/") and part_of(name) not in ENDS}
+    for name in arrays.keys() - rows.keys():
+        if (own := name.removeprefix("next/")) != name:
+            rows[f"next_{own}" if part_of(own) == "states" else own] = arrays[name]
+    return rows
 
 
 def _is_step(item: Any) -> bool:

@@ -24,6 +24,8 @@ from .arrays import Lazy, flatten, join_numbered, opened_later, shape_of
 _GROUPED = re.compile(r"(?:.*/)?(?P<label>(?:episode|demo|traj)_(?P<number>\d+))/(?P<key>.+)")  # Minari, robomimic
 _NUMBERED = re.compile(r"(?P<key>observations|actions|rewards|terminated)_(?P<label>(?P<number>\d+))")  # d3rlpy
 _SCALED = ("scale_factor", "add_offset")  # attributes by which netCDF packs numbers into integers
+_OBJECTS = "holds Python objects, stored as a pickle: if you trust the file, pass"
+_UNPICKLE = "numpy.load({!r}, allow_pickle=True)"
 _BATCH = 16384  # rows
 _BUFFER = 1 << 20  # bytes
 _RECORDS = (*SB3_RECORDS, *SPACE_RECORDS, "torch.device")
@@ -38,7 +40,12 @@ def open_npy(path: Path) -> FileRows:
     """Open an `.npy` file, of which rows are read on demand."""
     check_regular(path)
     with reading(path, "an .npy file of a plain array"):
-        return FileRows(path)
+        try:
+            return FileRows(path)
+        except ValueError as error:
+            if "Python objects" in str(error):
+                raise ValueError(f"{path}: {_OBJECTS} {_UNPICKLE.format(str(path))}.item()") from error
+            raise
 
 
 def read_npz(path: Path) -> dict[str, Any]:
@@ -58,10 +65,7 @@ def _open_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) ->
 
     def read() -> np.ndarray:  # zipfile never inflates a member beyond its declared size
         if dtype.hasobject:
-            raise ValueError(
-                f"{where} holds Python objects, stored as a pickle: if you trust the file, pass "
-                f"dict(numpy.load({str(path)!r}, allow_pickle=True))"
-            )
+            raise ValueError(f"{where} {_OBJECTS} dict({_UNPICKLE.format(str(path))})")
         with reading(where, "a plain array"), zipfile.ZipFile(path) as archive, archive.open(info) as member:
             return np.lib.format.read_array(member, allow_pickle=False)
 
