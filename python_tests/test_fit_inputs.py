@@ -41,14 +41,8 @@ def broken(gain, change):
     return lambda states: change(LinearPolicy(gain)(states))
 
 
-def raises(states):
-    raise RuntimeError("no weights")
-
-
 def with_nan(actions):
-    actions = actions.copy()
-    actions[3, 1] = np.nan
-    return actions
+    return np.where((np.arange(len(actions)) == 3)[:, None], np.nan, actions)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +50,6 @@ def with_nan(actions):
     [
         ({"returns": None}, "returns are needed"),
         ({"states": None}, "states are needed"),
-        ({"returns": GAINS[:4]}, "there are 4 returns for 5 policies: map names to returns"),
         ({"returns": np.ones(5)}, "returns of all training policies are equal"),
         ({"returns": GAINS, **quick(tie_margin=9.0)}, "training policies are equal within tie_margin=9; lower it"),
         *(
@@ -64,7 +57,6 @@ def with_nan(actions):
             for loss in ("mse", "listwise")
             for scale, std in ((1e307, "(inf|nan)"), (1e-200, "0"))
         ),
-        ({"returns": [1, 2, np.inf, 4, 5]}, "return of policy 'gain-.*' is 'inf', expected a finite number"),
         ({"states": np.ma.masked_equal(log(), log()[3, 0])}, "states are not finite .* at row 3"),
         ({"policies": ladder(GAINS[:4]) | {"bad": broken(1, lambda a: a * 1e30)}}, "'bad' .* supported magnitude"),
         ({"config": {}}, r"config must be a sopr_fast.Config, got dict; pass Config\(name=value"),
@@ -87,7 +79,11 @@ def with_nan(actions):
         ({"checkpoint": "."}, "cannot write .: it is a folder"),
         *(
             ({"policies": ladder(GAINS[:4]) | {"bad": policy}}, "'bad'")
-            for policy in (raises, broken(1, with_nan), broken(1, lambda a: np.where(len(a) > 16, np.nan, a)))
+            for policy in (
+                lambda states: 1 / 0,
+                broken(1, with_nan),
+                broken(1, lambda a: np.where(len(a) > 16, np.nan, a)),
+            )
         ),
         ({"policies": {np.str_(name): lambda states: states[:, :0] for name in "abcde"}}, "^policy 'a'"),
         ({"policies": [np.ma.masked_equal(np.arange(600), 3)] * 5, **quick(subset_size=600)}, "nan at state row 3"),
