@@ -267,7 +267,7 @@ def test_replay_buffers_of_stable_baselines3(path, steps, end, cut, options, war
 def test_actions_of_a_replay_buffer_are_those_that_the_environment_got(path):
     gymnasium, sb3 = pytest.importorskip("gymnasium"), pytest.importorskip("stable_baselines3")
     taken, pendulum = [], gymnasium.make("Pendulum-v1")
-    bounds = gymnasium.spaces.Box(0, 10, (1,))
+    bounds = gymnasium.spaces.Box(-4, 10, (1,))
     environment = gymnasium.wrappers.TransformAction(pendulum, lambda action: taken.append(action) or action, bounds)
     model = sb3.SAC("MlpPolicy", environment, seed=0, device="cpu", buffer_size=40, learning_starts=40).learn(40)
     model.save_replay_buffer(path)

@@ -119,7 +119,7 @@ FRAME = FRAME.assign(action=0.0, reward=1.0, terminated=FELL)
 FROM_1 = FRAME.rename(columns=lambda name: name.replace("1", "2").replace("0", "1"))
 STEPWISE = [only(i, WALK | {"done": LAST}) | ({"info": {"cut": True}} if CUT[i] else {}) for i in ROWS]
 GOALS = walk([50] * 30, "c" * 30)  # trajectories that stay in a goal region, or pass it
-STAY = GOALS | {"terminals": GOALS[NEXT][:, 0] > 27}
+STAY = GOALS | {"terminals": GOALS[NEXT][:, 0] > 14}  # in most rows
 PASS = GOALS | {"terminals": (GOALS[NEXT][:, 0] > 12) & (GOALS[NEXT][:, 0] < 13.5)}
 IN_GOAL, OF_GOALS = STAY["terminals"].sum(), np.repeat(np.arange(30), 50)
 OF_16 = walk([16] * 25, "c" * 25) | {"is_first": COUNTED % 16 == 0}

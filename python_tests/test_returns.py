@@ -135,9 +135,10 @@ def test_returns_in_memory_are_checked(source, error, message):
 def test_standard_errors(tmp_path):
     """A single rollout has the standard deviation that the others have in common."""
     pooled = np.sqrt((2 * 4 + 1 * 16) / 3)
-    expected = {"a": pooled, "b": 2 / np.sqrt(3), "c": 4 / np.sqrt(2), "d": pooled, "f": 0.5}
+    expected = {"a": pooled, "b": 2 / np.sqrt(3), "c": 4 / np.sqrt(2), "d": pooled, "f": 0.5, "g": 0.25}
     path = tmp_path / "r.csv"
-    path.write_text("name,return,std,rollouts,return_se\na,1,0,1,\nb,2,2,3,\nc,3,4,2,\nd,4,,1,\ne,5,,9,\nf,1,,,.5\n")
+    rows = "a,1,0,1,", "b,2,2,3,", "c,3,4,2,", "d,4,,1,", "e,5,,9,", "f,1,,,.5", "g,1,,1,.25"
+    path.write_text("\n".join(("name,return,std,rollouts,return_se", *rows)))
     frame = pandas.read_csv(path)
     frame.to_parquet(tmp_path / "r.parquet")
     frame.to_json(tmp_path / "records.json", orient="records")
@@ -146,7 +147,7 @@ def test_standard_errors(tmp_path):
     for source in (*files, frame, by_name, by_name.to_dict("index"), records, frame.to_dict("list")):
         table = load_returns(source)
         assert table["error"].dropna().to_dict() == pytest.approx(expected)
-        assert table["rollouts"].dropna().to_dict() == {"a": 1, "b": 3, "c": 2, "d": 1, "e": 9}
+        assert table["rollouts"].dropna().to_dict() == {"a": 1, "b": 3, "c": 2, "d": 1, "e": 9, "g": 1}
         pandas.testing.assert_frame_equal(load_returns(table), table)
     rollouts = {"a": [1.0], "b": [0.0, 2.0, 4.0], "c": [-4.0, 4.0], "d": 4.0}
     (tmp_path / "r.json").write_text(json.dumps(rollouts))
