@@ -31,7 +31,8 @@ RETURNS = {  # what a policy returns next to a good one → message
     "complex": (lambda s: good(s) * 1j, "'x' returned a ndarray of complex64, expected an array or tensor"),
     "bool": (lambda s: good(s) > 0, "'x' returned a ndarray of bool"),
     "sparse": (lambda s: torch.from_numpy(good(s)).to_sparse(), "'x' returned a Tensor of torch.float32, expected"),
-    "pair": (lambda s: (good(s), None), "'x' returned a tuple, expected an array"),
+    "pair": (lambda s: (good(s), None), "'x' returned a tuple, expected an array or tensor of actions, Gaussian or "
+        "Probabilities, and nothing else; if one item is the actions, return only that, as by lambda states: module("),
     "words": (lambda s: np.full(len(s), "left"), "give words as indices of discrete actions, coded as in the log"),
     "nothing": (lambda s: None, "'x' returned a NoneType"),
     "nan": (lambda s: np.where(s == s[2, 0], np.nan, s)[:, :3], "'x' returned nan at state row 5"),
@@ -226,6 +227,23 @@ def test_files_of_any_library(tmp_path, name):
     write, *case = FILES[name]
     write(tmp_path / name)
     check(tmp_path / name, *case)
+
+
+class Pair(nn.Module):
+    """An actor-critic that returns probabilities and a value."""
+
+    net = NET
+
+    def forward(self, states):
+        return self.net(states).softmax(1), states.sum(1)
+
+
+def test_modules_that_return_more_than_actions():
+    module = Pair()
+    with pytest.raises(ValueError, match=re.escape("by lambda states: module(torch.from_numpy(states))[0]")):
+        load({"x": module}, action_count=DA)["x"].act(STATES)
+    policy = load({"x": lambda states: module(torch.from_numpy(states))[0]}, action_count=DA)["x"]
+    torch.testing.assert_close(policy.output(STATES).mean, module(STATES)[0].detach())
 
 
 @pytest.mark.parametrize("content, given, message, advised", REFUSED.values(), ids=REFUSED)

@@ -17,9 +17,10 @@ from problems import TINY, ladder, log, training_gains, transitions
 from torch import nn
 
 import sopr_fast
+from sopr_fast import example
 from sopr_fast.cli.main import main as command
 from sopr_fast.estimators.log import read
-from sopr_fast.inputs.policies import Actor, collect, load, probe
+from sopr_fast.inputs.policies import Actor, Gaussian, collect, load, probe
 from sopr_fast.inputs.policies.actor import Standardisation
 from sopr_fast.sopr.subsets import Subsets
 
@@ -143,7 +144,9 @@ def test_options_are_those_of_all_files_together(tmp_path):
             with pytest.raises(ValueError, match="no file needs stochastic=True: leave it out"):
                 load(source, stochastic=True)
         assert load(source)
-    (tmp_path / "new.pt").write_bytes(b"PK")
+    torch.save({"0.weight": torch.full((DA, DS), np.nan)}, tmp_path / "new.pt")
+    with pytest.raises(ValueError, match=r"if training diverged, leave the file out, in a folder by skip=True"):
+        load(tmp_path, **SQUASHED)
     with pytest.warns(UserWarning, match="skipped .*new"):
         assert list(load(tmp_path, skip=True, **SQUASHED)) == ["old"]
 
@@ -228,6 +231,10 @@ def test_a_head_of_twice_the_width_of_the_logs_actions_names_the_option(tmp_path
         with pytest.raises(ValueError, match=r"have 3 columns, .* need 6 columns: .*pass head='mean_log_std'"):
             use()
     assert load(tmp_path, head="mean_log_std", **SQUASHED)["p0"].action_dim == DA
+    with pytest.raises(ValueError, match=r"standard deviations, return the means, or Gaussian\(mean, std\); for files"):
+        read({"p0": network}, logged)
+    advised = {"p0": lambda s: Gaussian((out := network(torch.from_numpy(s)))[:, :DA], out[:, DA:].exp())}
+    assert read(advised, logged)[1].kind == "gaussian"
 
 
 def test_a_log_of_another_width_names_the_policies_and_their_widths():
@@ -248,7 +255,9 @@ def test_states_far_from_the_statistics_of_a_policy_are_questioned():
 
 
 @pytest.mark.filterwarnings("ignore:.*next_observations")
-@pytest.mark.parametrize("factor, warns", [(1, False), (0.5, False), (10, True), (0.1, True), ([1, 1, 57], True)])
+@pytest.mark.parametrize(
+    "factor, warns", [(1, False), (0.6, False), (0.5, True), (10, True), (0.1, True), ([1, 1, 57], True), (0, True)]
+)
 def test_logged_actions_in_other_units_are_questioned(factor, warns):
     random = np.random.default_rng(0)
     states, weights = random.normal(size=(400, DS)), random.normal(size=(4, DS, DA))
@@ -258,6 +267,37 @@ def test_logged_actions_in_other_units_are_questioned(factor, warns):
     with warnings.catch_warnings(record=True, action="always") as caught:
         read(policies, logged)
     assert any("if the units differ, scale the logged actions" in str(each.message) for each in caught) == warns
+
+
+UNITS = "if the units differ, scale the logged actions"
+LOGGED = {  # the log's actions of Pendulum, changed → what is said of them
+    "as they are": (lambda a: a, None),
+    "doubled": (lambda a: 2 * a, None),
+    "moved a little": (lambda a: a + 0.5, None),
+    "halved": (lambda a: a / 2, UNITS),
+    "moved": (lambda a: a + 2, UNITS),
+    "from 0 to 1": (lambda a: (a + 2) / 4, UNITS),
+    "constant": (lambda a: 0 * a, UNITS),
+}
+
+
+@pytest.mark.parametrize("change, message", LOGGED.values(), ids=LOGGED)
+def test_logged_actions_unlike_those_of_policies_are_questioned(change, message):
+    policies, logged, _ = example.pendulum()
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        read(policies, logged | {"actions": change(logged["actions"])})
+    assert [str(message) in str(each.message) for each in caught] == [True] * (message is not None)
+
+
+def test_values_of_actions_next_to_a_one_hot_log_are_questioned():
+    states, chosen = np.random.default_rng(0).normal(size=(60, DS)), np.arange(60) % 4
+    logged = transitions(states, np.eye(4)[chosen], np.ones(60), terminals=np.arange(60) % 20 == 19)
+    net = nn.Linear(DS, 4)
+    with pytest.warns(UserWarning, match="actions are one-hot, .* index of the largest and pass action_count=4; for"):
+        read({"q": net}, logged)
+    advised = load({"q": lambda states: net(torch.from_numpy(states)).argmax(1)}, action_count=4)
+    with warnings.catch_warnings(action="error"):
+        assert read(advised, logged)[1].kind == "discrete"
 
 
 def test_a_log_among_policies_is_told_as_such(tmp_path):

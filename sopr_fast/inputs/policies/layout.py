@@ -20,7 +20,9 @@ from .callables import Called
 from .output import Output
 from .policy import Policy
 
-_OTHER_UNITS = 2  # a median this many times larger than the 99 % quantile of the other side
+_OTHER_UNITS = 2  # a median this many times larger than the 99 % quantile of the policies
+_MOST_OUTSIDE = 0.08  # up to 3 % among HalfCheetah policies of other authors; 10 % where logged torques are halved
+_FEWEST_ROWS = 10
 _FAR, _COMPARED_ROWS = 5, 256  # standard deviations of states, and rows in which they are looked at
 _PROBE_ROWS = 13  # unlikely to be mistaken for an action width
 _BATCH_ROUNDING = 0.02  # of the largest action: half precision and TF32 round otherwise in batches of other sizes
@@ -49,7 +51,10 @@ def check_actions(policies: Sequence[Policy], layout: Layout, logged: int) -> No
         return
     hint = ""
     if not is_discrete and wanted == 2 * logged:
-        hint = "; if the files' outputs are means and log standard deviations, pass head='mean_log_std' (--head …)"
+        hint = (
+            "; if they are means and log standard deviations, return the means, or Gaussian(mean, std); for files, "
+            "pass head='mean_log_std' (--head …)"
+        )
     elif not is_discrete and logged == 1:
         hint = f"; if the log's are indices, pass action_count={wanted}, and for files head='values' or 'logits'"
     raise ValueError(
@@ -61,26 +66,37 @@ def check_actions(policies: Sequence[Policy], layout: Layout, logged: int) -> No
 
 
 def warn_of_units(columns: Tensor, logged: Tensor, layout: Layout) -> None:
-    """Warn of continuous actions in the log that seem to be in other units than those of the policies.
+    """Warn of continuous actions in the log that seem to be in other units than those of the policies, or one-hot.
 
-    They seem so if the median magnitude of one side is more than twice the 99 % quantile of the other in every column,
-    or more than twenty times in one: of the columns (P, N, layout.width) of the policies, and of the logged actions
-    (M, dim_a).
+    Units seem to differ if in a column more than 8 % of the policies' actions, the first of (P, N, layout.width), lie
+    more than a standard deviation outside of 98 % of the logged ones (M, dim_a); or if the median magnitude of the
+    logged ones is more than twice the 99 % quantile of the policies' in every column, or twenty times in one.
     """
-    if layout.kind == "discrete":
+    if layout.kind == "discrete" or len(logged) < _FEWEST_ROWS:
         return
-    acted = columns[:, :, : layout.action_dim].reshape(-1, layout.action_dim)
-    (usual, most), (typical, limit) = (
-        np.quantile(values.abs().numpy(), (0.5, 0.99), axis=0) for values in (acted, logged)
-    )
-    varies = (most > 0) & (limit > 0)
-    ratio = np.maximum(typical / np.where(varies, most, np.inf), usual / np.where(varies, limit, np.inf))
-    if (ratio > _OTHER_UNITS).all() or (ratio > 10 * _OTHER_UNITS).any():
-        k = int(ratio.argmax())
+    acted, actions = columns[:, :, : layout.action_dim].flatten(0, 1).numpy(), logged.numpy()
+    if actions.shape[1] > 1 and _is_one_hot(actions) and not _is_one_hot(acted):
         warn(
-            f"the logged actions are {typical[k]:.3g} in column {k} on the median, without sign, those of the policies "
-            f"{usual[k]:.3g}: if the units differ, scale the logged actions to those of the policies"
+            "the log's actions are one-hot, those of the policies are not: if they are values or logits, return the "
+            f"index of the largest and pass action_count={actions.shape[1]}; for files, pass head='values' (--head …)"
         )
+        return
+    (low, high), (least, most) = (np.quantile(values, (0.01, 0.99), axis=0) for values in (actions, acted))
+    reach = np.quantile(np.abs(acted), 0.99, axis=0)
+    ratio = np.median(np.abs(actions), axis=0) / np.where(reach > 0, reach, np.inf)
+    margin = actions.std(0)
+    outside = ((acted < low - margin) | (acted > high + margin)).mean(0)
+    is_outside = bool((outside > _MOST_OUTSIDE).any())
+    if is_outside or (ratio > _OTHER_UNITS).all() or (ratio > 10 * _OTHER_UNITS).any():
+        k = int((outside if is_outside else ratio).argmax())
+        warn(
+            f"98 % of the logged actions in column {k} are {low[k]:.3g} to {high[k]:.3g}, those of the policies "
+            f"{least[k]:.3g} to {most[k]:.3g}: if the units differ, scale the logged actions to those of the policies"
+        )
+
+
+def _is_one_hot(actions: np.ndarray) -> bool:
+    return bool(np.isin(actions, (0, 1)).all() and (actions.sum(1) == 1).all())
 
 
 _CHOOSE_COLUMNS = (

@@ -22,7 +22,8 @@ WORDS = (
     "give words as indices of discrete actions, coded as in the log, such as "
     "numpy.unique(words, return_inverse=True)[1], and pass action_count"
 )
-_EXPECTED = f"expected an array or tensor of actions, Gaussian or Probabilities, and nothing else; {WORDS}"
+_EXPECTED = "expected an array or tensor of actions, Gaussian or Probabilities, and nothing else"
+_ITEM = "if one item is the actions, return only that, as by lambda states: module(torch.from_numpy(states))[0]"
 
 
 class Gaussian(NamedTuple):
@@ -276,5 +277,5 @@ def _tensor(value: Any) -> Tensor:
     array = to_array(value)
     if array.dtype == object:
         kind = f"{type(value).__name__} of {value.dtype}" if hasattr(value, "dtype") else type(value).__name__
-        raise OutputError(f"a {kind}, {_EXPECTED}")
+        raise OutputError(f"a {kind}, {_EXPECTED}; {_ITEM if isinstance(value, tuple) else WORDS}")
     return torch.from_numpy(np.array(array, dtype=np.float32 if array.dtype.kind == "f" else np.int64))
