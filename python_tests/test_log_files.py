@@ -135,6 +135,13 @@ def indexed(arrays):
     return frame_of(arrays, "lists").set_index(index).iloc[[*range(3), *range(6, 2, -1), *range(7, 14)]]
 
 
+def nested_next(arrays):
+    """Return arrays as TorchRL stores them."""
+    names = {"rewards": "reward", "terminals": "terminated", NEXT: "observation"}
+    now = {"observation": arrays["observations"], "action": arrays["actions"], "terminated": ROWS < 0, "done": ROWS < 0}
+    return now | {"next": renamed(without(arrays, "observations", "actions"), names)}
+
+
 Step = namedtuple("Step", ("done", "next_state", "state", "action", "reward"))
 SOURCES = {
     "episodes": episodes_of,
@@ -154,17 +161,7 @@ SOURCES = {
     "short names": lambda arrays: renamed(arrays, SHORT),
     "long names": lambda arrays: frame_of(renamed(arrays, LONG), "{}_{}"),
     "names of Tianshou": lambda arrays: frame_of(renamed(arrays, TIANSHOU), "{}[{}]"),
-    "nested next": lambda arrays: {
-        **{
-            "observation": arrays["observations"],
-            "action": arrays["actions"],
-            "terminated": ROWS < 0,
-            "done": ROWS < 0,
-        },
-        "next": renamed(
-            without(arrays, *FIVE[:2]), {"rewards": "reward", "terminals": "terminated", NEXT: "observation"}
-        ),
-    },
+    "nested next": nested_next,
     "table of arrow": lambda arrays: pytest.importorskip("pyarrow").Table.from_pandas(indexed(arrays)),
 }
 
@@ -315,10 +312,7 @@ WRONG = {  # file → content, message
         (OBJECTS, "'rewards' holds Python objects, stored as a pickle: if you trust the file, pass dict"),
     ],
     "log.npy": [
-        (
-            OBJECTS,
-            r"holds Python objects, .*: if you trust the file, pass numpy.load\('.*', allow_pickle=True\).item\(\)",
-        ),
+        (OBJECTS, r"holds Python objects, .*: if you trust .* pass numpy.load\('.*', allow_pickle=True\).item\(\)"),
     ],
     "log.pkl": [
         (pickle.dumps({"observations": print}), "its pickle names builtins.print; .* load it yourself"),
