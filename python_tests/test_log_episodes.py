@@ -232,6 +232,7 @@ def test_what_may_be_read_wrong_is_questioned_and_nothing_else(log, message, epi
         loaded = sopr_fast.load_log(log, **options)
     assert any(re.search(f"dataset: .*{message}", str(each.message)) for each in caught) if message else not caught
     assert (len(loaded.episodes) - 1, loaded.terminals.sum()) == (episodes, terminals)
+    assert ("; they go on after " in loaded.verdict) == (message == GOES_ON)
 
 
 def test_rows_without_next_states_and_rows_of_padding_are_left_out(tmp_path):
