@@ -8,6 +8,7 @@ import pytest
 from problems import transitions
 from selection_problems import Scripted, gains, log, true_values
 
+from sopr_fast import Config, fit, load_log
 from sopr_fast.estimators import BehaviourQ
 from sopr_fast.estimators.gaussian_process_posterior import Posterior
 from sopr_fast.selection import select
@@ -345,6 +346,40 @@ def test_tables_of_actions_without_known_returns_need_a_critic():
     selection = select(tables, log(), simulator=BehaviourQ(updates=500, hidden=(16,), discount=0.9))
     assert selection.names[selection.predicted.argmin()] == "far"
     assert "values of BehaviourQ are not returns of episodes" in str(selection)
+
+
+def test_tables_of_actions_are_in_the_order_of_the_data():
+    """Loaded rows may be fewer, or sorted: then nothing tells whether a table is in their order."""
+    steps, order = log(), np.random.default_rng(0).permutation(600)
+    data = {key: getattr(steps, key) for key in ("states", "actions", "rewards", "timeouts")}
+    shuffled = {key: values[order] for key, values in data.items()}
+    shuffled |= {"episode": order // 20, "step": order % 20}
+    critic = BehaviourQ(updates=3, hidden=(4,))
+
+    def choose_among(log, table=lambda states: states, *, like):
+        tables = {name: table(policy(like)) for name, policy in CANDIDATES.items()}
+        return select(tables, log, simulator=critic).predicted
+
+    loaded = load_log(data)
+    expected = choose_among(data, like=steps.states)
+    np.testing.assert_array_equal(choose_among(loaded, like=steps.states), expected)
+    assert len(choose_among(shuffled, like=shuffled["states"])) == len(expected)
+    with pytest.raises(ValueError, match="rows of the log were sorted by episode and step: sort the data before it is"):
+        choose_among(load_log(shuffled), like=shuffled["states"])
+    with pytest.raises(
+        ValueError, match=r"actions for 570 states, the data has 600: make an array of 600 rows, and set"
+    ):
+        choose_among(loaded, like=loaded.states)
+
+    def whole(actions):
+        table = np.zeros((600, 1))
+        table[loaded.source] = actions
+        return table
+
+    np.testing.assert_array_equal(choose_among(loaded, whole, like=loaded.states), expected)
+    known = {name: policy(steps.states) for name, policy in KNOWN.items()}
+    with pytest.raises(ValueError, match=r"has 570: of rows of the data, pass actions\[log.source\]"):
+        fit(known, RETURNS, loaded, config=Config(subset_size=64, clusters=4, steps=1))
 
 
 def test_sopr_takes_the_place_of_the_simulator_where_rewards_are_missing():

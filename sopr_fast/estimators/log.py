@@ -216,7 +216,7 @@ def _one_hot_actions(actions: np.ndarray, count: int) -> Tensor:
 def read(policies: Any, log: Any) -> tuple[list[Policy], Layout, Log]:
     """Return policies, the layout of their columns, and the log, all checked; see `Estimator.estimate`."""
     transitions = load_transitions(log)
-    adapted = load_policies(policies).for_log(transitions.source_count)
+    adapted = load_policies(policies).for_log(transitions.source_count, log)
     states, source = torch.from_numpy(transitions.states), torch.from_numpy(transitions.source)
     layout = probe(adapted, states, source)
     check_actions(adapted, layout, transitions.actions.shape[1])

@@ -71,7 +71,7 @@ class Compared:
         If a method learns from logged actions (`needs_actions`), those must be as the actions of the policies.
         """
         subsets = None if isinstance(log, Transitions) else as_subsets(log)
-        log = load_log(log) if subsets is None else subsets.to("cpu")
+        given, log = log, load_log(log) if subsets is None else subsets.to("cpu")
         if isinstance(log, Transitions):
             count, rows = log.source_count, _spread(len(log))
             states, source = log.states[rows], log.source[rows]
@@ -81,7 +81,7 @@ class Compared:
         else:
             count, source = len(log), _spread(len(log))
             states = log.read(source)
-        adapted = load_policies(policies).for_log(count)
+        adapted = load_policies(policies).for_log(count, given)
         tensors = torch.from_numpy(states), torch.from_numpy(source)
         layout = probe(adapted, *tensors)
         if isinstance(log, Transitions) and needs_actions:

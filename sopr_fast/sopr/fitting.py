@@ -125,7 +125,8 @@ def fit(
 
     with timings.stage("policies"):
         logged = states.actions.shape[1] if isinstance(states, Transitions) else None
-        layout, own, columns = _act([some.policies.for_log(drawn.states_count) for some in known], drawn, logged)
+        acting = [some.policies.for_log(drawn.states_count, states) for some in known]
+        layout, own, columns = _act(acting, drawn, logged)
         count = len(drawn.states)
         sample = torch.linspace(0, count - 1, min(_SAMPLED_STATES, count), dtype=torch.float64, device="cpu").long()
         sampled = [group.gather(some[:, sample].contiguous()) for some in columns]

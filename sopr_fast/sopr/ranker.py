@@ -142,7 +142,8 @@ class Ranker:
         with timings.stage("drawing"):
             drawn, log = self._draw(states, subsets, seed)
         action_count = self.layout.action_dim if self.layout.kind == "discrete" else None
-        policies, names = load_policies(loaded, action_count=action_count).for_log(drawn.states_count), list(loaded)
+        policies = load_policies(loaded, action_count=action_count).for_log(drawn.states_count, states)
+        names = list(loaded)
         group.check_same(
             options=[seed, current().precision, current().batch_size],
             names_of_policies=names,

@@ -131,9 +131,9 @@ def _of_next(arrays: dict[str, Any]) -> dict[str, Any]:
     if "next/reward" not in arrays:
         return arrays
     rows = {name: x for name, x in arrays.items() if not name.startswith("next/") and part_of(name) not in ENDS}
-    for name in arrays.keys() - rows.keys():
-        if (own := name.removeprefix("next/")) != name:
-            rows[f"next_{own}" if part_of(own) == "states" else own] = arrays[name]
+    for name in filter(re.compile("next/").match, arrays):
+        own = name.removeprefix("next/")
+        rows[f"next_{own}" if part_of(own) == "states" else own] = arrays[name]
     return rows
 
 

@@ -33,6 +33,8 @@ class ArrayPolicy(Policy):
         ValueError: The array is not of numbers, or not of one or two dimensions.
     """
 
+    follows_data = False  # whether its rows are known to be in the order of the data
+
     def __init__(self, name: str, values: Any):
         self.name, self.original = name, values
         self._kind = type(values) if isinstance(values, Gaussian | Probabilities) else None

@@ -9,8 +9,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ...runtime.checks import integer
 from ..accepted import PoliciesLike
+from ..logs import Transitions
 from ..logs.tables import is_frame
 from .arrays import ArrayPolicy, is_array, of_frame
 from .callables import acts, adapt
@@ -30,13 +33,28 @@ class Policies(dict[str, Policy]):
         """Return the policies of these names."""
         return Policies((self[name] for name in names), in_memory=self.in_memory)
 
-    def for_log(self, states_count: int) -> list[Policy]:
-        """Return the policies, or raise ValueError if an array of actions has no row for each state of the log."""
-        for policy in self.values():
-            for part in policy.parts if isinstance(policy, ArrayPolicy) else ():
-                if len(part) != states_count:
-                    shapes = f"actions for {len(part)} states, the data has {states_count}"
-                    raise ValueError(f"policy {policy.name!r} has {shapes} (they are indexed like the states)")
+    def for_log(self, states_count: int, log: Any = None) -> list[Policy]:
+        """Return the policies, or raise ValueError if an array of actions has no row for each state of the data.
+
+        Of `Transitions` that the user loaded, arrays may be in the order of the data or of its states, so that a log
+        whose rows were sorted is refused too.
+        """
+        source = log.source if isinstance(log, Transitions) else np.zeros(0)
+        for policy in (policy for policy in self.values() if isinstance(policy, ArrayPolicy)):
+            if (np.diff(source) < 0).any() and not policy.follows_data:
+                raise ValueError(
+                    f"policy {policy.name!r} is an array of actions, but rows of the log were sorted by episode and "
+                    "step: sort the data before it is loaded, so that both have one order"
+                )
+            policy.follows_data |= not len(source)
+            if wrong := [len(part) for part in policy.parts if len(part) != states_count]:
+                hint = "they are indexed like the states"
+                if wrong[0] == len(source):
+                    hint = f"make an array of {states_count} rows, and set its rows log.source to these actions"
+                elif states_count == len(source):
+                    hint = "of rows of the data, pass actions[log.source]"
+                shapes = f"actions for {wrong[0]} states, the data has {states_count}"
+                raise ValueError(f"policy {policy.name!r} has {shapes}: {hint}")
         return list(self.values())
 
 
