@@ -113,6 +113,7 @@ PARTS = {  # files in a folder → names, and what a warning names
     "separate": (["actor", "actor_target", "critic", "value", "actor_optimizer"], ["actor"],
         "passed over actor_optimizer.pth, actor_target.pth, critic.pth, value.pth, which are"),
     "prefixed": (["TD3_0_actor", "TD3_0_critic", "TD3_1_actor"], ["TD3_0_actor", "TD3_1_actor"], "TD3_0_critic.pth"),
+    "hyphenated": (["actor", "target-actor", "critic-1"], ["actor"], "passed over critic-1.pth, target-actor.pth"),
     "of several folders": (["q/best", "q/last", "a/policy", "a/qf1"], ["a/policy", "q/best", "q/last"], "a/qf1.pth"),
     "alone": (["value"], ["value"], None),
     "Q networks alone": (["q1", "q2"], ["q1", "q2"], None),

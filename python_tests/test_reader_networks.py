@@ -110,6 +110,7 @@ HALVES, RLLIB_HEAD = nn.Linear(6, 2 * DA), {**RELU, "squash": "none", "head": "m
 CONTINUOUS = {  # file → its content, its actions, the options that it needs
     "CORL": ({"critic_1": {"net.": CRITIC}, "actor": {"net.": NET}, "actor_optimizer": OPTIMISER}, squashed, SQUASHED),
     "CORL IQL": ({"qf": {"q1.net.": CRITIC}, "actor": {"net.net.": NET, "log_std": LOG_STD}}, squashed, SQUASHED),
+    "CORL AWAC": ({"actor": {"_mlp.": NET, "_log_std": LOG_STD}, "critic_1": {"_mlp.": CRITIC}}, NET, PLAIN),
     "body and critic": ({"net.": NET, "q1.": CRITIC}, squashed, SQUASHED),
     "flat": ({"pi.": NET, "vf.": CRITIC}, squashed, SQUASHED),
     "one layer": ({"pi.": NET[0]}, lambda x: NET[0](x).tanh(), {"squash": "tanh"}),
@@ -261,7 +262,7 @@ WARNED = {
     "SAC": ("model.pt", CONTINUOUS["Stable-Baselines3 SAC"][0], RELU, "does not hold: pass max_action=… "),
     "CleanRL": ("model.cleanrl_model", CONTINUOUS["CleanRL PPO"][0], {}, "statistics that they do not save"),
     **{name: ("model.pt", CONTINUOUS[name][0], {**SQUASHED, "max_action": 2.0}, "statistics that they do not save")
-       for name in ("CORL", "CORL IQL", "CORL CQL")},
+       for name in ("CORL", "CORL IQL", "CORL CQL", "CORL AWAC")},
     "d3rlpy IQL": ("model.pt", *CONTINUOUS["d3rlpy IQL"][::2], r"save the model by model\.save\('model\.d3'\)"),
     "statistics": ("model.pt", *CONTINUOUS["statistics"][::2], r"standardised by 'obs' .* clipped to inf"),
 }  # fmt: skip
@@ -355,6 +356,8 @@ REFUSED = {  # … the message, and the options that it advises, which `test_pol
     "exploration": ({"actor.mu.": NET, "actor.log_std": torch.zeros(8, 3)}, SQUASHED, "save it as .zip", None),
     "widths": (changed(**{"2.weight": torch.zeros(6, 9)}), PLAIN, "2.weight reads 9 values, the layer before", None),
     "bias": (changed(**{"4.bias": torch.zeros(4)}), PLAIN, "4.weight (3, 6) and 4.bias (4,) are not a layer", None),
+    "several statistics": ({"actor": {"": NET}, "obs_rms": STATS, "state_norm": STATS}, PLAIN,
+        "several statistics of observations: obs_rms., state_norm.; save the policy with its own only, or as ONNX", None),
     "nan": (changed(**{"4.bias": torch.full((3,), math.nan)}), PLAIN,
         "4.bias must be finite floats, got float32; if training diverged, leave the file out, in a folder by skip=True",
         None),

@@ -277,5 +277,5 @@ def _tensor(value: Any) -> Tensor:
     array = to_array(value)
     if array.dtype == object:
         kind = f"{type(value).__name__} of {value.dtype}" if hasattr(value, "dtype") else type(value).__name__
-        raise OutputError(f"a {kind}, {_EXPECTED}; {_ITEM if isinstance(value, tuple) else WORDS}")
+        raise OutputError(f"a {kind}, {_EXPECTED}; {_ITEM if isinstance(value, tuple | dict) else WORDS}")
     return torch.from_numpy(np.array(array, dtype=np.float32 if array.dtype.kind == "f" else np.int64))

@@ -57,7 +57,7 @@ HEADS = {  # what the name of the last layer says of its output
     "output": re.compile(rf"((last|final)_)?(fc|actor|action|policy|pi|out(put)?|last|final|head){_KIND}"),
 }
 SPREAD = re.compile(
-    r"(?:.*\.)?(?:actor_|action_)?(log_?stds?|_logstd|std_log|log_sigma|sigma_param|std|sigma|state_independent_scale)(?:_param(?:eter)?)?"
+    r"(?:.*\.)?(?:actor_|action_)?(log_?stds?|_log_?std|std_log|log_sigma|sigma_param|std|sigma|state_independent_scale)(?:_param(?:eter)?)?"
 )
 STATISTICS = re.compile(
     r"((?:.*\.)?(?:(?:actor_)?(?:obs?|observations?|states?|inputs?)(?:_(?:rms\w*|norm\w*|scaler|stat\w*|filter|preprocessor))?"
@@ -115,7 +115,7 @@ FORMS = (
     Form("skrl", ("policy..*.weight", "(state|observation)_preprocessor.running_variance"), clip=5.0),
     Form("RLlib", ("_hidden_layers.0._model.0.weight", "_logits._model.0.weight"), is_named=False),
     Form("CORL", ("base_network.network.0.weight", AFFINE[0]), head="mean_log_std", warning=_RAW),
-    Form("CORL", ("actor.net.(net.)?0.weight", "(critic_1|qf.q1).net.0.weight"), warning=_RAW),
+    Form("CORL", ("actor.(net.)?(net|_mlp).0.weight", "(critic_1|qf.q1).(net|_mlp).0.weight"), warning=_RAW),
     Form("d3rlpy", ("(q_funcs.0|imitator)._encoder._layers.0.weight",),
          warning="these weights of d3rlpy lack its scalers of states and actions: save the model by "
          "model.save('model.d3'), unless it has none"),
