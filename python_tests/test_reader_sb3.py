@@ -372,6 +372,7 @@ FOLDERS = {  # statistics in the folder of model.zip, how that was trained → w
     "of the folder above, trained": (["../vecnormalize_1.pkl"], "normalised", True),
     "several above": (["../vec_normalize.pkl", "../vecnormalize_9.pkl"], "",
         OTHERS.format("the folder above", "vec_normalize.pkl, vecnormalize_9.pkl")),
+    "of a model above": (["../sac_vecnormalize.pkl"], "", OTHERS.format("the folder above", "sac_vecnormalize.pkl")),
     "nearer": (["vecnormalize.pkl", "../vec_normalize.pkl"], "", True),
     "nearer, of another name": (["sac_vecnormalize.pkl", "../vec_normalize.pkl"], "",
         OTHERS.format("its folder", "sac_vecnormalize.pkl")),

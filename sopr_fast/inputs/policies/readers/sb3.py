@@ -163,21 +163,19 @@ def _find_statistics(path: Path, settings: dict[str, Any]) -> Path | None:
     if shared is None and len(below) > 1:
         files = list_names([str(file.relative_to(folder)) for file in below])
         raise ValueError(f"several statistics could belong to it: {files}; {target}")
-    statistics = shared or next(iter(below), None)
-    near, above = (
-        [file for file in sorted(place.glob("*.pkl")) if is_statistics(file)]
-        for place in (folder, folder.resolve().parent)
-    )
-    if statistics is None and not near and len(above) == 1:
+    if shared or below:
+        return shared or below[0]
+    places = folder, folder.resolve().parent
+    near, above = (sorted(file for file in place.glob("*.pkl") if is_statistics(file)) for place in places)
+    if not near and len(above) == 1 and above[0].name.lower().startswith("vec"):  # no other model's
         return above[0]
-    others, where = (near, "its folder") if near else (above, "the folder above")
     was_normalised = is_known and "buffer_size" not in settings
-    if statistics is None and (was_normalised or others):
-        seen = list_names([file.name for file in others])
-        why = "the model was trained with VecNormalize" if was_normalised else f"{where} has {seen}"
+    if was_normalised or near or above:
+        seen = f"{'its folder' if near else 'the folder above'} has {list_names([file.name for file in near or above])}"
+        why = "the model was trained with VecNormalize" if was_normalised else seen
         what = f"states are not standardised, though {why}"
         warn(f"{printable(path)}: {what}; {target}, unless your states are standardised already")
-    return statistics
+    return None
 
 
 def is_statistics(path: Path) -> bool:
