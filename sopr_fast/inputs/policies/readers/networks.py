@@ -57,7 +57,7 @@ HEADS = {  # what the name of the last layer says of its output
     "output": re.compile(rf"((last|final)_)?(fc|actor|action|policy|pi|out(put)?|last|final|head){_KIND}"),
 }
 SPREAD = re.compile(
-    r"(?:.*\.)?(?:actor_|action_)?(log_?stds?|_log_?std|std_log|log_sigma|sigma_param|std|sigma|state_independent_scale)(?:_param(?:eter)?)?"
+    r"(?:.*\.)?(?:actor_|action_)?(log_?stds?|_log_std|_logstd|std_log|log_sigma|sigma_param|std|sigma|state_independent_scale)(?:_param(?:eter)?)?"
 )
 STATISTICS = re.compile(
     r"((?:.*\.)?(?:(?:actor_)?(?:obs?|observations?|states?|inputs?)(?:_(?:rms\w*|norm\w*|scaler|stat\w*|filter|preprocessor))?"
@@ -82,7 +82,7 @@ COUNTERS = ("num_batches_tracked", "count", "total_it", "epoch", "step", "steps"
 class Form:
     """What the code of a library says of its files, and the files do not; "" where it differs."""
 
-    library: str = ""
+    library: str = ""  # "" if its networks may have other layers than linear ones
     marks: tuple[str, ...] = ()  # patterns of names, each of which the file has
     suffix: str = ""
     activation: str = ""
@@ -98,8 +98,8 @@ class Form:
 
 _CLEANRL = ".cleanrl_model"
 _RAW = (
-    "scripts of CleanRL and CORL standardise states by statistics that they do not save: rank with states standardised "
-    "in the same way"
+    "scripts of CleanRL and CORL standardise states by statistics that they do not save: if one wrote this file, rank "
+    "with states standardised in the same way"
 )
 AFFINE = ("log_std_multiplier.constant", "log_std_offset.constant")  # of log standard deviations
 FORMS = (
@@ -115,8 +115,8 @@ FORMS = (
     Form("skrl", ("policy..*.weight", "(state|observation)_preprocessor.running_variance"), clip=5.0),
     Form("RLlib", ("_hidden_layers.0._model.0.weight", "_logits._model.0.weight"), is_named=False),
     Form("CORL", ("base_network.network.0.weight", AFFINE[0]), head="mean_log_std", warning=_RAW),
-    Form("CORL", ("actor.(net.)?(net|_mlp).0.weight", "(critic_1|qf.q1).(net|_mlp).0.weight"), warning=_RAW),
-    Form("d3rlpy", ("(q_funcs.0|imitator)._encoder._layers.0.weight",),
+    Form("", ("actor.(net.)?(net|_mlp).0.weight", "(critic_1|qf.q1).(net|_mlp).0.weight"), warning=_RAW),
+    Form("", ("(q_funcs.0|imitator)._encoder._layers.0.weight",),
          warning="these weights of d3rlpy lack its scalers of states and actions: save the model by "
          "model.save('model.d3'), unless it has none"),
     Form("Stable-Baselines3", ("mlp_extractor.policy_net.0.weight", "action_net.weight"), squash="none"),
