@@ -210,7 +210,7 @@ EVIDENCE = {  # kind of evidence → log, warning, episodes, terminals, options
         (STATES | {"episode": IDS, "step": STEPS}, "", 4, 3, LIMIT_6),
     ],
     "padding": [
-        (PADDED, "157 rows, such as row 68, are 0 in everything, as where episodes are", 40, 0),
+        (PADDED, "157 rows, such as row 71, are 0 in everything, as where episodes are", 40, 0),
         (END_12, "12 rows, such as row 388, are the same row, to the end, as where episodes", 390, 80),
         (END_120, "120 rows, such as row 280, are the same row, to the end, as where", 304, 80),
         (OF_16, "", 25, 0),

@@ -50,7 +50,12 @@ def of(table):
         ("r.csv", "name,return,rollouts\na,1,0\n", "the rollouts of policy 'a' is '0', expected a whole number"),
         ("r.csv", "name,return,rollouts\na,1,2.5\n", "the rollouts of policy 'a' is '2.5', expected a whole"),
         ("r.jsonl", '{"name": "a", "return": 1}\n{"name"', "damaged, cut short, or not JSON"),
-        ("r.csv", "name,return\na,1\na,1\n", "several returns of policy 'a'"),
+        ("r.csv", "name,step,return\na,1,1\na,2,1\n", "several returns of policy 'a': give their mean, or {name: ["),
+        (
+            "r.csv",
+            "name,return\na,2 ± 1\n",
+            "the return of policy 'a' is '2 ± 1', expected a finite number, without error",
+        ),
         ("r.csv", "name,return\na,1\nb,1,234.5\n", "Error tokenizing data"),
         ("r.csv", "policy,name,return\na,b,1\n", "columns policy and name mean the same; leave only one of them"),
         ("r.csv", "name,return,Return\na,1,2\n", "columns return and Return mean the same"),
@@ -132,6 +137,15 @@ def test_returns_in_memory_are_checked(source, error, message):
             load_returns(source)
 
 
+def test_returns_may_be_named_by_the_files_of_policies():
+    names = ["a", "runs/b", "c", "d", "best.v2"]
+    given = {"a.npz": 1, "runs/b.zip": 2, "models/c.pt": 3, "best.v2": 4}
+    assert of(load_returns(given, names)) == {"a": 1, "runs/b": 2, "c": 3, "best.v2": 4}
+    assert of(load_returns(given)) == given
+    ambiguous = {"1/d.zip": 1, "2/d.zip": 2, "a": 3, "old/a.zip": 4}
+    assert of(load_returns(ambiguous, names)) == ambiguous
+
+
 def test_standard_errors(tmp_path):
     """A single rollout has the standard deviation that the others have in common."""
     pooled = np.sqrt((2 * 4 + 1 * 16) / 3)
@@ -176,6 +190,7 @@ PAIRS = np.stack([[-900, -400, 100], [40, 50, 0]], 1)
         ("std\na,1,2\nb,3,4", f"{IGNORED} a, b; add a column rollouts", {}),
         ("ci95\na,1,2", "columns not read: ci95, which may hold errors of returns; add a column error", {}),
         ("return_var,lower\na,1,2,0", "columns not read: return_var, lower, which", {}),
+        ("std,episodes\na,1,50,10000\nb,3,50,400", "up to 10,000 rollouts of a policy make", {"a": 0.5, "b": 2.5}),
         (PAIRS, "the second ones look like standard deviations: if they are, pass", [470, 225, 50]),
         (ROLLOUTS, "", ROLLOUTS.std(1)),
         ([[1, 0], [0, 1], [1, 1]], "", [0.5, 0.5, 0]),

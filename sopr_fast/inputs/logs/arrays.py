@@ -60,7 +60,7 @@ def flatten(tree: Mapping[Any, Any], where: str, prefix: str = "") -> dict[str, 
             raise ValueError(f"{where}: an array whose name is longer than {_LONGEST_NAME} characters")
         if isinstance(value, Mapping):
             leaves |= flatten(value, where, f"{name}/")
-        else:
+        elif value is not None:
             leaves[name] = np.asarray(value) if isinstance(value, list) and shape_of(value) else value
     return leaves
 
@@ -169,9 +169,10 @@ def warn_of_padding(steps: Mapping[str, np.ndarray], where: str) -> None:
         if others and last > 2 * max(others):
             what, padding = "the same row, to the end", np.arange(len(states))[-last:]
     if len(padding) >= _FEWEST_LAST:
+        first = steps["source"][padding[0]]
         warn(
-            f"{where}{len(padding):,} rows, such as row {padding[0]}, are {what}, as where episodes are padded or a "
-            "replay buffer is not full: leave these rows out, or add an array 'valid' that is 0 there"
+            f"{where}{len(padding):,} rows, such as row {first}, are {what}, as where episodes are padded or a replay "
+            "buffer is not full: leave these rows out, or add an array 'valid' that is 0 there"
         )
 
 

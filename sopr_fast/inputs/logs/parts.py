@@ -82,7 +82,7 @@ class Parts:
         if part not in (*keys.ENDS, "valid"):
             return self._finite(part, values)
         if "discount" not in self.names[part].lower():  # which may be 0.99
-            self._refuse(part, values, (values != 0) & (values != 1), "must be 0 or 1")
+            self._refuse(part, values, (values != 0) & (values != 1), "must be 0 or 1", "; write values == …")
         return (values == 0) if part != "valid" and keys.is_inverted(self.names[part]) else values.astype(bool)
 
     def log_probs(self, columns: Mapping[str, np.ndarray]) -> np.ndarray | None:
@@ -159,6 +159,8 @@ class Parts:
         word, (row, column) = printable(values.flat[place], NAME_WIDTH), divmod(place, values.size // len(values))
         if any(isinstance(x, str) and _NUMBER.search(x) for x in values.reshape(len(values), -1)[:, column]):
             return f": {word!r} at row {row} is among numbers: write a number, or leave the row out"
+        if part in keys.ENDS:
+            return f": write 1 and 0, such as by table[name] == {word!r}"
         return f": number the words, actions as the policies do, such as by table[name].map({{{word!r}: 0, …}})"
 
     def _finite(self, part: str, exact: np.ndarray) -> np.ndarray:
@@ -172,7 +174,9 @@ class Parts:
                 finite |= np.isnan(piece).all(1)
             if not finite.all():
                 row = start + int(np.argmin(finite))
-                what = "no number or ISO date" if part == "steps" else "not finite (as float32)"
+                what = "not finite (as float32)"
+                if part == "steps":
+                    what, remedy = "no number or ISO date", "; make dates of other forms by pandas.to_datetime"
                 if part in ("actions", "rewards"):
                     remedy = (
                         "; if rows of RLDS hold only last states, fill it there and add columns is_first and is_last"
@@ -212,10 +216,13 @@ def find_parts(arrays: Mapping[str, Any], columns: Columns | None, where: str, w
         following = [f"next_{name}" for name in found]
         is_known = part == "states" and all(_array(name, arrays) is not None for name in following)
         if is_known and "next_states" not in columns:
-            chosen["next_states"] = following, _joined(arrays, following)
+            joined = _joined(arrays, following)
+            if shape_of(joined) == shape_of(chosen[own][1]):
+                chosen["next_states"] = following, joined
     mapped = {name for found, _ in chosen.values() for name in found}
     free = {name: values for name, values in arrays.items() if name not in mapped}
-    silenced = ("terminals", "dones", "last", "first") if "terminals" in columns else ()
+    silenced = {"terminals", "dones", "last", "first"} if "terminals" in columns else set[str]()
+    silenced |= {"log_probs", "probabilities"} if {"log_probs", "probabilities"} & {*columns} else set()
     count = -1
     for part in wanted or keys.KEYS:
         if part not in chosen and part not in silenced and (name := _choose(part, free, where, count)):

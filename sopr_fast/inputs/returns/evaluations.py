@@ -66,7 +66,8 @@ def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:
     with reading(path, "the evaluations of Stable-Baselines3's EvalCallback"):
         with np.load(path, allow_pickle=False) as arrays:
             if missing := [name for name in ("timesteps", "results") if name not in arrays]:
-                raise ValueError(f"no array {missing[0]!r}, only {list_names(arrays.files)}")
+                found = f"no array {missing[0]!r}, only {list_names(arrays.files)}"
+                raise ValueError(f"{path}: {found}; of returns by name, pass dict(numpy.load(path))")
             steps, results = arrays["timesteps"].astype(np.float64), arrays["results"].astype(np.float64)
         if results.ndim != 2 or 0 in results.shape or steps.shape != results.shape[:1]:
             raise ValueError(f"timesteps {steps.shape} and results {results.shape}, expected (T,) and (T, rollouts)")

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from numbers import Real
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,7 +37,11 @@ _SPREAD = re.compile(
     r"((return|reward|score|mean)s?_)?(ci|ci_?\d+|conf\w*|std\w*|stderr\w*|var|variance|iqr|lower|upper)"
 )
 _SPREADS = ("error", "rollouts", "deviation")
-_LIMITS = {"return": (-math.inf, "a finite number"), "rollouts": (1, "a whole number, 1 or more")}  # else 0
+_LIMITS = {
+    "return": (-math.inf, "a finite number, without error or unit"),
+    "rollouts": (1, "a whole number, 1 or more"),
+}  # else 0
+_MOST_ROLLOUTS = 2000
 _FEWEST_PAIRS = 3  # policies, from which pairs may be means and deviations, not two rollouts
 _REMEDY = "map names to returns, {name: return}"
 
@@ -55,7 +59,7 @@ def load_returns(source: ReturnsLike, names: Sequence[str] | None = None) -> pan
         source: Mapping or series from name to return, or to the returns of rollouts; data frame of a row for each
             policy; `.csv`, `.parquet`, `.json` or `.jsonl` file of one of these; `evaluations.npz` of
             Stable-Baselines3's `EvalCallback`, or a folder of runs with such files; or returns in the order of `names`.
-        names: Names of the policies, needed for the last two.
+        names: Names of the policies, needed for the last two. Returns may be named by the files of these policies.
 
     Raises:
         FileNotFoundError, ImportError: There is no such file, or a parquet file needs pyarrow.
@@ -77,6 +81,9 @@ def load_returns(source: ReturnsLike, names: Sequence[str] | None = None) -> pan
         else:
             source = _read(path)
     table = _of_frame(_as_frame(source, names), where)
+    if names is not None:
+        own = _names_of_files(table.index.difference(names), {*names} - {*table.index})
+        table.index = pandas.Index([own.get(name, name) for name in table.index], dtype=object, name="name")
     table.attrs["copies"] = copies
     return table
 
@@ -127,11 +134,20 @@ def find_returns(returns: Any, names: Sequence[str], ordered: Sequence[str] | No
     if len(missing) == len(names):
         raise ValueError(
             f"no policy has a return: returns are given of {list_names([*given.index])}, the policies are "
-            f"{list_names(names)}"
+            f"{list_names(names)}; name them alike"
         )
     if len(missing) and len(others):
         warn(f"returns of {list_names([*others])} are of no policy{suggest(others[0], missing)}")
     return table
+
+
+def _names_of_files(given: Iterable[str], names: Set[str]) -> dict[str, str]:
+    """Return the policy of each given name that is one's with the suffix or the folder of its file."""
+    found: dict[str, str] = {}
+    for path in map(PurePosixPath, given):
+        forms = (path.with_suffix(""), path.with_suffix("").name, path.name)
+        found |= {str(path): str(form) for form in forms if str(form) in names}
+    return {name: policy for name, policy in found.items() if [*found.values()].count(policy) == 1}
 
 
 def check_groups(groups: Any, names: Sequence[str], ordered: Sequence[str]) -> list[Any]:
@@ -232,7 +248,8 @@ def _of_frame(frame: pandas.DataFrame, where: str) -> pandas.DataFrame:
     table = table.set_index(table.pop("name").astype(object).str.strip())
     if (repeated := table.index[table.index.duplicated()]).size:
         raise ValueError(
-            f"{where}: several returns of policy {repeated[0]!r}: give their mean, or {{name: [return, …]}}"
+            f"{where}: several returns of policy {repeated[0]!r}: give their mean, or {{name: [return, …]}}; of a "
+            "learning curve, keep one step"
         )
     return _table(table, where)
 
@@ -271,6 +288,11 @@ def _table(cells: pandas.DataFrame, where: str) -> pandas.DataFrame:
         warn(
             f"{where}: standard deviations are ignored without the number of rollouts, for policies "
             f"{list_names([*table.index[unused]])}; add a column rollouts, or a column error"
+        )
+    if (error.isna() & deviation.notna() & (rollouts > _MOST_ROLLOUTS)).any():
+        warn(
+            f"{where}: up to {rollouts.max():,.0f} rollouts of a policy make its standard error small; if these are "
+            "episodes of training, leave that column out"
         )
     error = error.fillna((deviation / np.sqrt(rollouts)).where(rollouts > 1))
     several, is_single = (rollouts > 1) & error.notna(), (rollouts == 1) & ~(error > 0)
