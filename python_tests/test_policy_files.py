@@ -232,7 +232,7 @@ def test_a_head_of_twice_the_width_of_the_logs_actions_names_the_option(tmp_path
         with pytest.raises(ValueError, match=r"have 3 columns, .* need 6 columns: .*pass head='mean_log_std'"):
             use()
     assert load(tmp_path, head="mean_log_std", **SQUASHED)["p0"].action_dim == DA
-    with pytest.raises(ValueError, match=r"standard deviations, return the means, or Gaussian\(mean, std\); for files"):
+    with pytest.raises(ValueError, match=r"of means and log_std, return Gaussian\(mean, std\); for files"):
         read({"p0": network}, logged)
     advised = {"p0": lambda s: Gaussian((out := network(torch.from_numpy(s)))[:, :DA], out[:, DA:].exp())}
     assert read(advised, logged)[1].kind == "gaussian"

@@ -87,9 +87,8 @@ def _files(path: Path) -> list[Path]:
             f"{printable(path)}: no policies ({', '.join(READERS)}) in this folder or below it; passed over: "
             f"{seen or 'nothing, since it holds no files'}; files that are named are read by their content"
         )
-    parts = [
-        file for file in files if file.suffix.lower() in _WEIGHTS and networks.is_elsewhere(file.stem.replace("-", "_"))
-    ]
+    stems = {file: file.stem.replace("-", "_") for file in files if file.suffix.lower() in _WEIGHTS}
+    parts = {file for file, name in stems.items() if networks.is_elsewhere(name)}
     whole = {file.parent for file in files if file not in parts}
     if left_out := sorted(file for file in parts if file.parent in whole):
         shown = list_names([str(file.relative_to(path)) for file in left_out])

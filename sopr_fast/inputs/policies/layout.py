@@ -51,10 +51,7 @@ def check_actions(policies: Sequence[Policy], layout: Layout, logged: int) -> No
         return
     hint = ""
     if not is_discrete and wanted == 2 * logged:
-        hint = (
-            "; if they are means and log standard deviations, return the means, or Gaussian(mean, std); for files, "
-            "pass head='mean_log_std' (--head …)"
-        )
+        hint = "; of means and log_std, return Gaussian(mean, std); for files, pass head='mean_log_std' (--head …)"
     elif not is_discrete and logged == 1:
         hint = f"; if the log's are indices, pass action_count={wanted}, and for files head='values' or 'logits'"
     raise ValueError(

@@ -103,8 +103,7 @@ _RAW = (
 )
 AFFINE = ("log_std_multiplier.constant", "log_std_offset.constant")  # of log standard deviations
 FORMS = (
-    Form("CleanRL", ("actor_mean.0.weight", "actor_logstd"), activation="tanh", squash="none", clip=10.0,
-         warning=_RAW),
+    Form("CleanRL", ("actor_mean.0.weight", "actor_logstd"), activation="tanh", squash="none", clip=10.0, warning=_RAW),
     Form("CleanRL", ("fc1.weight", "fc_(mean|mu).weight", "action_scale"), activation="relu", squash="tanh",
          log_std_bounds=(-5.0, 2.0), log_std_tanh=True),
     Form("CleanRL", ("network.0.weight", "atoms"), activation="relu", head="values"),

@@ -226,8 +226,7 @@ def _standardisation(name: str, side: Side, form: Form) -> tuple[Standardisation
     if not whole:
         return None, "\n"
     if len(whole) > 1:
-        seen = list_names(list(whole))
-        raise ValueError(f"several statistics of observations: {seen}; save the policy with its own only, or as ONNX")
+        raise ValueError(f"several statistics of observations: {list_names([*whole])}; save its own only, or as ONNX")
     [(prefix, parts)] = whole.items()
     epsilon, clip = (float(parts.get(key, default)) for key, default in (("eps", form.epsilon), ("clip", form.clip)))
     if not form.library:
