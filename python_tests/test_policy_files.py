@@ -301,6 +301,13 @@ def test_values_of_actions_next_to_a_one_hot_log_are_questioned():
         assert read(advised, logged)[1].kind == "discrete"
 
 
+def test_a_table_larger_than_the_free_memory_is_refused(tmp_path, monkeypatch):
+    pandas.DataFrame({"action": np.zeros(5000)}).to_parquet(tmp_path / "run.parquet", compression=None)
+    monkeypatch.setattr("sopr_fast.inputs.files.free_memory", lambda: 100)
+    with pytest.raises(MemoryError, match=r"run\.parquet: [\d,]+ bytes when read, larger than the free memory"):
+        load(tmp_path)
+
+
 def test_a_log_among_policies_is_told_as_such(tmp_path):
     table = pandas.DataFrame({"obs_0": [0.0, 1.0], "actions_0": [0.0, 1.0]})
     table.to_parquet(tmp_path / "with-states.parquet")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...runtime.extras import library
 from ..files import check_memory, reading
 from .arrays import Lazy, join_numbered
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _CSV_COPIES = 6  # bytes of a table for a byte of text
 _JSON_COPIES = 10  # bytes of objects for a byte of text
+_PARQUET_COPIES = 3  # bytes of a table for a byte of columns as they are stored
 _MISSING = ("", "NA", "N/A", "nan", "NaN", "null", "NULL", "None", "<NA>")
 
 
@@ -54,6 +56,18 @@ def load_csv(path: Path, text: Sequence[str] = ()) -> pandas.DataFrame:
             return pandas.read_csv(path, header=0, names=names, **form)
         except pandas.errors.ParserError as error:
             raise ValueError(f"{path}: {error}; write numbers with a decimal point") from error
+
+
+def load_parquet(path: Path) -> pandas.DataFrame:
+    """Return the table of a parquet file."""
+    import pandas
+
+    parquet = library("pyarrow.parquet", "parquet", f"{path}: reading it")
+    with reading(path, "a parquet file"):
+        content = parquet.read_metadata(path)
+        size = sum(content.row_group(i).total_byte_size for i in range(content.num_row_groups))
+        check_memory(path, _PARQUET_COPIES * size)
+        return pandas.read_parquet(path)
 
 
 def load_json(path: Path) -> Any:

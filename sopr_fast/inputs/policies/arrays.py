@@ -9,7 +9,6 @@ from zipfile import BadZipFile
 import numpy as np
 from torch import Tensor
 
-from ...runtime.extras import library
 from ...runtime.rows import FileRows
 from ...runtime.text import list_names
 from ..logs import tables
@@ -73,10 +72,7 @@ def read_npy(path: Path, options: Options) -> list[ArrayPolicy]:
 
 def read_parquet(path: Path, options: Options) -> list[ArrayPolicy]:
     """Read the table of actions in a parquet file."""
-    import pandas
-
-    library("pyarrow", "parquet")
-    frame = pandas.read_parquet(path)
+    frame = tables.load_parquet(path)
     actions = of_frame(frame, f"policy {options.name!r}")
     check_is_policy(map(str, frame.columns), ("rewards", "next_states", "terminals"))  # states may accompany actions
     return [ArrayPolicy(options.name, actions)]

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...runtime.arrays import as_numbers
-from ...runtime.extras import library
 from ...runtime.text import NAME_WIDTH, escaped_errors, list_names, printable, suggest
 from ...runtime.warn import warn
 from ..accepted import ReturnsLike
 from ..files import check_regular
-from ..logs.tables import is_list_of_dicts, load_csv, load_json
+from ..logs.tables import is_list_of_dicts, load_csv, load_json, load_parquet
 from .evaluations import read_evaluations
 
 if TYPE_CHECKING:
@@ -172,10 +171,7 @@ def _read(path: Path) -> Any:
     """Return the table in a file, or the object or the records in a JSON file."""
     check_regular(path)
     if path.suffix.lower() == ".parquet":
-        import pandas
-
-        library("pyarrow", "parquet", f"{path}: reading it")
-        return pandas.read_parquet(path)
+        return load_parquet(path)
     if path.suffix.lower() not in (".json", ".jsonl", ".ndjson"):
         return load_csv(path, text=(*_COLUMNS["name"].split(), ""))
     content = load_json(path)
