@@ -111,6 +111,12 @@ BANDIT = {"context": NOISE["observations"], "action": RANDOM.integers(0, 3, 400)
 EIGHTH = {"terminals": COUNTED % 8 == 7, "timeouts": np.zeros(400)}
 CARDS = {"observations": RANDOM.integers(0, 20, 2000), "actions": np.zeros(2000), "rewards": np.ones(2000)}
 CARDS |= {"terminals": RANDOM.random(2000) < 0.7, "timeouts": np.zeros(2000)}  # most of its rows are terminal
+STARTS = RANDOM.uniform(-1, 1, (60, 1, 2))
+PULLED = {"observations": (STARTS * 0.9 ** np.arange(30)[:, None]).reshape(1800, 2), "rewards": np.ones(1800)}
+PULLED |= {"actions": np.zeros(1800), "terminals": np.append(np.arange(1799) % 30 == 29, True)}
+CELLS = np.array([36, *range(24, 36)])  # a way along the cliff
+CLIFF = {"observations": np.tile(CELLS, 40), "actions": np.zeros(520), "rewards": -np.ones(520)}
+CLIFF |= {"terminals": CLIFF["observations"] == 35, "timeouts": np.zeros(520)}
 BEGIN_AGAIN = STATES | {"dones": LAST, "timeouts": CUT, "episode": np.repeat(range(4), LENGTHS)}
 BEGIN_AGAIN = {name: np.concatenate([x, x]) for name, x in BEGIN_AGAIN.items()}
 FRAME = pandas.DataFrame(WALK["observations"][:, :2], columns=["obs_0", "obs_1"])
@@ -168,6 +174,8 @@ EVIDENCE = {  # kind of evidence → log, warning, episodes, terminals, options
         (LONG | {"timeouts": np.roll(LONG_ENDS, 1)}, "states jump one row next to 39 ends, .* values up", 40, 0),
         (NOISE | {"observations": np.eye(3)[RANDOM.integers(0, 3, 400)]} | EIGHTH, "", 50, 50),
         (NOISE | {"terminals": COUNTED % 10 == 9}, "", 40, 40),
+        (PULLED, "ends by .terminals. are taken as terminals", 60, 60),  # some begin as near as a usual step leads
+        (CLIFF, "", 40, 40),  # they begin in cell 36, whose number is next to that of the last one
         (CARDS, "", CARDS["terminals"][:-1].sum() + 1, CARDS["terminals"].sum()),
         (FROM_1, "", 4, 2),
         (STAY, GOES_ON, 30, IN_GOAL - 30),  # their last rows are cuts too
@@ -235,6 +243,19 @@ def test_what_may_be_read_wrong_is_questioned_and_nothing_else(log, message, epi
     assert ("; they go on after " in loaded.verdict) == (message == GOES_ON)
 
 
+def test_steps_of_several_environments_are_put_in_order():
+    random = np.random.default_rng(0)
+    states, done = random.normal(size=(31, 3, 4)), random.random((30, 3)) < 0.2
+    steps = [
+        {"obs": states[t], "action": [0, 1, 0], "reward": states[t, :, 0], "done": done[t], "next_obs": states[t + 1]}
+        for t in range(30)
+    ]
+    log = load(steps, quiet=False)
+    rows = np.arange(90) if len(log) == 90 else log.source
+    np.testing.assert_allclose(log.states, states[:30].swapaxes(0, 1).reshape(90, 4)[rows], rtol=1e-6)
+    assert log.terminals.sum() == done.sum() and len(log.episodes) - 1 == done.sum() + (~done[-1]).sum()
+
+
 def test_rows_without_next_states_and_rows_of_padding_are_left_out(tmp_path):
     given = WALK | {"terminals": FELL, "timeouts": CUT}
     rows = np.insert(ROWS, ENDS + 1, 0)
@@ -268,6 +289,10 @@ def test_steps_of_vector_environments_that_only_reset_them_are_left_out(log, end
     kept = np.flatnonzero(place < np.repeat(lengths(loaded), steps + 1))
     assert loaded.source.tolist() == kept.tolist()
     np.testing.assert_array_equal(loaded.states, visited[kept])
+    if end == "terminals":  # two environments, one after the other
+        both = {name: np.concatenate([x[:-1], x[:-1]]) for name, x in given.items()}
+        loaded = load(both | {"episode": np.arange(102) // 51}, quiet=False)
+        assert lengths(loaded) == 2 * [*steps]
 
 
 TIMES = pandas.Timestamp("2020-01-31 22:00") + pandas.to_timedelta(STEPS, "h")

@@ -152,6 +152,10 @@ SOURCES = {
     "batches": lambda arrays: [only(rows, arrays | {"eps_id": NUMBERS}) for rows in (ROWS < 5, ROWS >= 5)],
     "steps": lambda arrays: [only(row, arrays) for row in ROWS],
     "nested steps": lambda arrays: [only(row, arrays) | {"infos": {"c": row} if row else {}} for row in ROWS],
+    "episodes of steps": lambda arrays: [
+        [only(i, each) for i in range(len(each["rewards"]))] for each in episodes_of(arrays)
+    ],
+    "frames by name": lambda arrays: dict(zip("abcde", SOURCES["frames of episodes"](arrays), strict=True)),
     "steps of own names": lambda arrays: [only(row, renamed(arrays, OWN)) for row in ROWS],
     "tuples": lambda arrays: [*zip(*(arrays[key] for key in FIVE), strict=True)],
     "deque of lists": lambda arrays: deque(map(list, SOURCES["tuples"](arrays))),
@@ -299,7 +303,9 @@ WRONG = {  # file → content, message
         ("obs_0,action,reward\n1,2,3\n1,5,2,3\n", "Expected 3 fields in line 3, saw 4.*; write numbers with"),
         ("obs_0,action,reward\n1,5,2,3\n", "line 2 has more values than the header; write numbers with a"),
         ('obs,action,reward\n"[1, 2]",0,1\n"[1]",0,1\n', "'obs': lists of equal length expected, got 2 at"),
-        ("obs_0,action,reward\n1,2,x\n3,4,x\n", "'reward' must be numbers, .*: number the words, .*'x': 0"),
+        ("obs_0,action,reward\n1,2,x\n3,4,x\n", "'reward' must be numbers, .*: write numbers, .*'x': …"),
+        ("obs_0,action,reward\n1,E11,0\n3,10mg,1\n", "'action' must .*: number the words, .*'E11': 0"),
+        ("obs_0,action,reward,done\n1,1,0,N\n3,1,1,Y\n", "'done' .*: write 1 where episodes end, 0 elsewhere"),
         ("obs_0,obs_1,action,reward\n1,C,0,1\n1,2,0,1\n", "'C' at row 0 is among numbers: write a number, or"),
         ("obs;action;reward\n1.234,5;0;1\n2,5;0;1\n", "'1.234,5' at row 0 is among numbers: write a number"),
     ],

@@ -132,7 +132,7 @@ def table_shape(shape: Sequence[int], what: str) -> tuple[int, int]:
             f"range({shape[1]}) if axis 1 is of environments"
         )
     if len(shape) != 2:
-        raise ValueError(f"{what}, got {tuple(shape)}")
+        raise ValueError(f"{what}, got {tuple(shape)}; pass values.reshape(len(values), -1) if policies read such rows")
     return int(shape[0]), int(shape[1])
 
 

@@ -99,8 +99,8 @@ def warn_of_ends(log: LoggedRows, ends: Ends, limit: int | None) -> None:
         name = names["terminals"]
         warn(
             f"{where}: after {list_rows(ends.inside, f'terminal rows ({name!r})')}, the trajectory goes on, as beyond "
-            "a goal: no episode begins there, and values end there; leave these flags out if they mark no ends, or "
-            f"pass {advise('first', name)} if they mark first rows"
+            "a goal: no episode begins there, and values end there; leave these flags out if they mark no ends, add "
+            f"numbers of episodes if some end there, or pass {advise('first', name)} if they mark first rows"
         )
     if linked is None and "steps" in ends.deciders:
         _warn_of_missing_steps(log, log["steps"], ends)
@@ -189,6 +189,8 @@ def find_resets(log: LoggedRows) -> np.ndarray:
     """
     states, following, rewards = log["states"], log.get("next_states"), log["rewards"]
     found, ends = np.zeros(len(states), bool), log.marked(("terminals", "timeouts", "dones"))
+    if "episodes" in log:
+        ends[:-1] &= np.diff(log["episodes"]) == 0
     after = np.flatnonzero(ends[:-2]) + 1
     if following is not None:
         after = after[(following[after - 1] == states[after]).all(1)]

@@ -32,6 +32,7 @@ def decide(log: LoggedRows, limit: int | None) -> Ends:
         ends.inside |= _goes_on(log, ends)
     elif log.linked is not None:
         ends.inside[:-1] &= log.linked  # numbers may be those of several episodes, as of one environment
+    ends.inside &= ~log.get("reset", none)
     warn_of_ends(log, ends, limit)
     if log.linked is not None:
         _cut_at_jumps(log, ends, np.append(~log.linked, False), limit)
@@ -99,7 +100,8 @@ def _goes_on(log: LoggedRows, ends: Ends) -> np.ndarray:
 
     The next state, if it is known, is the state of the next row, and the step there is no longer than usual steps are;
     an environment that was reset is farther away. If usual steps are as long as the way between any two states, only
-    terminal rows in a row count.
+    terminal rows in a row count. A step between discrete states has no length, but is also taken elsewhere, and does
+    not lead to the first state of the log.
     """
     states, terminals, found = log["states"], ends.terminals, np.zeros(len(log["states"]), bool)
     candidates = terminals & ~ends.closes
@@ -112,14 +114,23 @@ def _goes_on(log: LoggedRows, ends: Ends) -> np.ndarray:
     plain = plain if len(plain) <= _SAMPLED else np.sort(random.choice(plain, _SAMPLED, replace=False))
     if not len(rows) or not len(plain) or terminals.mean() > _BANDIT:
         return found
-    distance = scaled_distance(states[plain])
-    usual = np.quantile(distance(states[plain], states[plain + 1]), [0.5, _USUAL])
-    apart = np.median(distance(states[plain], states[random.permutation(plain)]))
-    if usual[0] < apart / 2:
-        rows = rows[distance(states[rows], states[rows + 1]) <= min(2 * usual[1], apart / 2)]
-        few = states[plain[:_COUNTED]]
-        is_discrete = len(np.unique(few, axis=0)) <= len(few) / 2
-        share = 0.5 if is_discrete else 0.1 if log.linked is None else 0
+    anywhere, few = random.permutation(plain), states[plain[:_COUNTED]]
+    if is_discrete := len(np.unique(few, axis=0)) <= len(few) / 2:
+        seen = {step.tobytes() for step in np.hstack([states[plain], states[plain + 1]])}
+
+        def is_step(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+            return np.array([step.tobytes() in seen for step in np.hstack([states[first], states[second]])], bool)
+
+        tells = is_step(plain, anywhere).mean() < 0.5
+        near = is_step(rows, rows + 1) & (states[rows + 1] != states[0]).any(1)
+    else:
+        distance = scaled_distance(states[plain])
+        usual = np.quantile(distance(states[plain], states[plain + 1]), [0.5, _USUAL])
+        apart = np.median(distance(states[plain], states[anywhere]))
+        tells = usual[0] < apart / 2
+        near = distance(states[rows], states[rows + 1]) <= min(2 * usual[1], apart / 2)
+    if tells:
+        rows, share = rows[near], 0.5 if is_discrete or log.linked is None else 0.0
     else:
         rows = rows[terminals[rows + 1] | terminals[rows - 1]]
         share = 1 - 0.5 * (1 - terminals.mean()) ** 2  # well beyond the share by chance, as among short episodes

@@ -177,6 +177,7 @@ def _transitions(parts: Parts, limit: int | None, filled: np.ndarray | None) -> 
     if limit != 1:
         log.forget_filled()
     if limit != 1 and (resets := find_resets(log)).any():
+        log["reset"] = np.append(resets[1:], False)
         log.keep(np.flatnonzero(~resets))
     ends = decide(log, limit)
     dropped, following = follow(log, ends)

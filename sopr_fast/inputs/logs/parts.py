@@ -20,6 +20,7 @@ from . import keys
 from .arrays import Lazy, column_of, shape_of, side_by_side, spread_rows, table_shape, warn_of_marks, warn_of_rounding
 
 _NUMBER = re.compile(r"[-+]?[\d.]+(?:[eE][-+]?\d+)?")
+_CELL = re.compile(r"[-+]?[\d.,]+(?:[eE][-+]?\d+)?")  # of a number, perhaps with a comma
 _PROBABILITY = re.compile(r".*(prob(s|abilit\w*)?(?![a-z])|propens|p_?score|log_?(p|pi|mu)(?![a-z])).*|pi_b")
 _PIECE = 4096  # rows that are checked together
 _ROUNDING = 1e-4  # of log-probabilities
@@ -27,7 +28,8 @@ _COLUMNS = ("last", "first", "episodes", "steps", "valid")  # such arrays count 
 _TABLES = ("states", "actions", "next_states")
 _DICTIONARIES = (
     "; pass a list of dictionaries, one for each episode or step: of tuples, [dict(zip(('state', 'action', …), step)) "
-    "for step in log]; of a dictionary of lists, [dict(zip(log, one)) for one in zip(*log.values())]"
+    "for step in log]; of a dictionary of lists, [dict(zip(log, one)) for one in zip(*log.values())]; of arrays of all "
+    "rows, one dictionary, dict(zip(('state', 'action', …), log))"
 )
 STORED = (Lazy, FileRows)  # arrays that are read when they are needed, into memory of their own
 Columns = Mapping[str, str | Sequence[str]]
@@ -69,15 +71,18 @@ class Parts:
                 raise ValueError(f"{what}, got {values.shape}")
             return self._finite(part, values.reshape(shape))
         if values.shape not in ((len(values),), (len(values), 1)):
-            hint = "; pass only that of the logged action" if part == "probabilities" else ""
+            hint = f"; choose one, such as by {keys.advise(part, f'{self.names[part]}_0')}"
+            hint = "; pass only that of the logged action" if part == "probabilities" else hint * (values.ndim == 2)
             raise ValueError(f"{self._name(part)} must have shape (rows,), got {values.shape}{hint}")
         values = values.reshape(-1)
         if part == "episodes":
             import pandas
 
+            if wrong := [x for x in values.tolist() if isinstance(x, dict | list)][:1]:
+                raise TypeError(f"{self._name(part)} hold a {type(wrong[0]).__name__}, expected numbers or names")
             numbers, _ = pandas.factorize(values)
             if (numbers < 0).any():
-                raise ValueError(f"{self._name(part)} has no value at row {int(np.argmax(numbers < 0))}")
+                raise ValueError(f"{self._name(part)} has no value at row {int(np.argmax(numbers < 0))}: fill it")
             return numbers
         if part not in (*keys.ENDS, "valid"):
             return self._finite(part, values)
@@ -92,6 +97,7 @@ class Parts:
         if values is not None:
             what = f"must be {'from above 0 to 1' if indices else 'above 0'}"
             remedy = f"; pass logarithms as {keys.advise('log_probs', names['probabilities'])}"
+            remedy = remedy if (values < 0).any() else "; correct such rows, or leave them out"
             wrong = (values <= 0) | ((values > 1 + _ROUNDING) & indices)
             self._refuse("probabilities", values, wrong, what, remedy)
         elif logs is None:
@@ -157,10 +163,11 @@ class Parts:
         if (place := next(words, None)) is None:
             return _DICTIONARIES if values.dtype == object else ""
         word, (row, column) = printable(values.flat[place], NAME_WIDTH), divmod(place, values.size // len(values))
-        if any(isinstance(x, str) and _NUMBER.search(x) for x in values.reshape(len(values), -1)[:, column]):
+        if any(isinstance(x, str) and _CELL.fullmatch(x) for x in values.reshape(len(values), -1)[:, column]):
             return f": {word!r} at row {row} is among numbers: write a number, or leave the row out"
-        if part in keys.ENDS:
-            return f": write 1 and 0, such as by table[name] == {word!r}"
+        if part != "actions":
+            what = "1 where episodes end, 0 elsewhere" if part in keys.ENDS else "numbers"
+            return f": write {what}, such as by table[name].map({{{word!r}: …, …}})"
         return f": number the words, actions as the policies do, such as by table[name].map({{{word!r}: 0, …}})"
 
     def _finite(self, part: str, exact: np.ndarray) -> np.ndarray:

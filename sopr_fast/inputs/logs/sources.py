@@ -16,7 +16,7 @@ from ...runtime.extras import library
 from ...runtime.pickles import Record
 from ..files import check_regular, reading
 from .arrays import end_to_end, flatten, join_numbered, opened_later, shape_of
-from .keys import ENDS, NEEDED, missing, part_of
+from .keys import ENDS, NEEDED, is_inverted, missing, part_of
 from .stores import of_buffer, open_npy, read_hdf5, read_npz, read_parquet, read_pickled
 from .tables import is_frame, is_list_of_dicts, load_csv, load_json, read_frame
 
@@ -94,8 +94,8 @@ def _named(content: Any, where: str) -> dict[str, Any] | None:
     if hasattr(content, "to_pandas") and not is_frame(content):  # tables of arrow, datasets of Hugging Face
         content = content.to_pandas()
     if isinstance(content, Mapping) and content:
-        inner = [value for value in content.values() if isinstance(value, Mapping)]
-        if len(inner) == len(content) and all("rewards" in map(part_of, episode) for episode in inner):
+        inner = [value for value in content.values() if isinstance(value, Mapping) or is_frame(value)]
+        if len(inner) == len(content) and all(is_frame(each) or "rewards" in map(part_of, each) for each in inner):
             content = inner  # an episode by each name
         elif len(inner) == len(content) and all("0" in column for column in inner):  # as pandas writes JSON
             import pandas
@@ -103,6 +103,8 @@ def _named(content: Any, where: str) -> dict[str, Any] | None:
             content = pandas.DataFrame(content)
     if isinstance(content, deque) or (isinstance(content, np.ndarray) and content.dtype == object):
         content = list(content)
+    if isinstance(content, list | tuple) and content and all(map(is_list_of_dicts, content)):
+        content = [_columns(steps) for steps in content]  # of episodes
     if isinstance(content, list | tuple) and content and all(map(_is_step, content)):
         names = getattr(content[0], "_fields", _OF_STEPS)
         content = _columns([dict(zip(names, step, strict=True)) for step in content])
@@ -156,10 +158,30 @@ def _join_dicts(items: Sequence[Mapping[Any, Any]], where: str) -> dict[str, Any
     if not named and not {*NEEDED} & {*map(part_of, first)}:
         named = [*first]  # which `columns` may name
     shapes = [shape_of(first[key]) for key in named]
-    has_rows = any(len(shape_of(first[key])) == 1 for key in first if part_of(key) == "next_states")
+    rows = {part_of(key): shape_of(first[key]) for key in first}
+    has_rows = len(rows.get("next_states", ())) == 1 or (len(rows.get("states", ())) == 1 and rows["states"][0] > 2)
     if (has_rows and shapes == [(1,)]) or (shapes and () in shapes and max(map(len, shapes)) < 2):
         return join_numbered(flatten(_columns(items), where), where)
-    return _join_episodes([flatten(item, where) for item in items], where)
+    return _join_episodes(_by_environment([flatten(item, where) for item in items]), where)
+
+
+def _by_environment(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return dicts of steps of several environments for each environment; next states lead from item to item there."""
+    parts = {part_of(key): key for key in items[0]}
+    keys = parts.get("states", ""), parts.get("next_states", "")
+    shapes = {shape_of(item.get(key)) for item in items for key in keys}
+    shape = next(iter(shapes))
+    if len(shapes) > 1 or len(shape) != 2 or shape[0] < 2 or len(items) <= shape[0]:
+        return items
+    states, following = (np.asarray([item[key] for item in items]) for key in keys)
+    if (following[:-1] == states[1:]).all(2).mean() <= 0.5:
+        return items
+    columns = {key: np.asarray(values) for key, values in _columns(items).items()}
+    ends = np.zeros(states.shape[:2], bool)
+    for key in columns.keys() & {*map(parts.get, ENDS)} - {parts.get("first")}:
+        ends |= columns[key].astype(bool).reshape(ends.shape) ^ is_inverted(key)
+    columns["episode"] = np.cumsum(ends, 0) - ends + np.arange(shape[0]) * (len(items) + 1)
+    return [{key: values[:, i] for key, values in columns.items()} for i in range(shape[0])]
 
 
 def _columns(steps: Sequence[Any]) -> dict[Any, Any]:
@@ -209,7 +231,7 @@ def _join_episodes(episodes: Sequence[Mapping[str, Any]], where: str) -> dict[st
             joined[key] = np.zeros(sum(counts), bool)
             joined[key][np.cumsum(counts) - 1] = [bool(np.asarray(value)) for value in values]
             continue
-        lengths = [shape[0] if shape else 0 for shape in shapes]
+        lengths = [shape[0] if shape else -1 for shape in shapes]
         may_be_longer = is_unknown or part_of(key.split("/")[0]) == "states"
         longer = may_be_longer and lengths == [count + 1 for count in counts]
         if not longer and lengths != counts:
@@ -220,7 +242,7 @@ def _join_episodes(episodes: Sequence[Mapping[str, Any]], where: str) -> dict[st
             if isinstance(values[place], str):
                 hint = ", but text: if RLlib packed it, write it with compress_columns=[]"
             raise ValueError(
-                f"{where}: episode {place} has {lengths[place]} {key!r} for {counts[place]} {counter!r}{hint}"
+                f"{where}: episode {place} has {max(lengths[place], 0)} {key!r} for {counts[place]} {counter!r}{hint}"
             )
         if len({shape[1:] for shape in shapes}) > 1:
             raise ValueError(f"{where}: {key!r} of the episodes differ in width")

@@ -15,6 +15,7 @@ from .parts import Parts
 COLUMNS = ("states", "actions", "rewards", "next_states", "terminals", "timeouts", "source", "log_probs")
 NEARLY_ALL = 0.9
 _BLOCK = 65536  # rows
+_DATES = 1e9  # seconds, or units of pandas, since 1970; several rows may have one
 _FEWEST_FILLED = 3  # ends
 
 
@@ -81,7 +82,8 @@ class Transitions:
 class LoggedRows(dict[str, np.ndarray]):
     """Rows of a log that are filled and no padding: part of the log → its values (N, …), see `Parts.read`.
 
-    Two parts are added: `source`, the rows in the user's data, and `unknown`, whether the next state is unknown.
+    Parts are added: `source`, the rows in the user's data; `unknown`, whether the next state is unknown; and `reset`,
+    whether a row that was left out led from there to the first state of an episode.
     """
 
     linked: np.ndarray | None = None  # (N - 1,) bool: whether the next state is the state of the next row
@@ -183,7 +185,7 @@ class LoggedRows(dict[str, np.ndarray]):
                 "order of the rows: add a column 'step' if they are shuffled; number episodes anew if their numbers "
                 "begin again"
             )
-        if steps is not None and names["steps"].lower() not in TIMES:
+        if steps is not None and names["steps"].lower() not in TIMES and np.abs(steps).max() < _DATES:
             is_repeated = (np.diff(ids[order]) == 0) & (np.diff(steps[order]) == 0)
             if is_repeated.any():
                 row = int(order[int(np.argmax(is_repeated)) + 1])
