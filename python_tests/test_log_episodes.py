@@ -247,13 +247,22 @@ def test_steps_of_several_environments_are_put_in_order():
     random = np.random.default_rng(0)
     states, done = random.normal(size=(31, 3, 4)), random.random((30, 3)) < 0.2
     steps = [
-        {"obs": states[t], "action": [0, 1, 0], "reward": states[t, :, 0], "done": done[t], "next_obs": states[t + 1]}
+        {
+            "obs": states[t],
+            "action": [0, 1, 0],
+            "reward": states[t, :, 0],
+            "done": done[t],
+            "next_obs": states[t + 1],
+            "t": t,
+        }
         for t in range(30)
     ]
     log = load(steps, quiet=False)
     rows = np.arange(90) if len(log) == 90 else log.source
     np.testing.assert_allclose(log.states, states[:30].swapaxes(0, 1).reshape(90, 4)[rows], rtol=1e-6)
     assert log.terminals.sum() == done.sum() and len(log.episodes) - 1 == done.sum() + (~done[-1]).sum()
+    still = [step | {"obs": 0 * states[0], "next_obs": 0 * states[0], "done": [False, False, True]} for step in steps]
+    assert lengths(load(still, quiet=False)) == [3] * 30  # of episodes of equal states
 
 
 def test_rows_without_next_states_and_rows_of_padding_are_left_out(tmp_path):

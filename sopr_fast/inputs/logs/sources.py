@@ -174,12 +174,13 @@ def _by_environment(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     if len(shapes) > 1 or len(shape) != 2 or shape[0] < 2 or len(items) <= shape[0]:
         return items
     states, following = (np.asarray([item[key] for item in items]) for key in keys)
-    if (following[:-1] == states[1:]).all(2).mean() <= 0.5:
+    across, along = following[:-1] == states[1:], following[:, :-1] == states[:, 1:]
+    if across.all(2).mean() <= 0.5 or along.all(2).mean() > 0.5:
         return items
-    columns = {key: np.asarray(values) for key, values in _columns(items).items()}
+    columns = {key: np.asarray(x) for key, x in _columns(items).items() if shape_of(x)[:2] == states.shape[:2]}
     ends = np.zeros(states.shape[:2], bool)
     for key in columns.keys() & {*map(parts.get, ENDS)} - {parts.get("first")}:
-        ends |= columns[key].astype(bool).reshape(ends.shape) ^ is_inverted(key)
+        ends |= columns[key].reshape(ends.shape).astype(bool) ^ is_inverted(key)
     columns["episode"] = np.cumsum(ends, 0) - ends + np.arange(shape[0]) * (len(items) + 1)
     return [{key: values[:, i] for key, values in columns.items()} for i in range(shape[0])]
 
