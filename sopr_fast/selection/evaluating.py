@@ -85,7 +85,7 @@ def evaluate(
         notes.append(
             "nothing shows how foreign candidates are ranked: pass groups=… (--groups …) of three or more policies"
         )
-    return Evaluation(
+    evaluation = Evaluation(
         names=names,
         returns=values,
         return_errors=errors,
@@ -103,6 +103,10 @@ def evaluate(
             "methods": {label: repr(method) for label, method in chosen.items()},
         },
     )
+    for label, measures in evaluation.measures().items():
+        if measures["spearman"][2] < 0 and chosen[label].needs_rewards and not chosen[label].supervised:
+            notes.append(f"{label} orders policies in reverse: if returns or logged rewards are costs, negate them")
+    return evaluation
 
 
 def _values(

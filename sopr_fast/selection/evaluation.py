@@ -128,11 +128,6 @@ class Evaluation:
             }[kind]
             blocks.append(f"{title}\n{self._block(kind)}")
         lines = [f"{method} was dropped: {reason}" for method, reason in self.dropped.items()]
-        lines += [
-            f"{method} orders policies in reverse: if returns or logged rewards are costs, negate them"
-            for method, measures in self.measures().items()
-            if measures["spearman"][2] < 0
-        ]
         notes = "\n".join(map(wrapped, lines + self.notes))
         return "\n\n".join([*blocks, notes] if notes else blocks)
 
