@@ -21,7 +21,7 @@ from .readers import Options
 class ArrayPolicy(Policy):
     """A policy given by its actions in every state of the user's data.
 
-    Arrays may be memory-mapped, read-only, of any memory order and any float or integer type; only the requested rows
+    Arrays may be memory-mapped, read-only, of any memory order and any type of numbers or bools; only requested rows
     are read.
 
     Args:
@@ -40,7 +40,7 @@ class ArrayPolicy(Policy):
         parts = values if self._kind else (values,)
         self.parts = [to_array(part) if isinstance(part, Tensor) else part for part in parts]
         for part in self.parts:
-            if part.dtype.kind not in "fiu":
+            if part.dtype.kind not in "fiub":
                 raise ValueError(f"policy {name!r} holds values of dtype {part.dtype}, expected numbers; {WORDS}")
             if part.ndim not in (1, 2):
                 raise ValueError(f"policy {name!r} has shape {tuple(part.shape)}, expected (states, action width)")

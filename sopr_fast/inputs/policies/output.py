@@ -19,8 +19,8 @@ from ...runtime.process import fork_safe_lock
 _global_generator = fork_safe_lock()
 _COUNT = "load the policies by sopr_fast.load_policies(…, action_count=N) (--action-count N), N discrete actions"
 WORDS = (
-    "give words as indices of discrete actions, coded as in the log, such as "
-    "numpy.unique(words, return_inverse=True)[1], and pass action_count"
+    "give words as indices of discrete actions, codes[word], with one dictionary of codes for the log and all "
+    "policies, and pass action_count"
 )
 _EXPECTED = "expected an array or tensor of actions, Gaussian or Probabilities, and nothing else"
 _ITEM = "if one item is the actions, return only that, as by lambda states: module(torch.from_numpy(states))[0]"
@@ -163,11 +163,11 @@ def on_cpu(distribution: dist.Distribution) -> dist.Distribution:
 
 
 def to_array(value: Any) -> np.ndarray:
-    """Return the values as an array of floats or integers, or as one of dtype object if they are not that."""
+    """Return the values as an array of floats, integers or bools, or as one of dtype object if they are not that."""
     if isinstance(value, tuple) or (isinstance(value, Tensor) and (value.is_meta or value.layout != torch.strided)):
         return np.empty(0, object)
     array = as_numbers(value)
-    return array if array.dtype.kind in "fiu" else np.empty(0, object)
+    return array if array.dtype.kind in "fiub" else np.empty(0, object)
 
 
 def read_output(value: Any, states: int, action_count: int | None) -> Output:
