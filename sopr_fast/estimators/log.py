@@ -16,12 +16,14 @@ from ..inputs.policies.output import one_hot
 from ..ranking.estimates import warn_about
 from ..runtime import distributed
 from ..runtime.options import current_device
+from ..runtime.warn import warn
 
 _EVALUATED_ROWS = 65536
 _COMPARED_ROWS = 1024  # whose actions may be in other units
 _OFFSET = 4  # standard deviations from 0 beyond which a mean action is an offset
 _LEAST_SPREAD = 0.02  # of a column's scale, with _OUTLIERS left out
 _OUTLIERS = 0.01  # share of the rows
+_FROM_ONE = "subtract 1 from the log's actions, let policies return such indices, and pass their number as action_count"
 ROUNDING = 1e-6  # of float32
 
 
@@ -203,10 +205,12 @@ def _one_hot_actions(actions: np.ndarray, count: int) -> Tensor:
         wrong = (index != np.round(index)) | (index < 0) | (index >= count)
         if wrong.any():
             row = int(np.argmax(wrong))
-            raise ValueError(
-                f"log: action {index[row]} at row {row} is not an index from 0 to {count - 1}: number the actions "
-                "from 0, as the policies do, or correct action_count"
-            )
+            remedy = "number the actions from 0, as the policies do, or correct action_count"
+            if np.isin(index, range(1, count + 1)).all():
+                remedy = f"they are numbered from 1: {_FROM_ONE}"
+            raise ValueError(f"log: action {index[row]} at row {row} is not an index from 0 to {count - 1}: {remedy}")
+        if count > 2 and np.array_equal(np.unique(index), range(1, count)):
+            warn(f"log: no action is 0, but all from 1 to {count - 1} occur: if they are numbered from 1, {_FROM_ONE}")
         return one_hot(torch.from_numpy(index), count)
     if actions.shape[1] != count or not np.isin(actions, (0, 1)).all() or (actions.sum(1) != 1).any():
         raise ValueError(f"log: discrete actions must be indices (N, 1) or one-hot (N, {count}), got {actions.shape}")
