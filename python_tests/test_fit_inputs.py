@@ -66,7 +66,7 @@ def with_nan(actions):
         ({"policies": ladder(GAINS[:1]), "returns": GAINS[:1]}, "at least two training policies"),
         ({"policies": {}}, "polic"),
         ({"policies": [np.zeros((599, 2))] * 5}, "'policy-000' has actions for 599 states, the data has 600"),
-        ({"states": log(100)}, r"there are 100 states: pass more \(--rows …\), or train with fewer by Config"),
+        ({"states": log(100)}, r"there are 100 states: pass more, or train with fewer by Config"),
         ({"states": with_nan(log())}, "states are not finite .* at row 3"),
         ({"validation": ladder([0.3])}, "validation must be a pair"),
         ({"validation": (ladder([0.3]), [0.3])}, "at least two validation policies"),

@@ -87,7 +87,10 @@ def select(
     compared = Compared.build(everyone, log, needs_actions=True)
     mean, method, outside, notes = _mean(compared, values, estimator, checkpoints, seed)
     if mean is None and not len(known):
-        remedy = "policies that can act in any state, or simulator=sopr_fast.estimators.BehaviourQ()"
+        remedy = (
+            "policies that can act in any state, or simulator=sopr_fast.estimators.BehaviourQ() (sopr-fast estimate "
+            "--method sarsa-critic)"
+        )
         if not compared.has_rewards:
             remedy = (
                 "a log with rewards: name them by sopr_fast.load_log(…, columns={'rewards': …}) (--columns rewards=…)"

@@ -222,7 +222,7 @@ class Drawing:
         seed, count = integer(0)("seed", seed), integer(1)("subsets", count)
         if integer(1)("subset_size", size) > len(log):
             raise ValueError(
-                f"subset_size is {size}, but there are {len(log)} states: pass more (--rows …), or train with fewer by "
+                f"subset_size is {size}, but there are {len(log)} states: pass more, or train with fewer by "
                 "Config(subset_size=…, clusters=…) (--subset-size …, --clusters …)"
             )
         if count > 1 and 2 * size > len(log):
