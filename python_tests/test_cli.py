@@ -191,6 +191,7 @@ WRONG = [
     (fit, "--out none/model.safetensors", "cannot write none/model.safetensors: the folder none does not exist"),
     (fit, "--out .", "cannot write .: it is a folder"),
     (fit, "--out states.npy", "--states and --out name one file, states.npy: choose another for --out"),
+    (fit, "--policies . --out gain.npz", "--out gain.npz is a file in the folder of --policies: choose another place"),
     (fit, "--checkpoint ./gain.npz", "--policies and --checkpoint name one file, gain.npz: choose another"),
     (fit, "--checkpoint ./model.safetensors", "--out and --checkpoint name one file, model.safetensors: choose"),
     (fit, "--out returns.csv/model", "cannot write returns.csv/model: Not a directory"),

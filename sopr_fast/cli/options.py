@@ -199,7 +199,7 @@ def add_output(parser: argparse.ArgumentParser, *, csv: bool = False, report: bo
 
 
 def check_apart(options: argparse.Namespace) -> None:
-    """Raise ValueError if two options name one file, and one of them writes it."""
+    """Raise ValueError if two options name one file and one writes it, or if --out is a file in a folder of inputs."""
     places: dict[str, str] = {}
     for option in (*_INPUTS, *_OUTPUTS):
         value = getattr(options, option, None)
@@ -208,6 +208,10 @@ def check_apart(options: argparse.Namespace) -> None:
                 other = places.setdefault(os.path.realpath(path), option)
                 if option in _OUTPUTS and other != option:
                     raise ValueError(f"--{other} and --{option} name one file, {path}: choose another for --{option}")
+                if option == "out" and os.path.isfile(path):  # others replace only files of their kind
+                    for folder in Path(os.path.realpath(path)).parents:
+                        if (other := places.get(str(folder), "returns")) != "returns":
+                            raise ValueError(f"--out {path} is a file in the folder of --{other}: choose another place")
 
 
 def check_outputs(options: argparse.Namespace) -> None:
