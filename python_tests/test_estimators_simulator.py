@@ -16,7 +16,7 @@ QUICK = Simulator(updates=600, hidden=(64, 64), members=2, rollouts=30)
 GAINS = {"strong": np.array([-0.2, -0.8]), "weak": np.array([0.3, -0.3]), "none": np.array([0.2, 0.1])}
 
 
-def drift(steps=4000, *, end=None, length=40, seed=0, noise=0.0):
+def drift(steps=4000, *, end=None, length=40, seed=0, noise=0.0, **options):
     """Return a log of a point that actions move, from 0; its episodes end beyond `end`, where they do not time out."""
     random = np.random.default_rng(seed)
     states, actions, following, ends = [], [], [], []
@@ -32,7 +32,7 @@ def drift(steps=4000, *, end=None, length=40, seed=0, noise=0.0):
             after = t = 0.0
         at = after
     columns = (np.array(x)[:, None] for x in (states, actions))
-    return transitions(*columns, np.ones(steps), np.array(following)[:, None], *np.array(ends).T)
+    return transitions(*columns, np.ones(steps), np.array(following)[:, None], *np.array(ends).T, **options)
 
 
 def constant(action):
@@ -66,10 +66,26 @@ def test_episodes_end_in_the_states_that_end_them(seen):
     np.testing.assert_allclose(estimates.values, [11, 21, 40], rtol=0.1)
 
 
-def test_without_terminals_episodes_last_as_long_as_the_longest_of_the_log():
-    estimates = replace(QUICK, updates=300).estimate({"rests": constant(0.0)}, drift())
-    assert estimates.diagnostics["length"] == [40]
-    np.testing.assert_allclose(estimates.values, [40], rtol=0.02)
+@pytest.mark.parametrize("limit, steps", [(None, 40), (60, 60)])
+def test_without_terminals_episodes_last_to_the_time_limit_or_as_long_as_the_longest_of_the_log(limit, steps):
+    log = drift(max_episode_steps=limit).take(np.arange(90))
+    estimates = replace(QUICK, updates=300).estimate({"rests": constant(0.0)}, log)
+    assert estimates.diagnostics["length"] == [steps] and estimates.diagnostics["unfinished"] == [0]
+    np.testing.assert_allclose(estimates.values, [steps], rtol=0.02)
+
+
+@pytest.mark.filterwarnings("error")
+def test_policies_that_go_on_after_the_longest_episode_are_named_if_no_time_limit_is_known():
+    """A terminal state ends every logged episode; a policy that rests reaches none."""
+    policies = {"ends": constant(0.19), "rests": constant(0.0)}
+    log = drift(end=2.0, length=1000)
+    method, message = replace(QUICK, rollouts=1), "rollouts of rests go on, and no time limit is known: their returns"
+    with pytest.warns(UncertainEstimateWarning, match=message):
+        assert method.estimate(policies, log).diagnostics["unfinished"] == pytest.approx([0, 1], abs=0.1)
+    assert message in " ".join(sopr_fast.select(policies, log, simulator=method).notes)
+    log = replace(log, max_episode_steps=60)
+    assert method.estimate(policies, log).diagnostics["length"] == pytest.approx([11, 60], rel=0.1)
+    assert not sopr_fast.select(policies, log, simulator=method).notes
 
 
 def test_episodes_of_one_step_and_rare_rewards():

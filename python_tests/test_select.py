@@ -213,22 +213,27 @@ def test_predictions_stay_within_what_rewards_and_lengths_allow():
 
 
 @pytest.mark.parametrize(
-    ("rewards", "terminals", "timeouts", "expected"),
+    ("rewards", "terminals", "timeouts", "limit", "expected"),
     [
-        ([1, 1, 1, 1], [0, 0, 0, 0], [0, 1, 0, 1], (2, 2)),  # all episodes last two steps
-        ([1, 1, 1, 1], [0, 0, 0, 1], [0, 0, 1, 0], (1, 3)),  # the time limit is three
-        ([1, 2, 1, 1], [1, 0, 0, 1], [0, 0, 0, 0], (1, np.inf)),  # the time limit is unknown
-        ([-1, -2, -1, -1], [1, 0, 0, 1], [0, 0, 0, 0], (-np.inf, -1)),
-        ([0, 0, 0, 1], [1, 0, 0, 1], [0, 0, 0, 0], (0, 1)),  # a goal is reached once
-        ([0, -1, -1, 9], [0, 0, 0, 1], [0, 1, 0, 0], (-2, 9)),
-        ([-1, 0, 0, 3], [1, 1, 1, 1], [0, 0, 0, 0], (-1, 3)),
-        ([-1, 2, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1], (-np.inf, np.inf)),
+        ([1, 1, 1, 1], [0, 0, 0, 0], [0, 1, 0, 1], None, (2, 2)),  # all episodes last two steps
+        ([1, 1, 1, 1], [0, 0, 0, 1], [0, 0, 1, 0], None, (1, 3)),  # the time limit is three
+        ([1, 2, 1, 1], [1, 0, 0, 1], [0, 0, 0, 0], None, (1, np.inf)),  # the time limit is unknown
+        ([-1, -2, -1, -1], [1, 0, 0, 1], [0, 0, 0, 0], None, (-np.inf, -1)),
+        ([0, 0, 0, 1], [1, 0, 0, 1], [0, 0, 0, 0], None, (0, 1)),  # a goal is reached once
+        ([0, -1, -1, 9], [0, 0, 0, 1], [0, 1, 0, 0], None, (-2, 9)),
+        ([-1, 0, 0, 3], [1, 1, 1, 1], [0, 0, 0, 0], None, (-1, 3)),
+        ([-1, 2, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1], None, (-np.inf, np.inf)),
+        ([1, 2, 1, 1], [1, 0, 0, 1], [0, 0, 0, 0], 5, (1, 10)),  # policies may reach a limit that no episode reached
+        ([1, 1, 1, 1], [0, 1, 0, 1], [0, 0, 0, 0], 3, (1, 3)),
+        ([1, 1, 1, 1], [0, 0, 0, 1], [0, 0, 1, 0], 2, (1, 3)),  # the log shows that the limit is three
+        ([1, 1, 1, 1], [0, 0, 0, 0], [0, 1, 0, 1], 3, (2, 3)),  # last steps were dropped
+        ([-1, 0, 0, 3], [1, 1, 1, 1], [0, 0, 0, 0], 1, (-1, 3)),
     ],
 )
-def test_possible_returns(rewards, terminals, timeouts, expected):
+def test_possible_returns(rewards, terminals, timeouts, limit, expected):
     states, ends = np.arange(5.0)[:, None], np.add(terminals, timeouts)[:, None]
     given = states[:4], states[:4], np.array(rewards), states[1:] + 0.5 * ends, terminals, timeouts
-    assert possible_returns(transitions(*given)) == expected
+    assert possible_returns(replace(transitions(*given), max_episode_steps=limit)) == expected
 
 
 def test_candidates_unlike_all_known_policies_are_not_ranked():

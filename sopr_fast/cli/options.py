@@ -140,7 +140,8 @@ def add_log(parser: argparse.ArgumentParser, whole: bool = True, option: str = "
             "--max-episode-steps",
             type=int,
             metavar="N",
-            help="time limit of the environment, if the log does not show where it cut episodes; 1 for a bandit",
+            help="time limit of the environment, if the log does not show where it cut episodes, or if policies may "
+            "reach it; 1 for a bandit",
         )
         group.add_argument("--rows", type=int, metavar="N", help="rows to keep of a larger log, in whole episodes")
 

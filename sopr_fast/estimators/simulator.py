@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..inputs.logs.keys import LIMIT
 from ..inputs.policies import ArrayPolicy, Layout, Policy
 from ..inputs.returns import check_returns
 from ..ranking.estimates import Estimates, UncertainEstimateWarning, warn_about
@@ -22,6 +23,7 @@ from ..runtime.checks import integer, option, optional, widths
 from ..runtime.native import threads, torch_on_one_thread
 from ..runtime.options import current
 from ..runtime.progress import progress_bar
+from ..runtime.text import list_names
 from ..runtime.warn import warn
 from .dynamics import Dynamics
 from .estimator import Estimator, Request
@@ -38,6 +40,7 @@ _LEAST_ORDER = 0.8
 _FEWEST_ORDERED = 5
 _STEPS, _FEWEST_ROLLOUTS, _FEWEST_NOISY = 2000, 2, 16  # of each policy
 _NOISY = 0.25  # share of the change of state that models miss, from which the environment counts as stochastic
+_UNFINISHED = 0.1  # share of rollouts
 _ROWS = 16384  # rollouts that step together
 
 
@@ -57,7 +60,7 @@ class Simulator(Estimator):
         hidden: Widths of the networks' hidden layers.
         members: Number of networks.
         rollouts: Rollouts of each policy; None for 2,000 steps in all, from each initial state once, but 2 at least.
-        horizon: Steps of a rollout; None for those of the log's longest episode.
+        horizon: Steps of a rollout; None for the log's time limit, or if that is unknown, for its longest episode.
 
     Diagnostics:
         state_error: Squared error on held-out rows, as a share of the mean squared change of state.
@@ -65,13 +68,14 @@ class Simulator(Estimator):
         length: (P,) mean lengths of the rollouts' episodes.
         log_length: Mean length of the log's episodes.
         inside: (P,) share of steps within the log's range.
+        unfinished: (P,) share of rollouts that no terminal state has ended; 0 if the horizon or time limit is known.
         known_order: Spearman correlation of the known policies' values with their returns, where both are given.
         known_error: Mean absolute error of these values, as a share of the range of returns.
         curve: See `FQE`.
 
     Warns:
-        UncertainEstimateWarning: Over half of a policy's steps leave the log's range, or the values of five or more
-            known policies have a rank correlation below 0.8 to their returns.
+        UncertainEstimateWarning: Over half of a policy's steps leave the log's range, over a tenth of its rollouts are
+            unfinished, or the values of five or more known policies have a rank correlation below 0.8 to their returns.
     """
 
     uses_known: ClassVar[bool] = True
@@ -94,7 +98,8 @@ class Simulator(Estimator):
                 )
         returns = check_returns(request.returns, [policy.name for policy in request.known]) if known else np.zeros(0)
         lengths = np.diff(log.transitions.episodes)
-        horizon = self.horizon or int(lengths.max())
+        limit = self.horizon or log.transitions.limit
+        horizon = int(limit if np.isfinite(limit) else lengths.max())
         in_threads = log.device.type == "cpu" and threads() > 1
         pool = ThreadPoolExecutor(threads(), initializer=torch.set_num_threads, initargs=(1,))
         with torch_on_one_thread(), pool if in_threads else nullcontext() as executor:
@@ -110,7 +115,10 @@ class Simulator(Estimator):
                 if len(known) > 2:
                     bar.set_postfix({"order of known policies": f"{judged['known_order']:.2f}"})
         rolled = {name: column[: len(request.policies)] for name, column in rolled.items()}
+        rolled["unfinished"] *= np.isinf(limit)
         _warn(request.names, rolled["inside"], len(known), judged)
+        for note in unfinished(request.names, rolled["unfinished"]):
+            warn(note, UncertainEstimateWarning)
         values = rolled.pop("values")
         errors = {**judged, "state_error": state_error, "log_length": float(lengths.mean())}
         return Estimates(request.names, values, method=self.name, diagnostics={**rolled, **errors, "curve": curve})
@@ -143,7 +151,7 @@ def _roll_out(
     Of the `noise` (…, dim_s), one row is drawn for every rollout and step, and added to the states of all policies.
 
     Returns:
-        (P,) float64 "values", "unpenalised", "length" and "inside", see `Simulator`.
+        (P,) float64 "values", "unpenalised", "length", "inside" and "unfinished", see `Simulator`.
     """
     log, count = model.log, len(policies)
     generator = torch.Generator().manual_seed(seed)
@@ -175,8 +183,8 @@ def _roll_out(
         alive[rows] *= 1 - ends
         progress(1)
     totals[3] /= totals[2]
-    means = totals.view(4, count, rollouts).mean(2).cpu().numpy()
-    return dict(zip(("values", "unpenalised", "length", "inside"), means, strict=True))
+    means = torch.cat([totals, alive[None]]).view(5, count, rollouts).mean(2).cpu().numpy()
+    return dict(zip(("values", "unpenalised", "length", "inside", "unfinished"), means, strict=True))
 
 
 def _act(
@@ -214,6 +222,16 @@ def _together(policies: list[Policy], known: list[Policy]) -> tuple[list[Policy]
             everyone.append(policy)
         indices.append(place)
     return everyone, indices
+
+
+def unfinished(names: list[str], shares: np.ndarray) -> list[str]:
+    """Return a note on policies whose rollouts have often not ended (P,), though no time limit is known; or none."""
+    cut = [names[i] for i in np.flatnonzero(shares > _UNFINISHED)]
+    text = (
+        f"after as many steps as the log's longest episode has, rollouts of {list_names(cut, 5)} go on, and no time "
+        f"limit is known: their returns may be higher (lower, if rewards are negative): {LIMIT}"
+    )
+    return [text] if cut else []
 
 
 def _judge(values: np.ndarray, returns: np.ndarray) -> dict[str, float]:

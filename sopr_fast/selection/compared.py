@@ -135,18 +135,15 @@ def extrapolation(distances: np.ndarray, known: np.ndarray, outside: np.ndarray,
 def possible_returns(log: Transitions) -> tuple[float, float]:
     """Return the least and the largest undiscounted return that the logged rewards and episode lengths allow.
 
-    The time limit is the length of the longest episode if a timeout ended it, or if all are equally long; otherwise it
-    is unknown. If no episode ends in a terminal, or all are equally long, no return has fewer steps. The reward of a
-    terminal is earned once, at the end; any other one in every step.
+    If no episode ends in a terminal, or all are as long as the time limit, no return has fewer steps than the longest.
+    The reward of a terminal is earned once, at the end; any other one in every step.
     """
     last, others = log.rewards[log.terminals], log.rewards[~log.terminals]
-    lengths = np.diff(log.episodes)
-    longest = int(lengths.argmax())
-    equal = len(lengths) > 1 and np.ptp(lengths) == 0
-    limit = float(lengths[longest]) if equal or log.timeouts[log.episodes[longest + 1] - 1] else np.inf
-    shortest = 1.0 if log.terminals.any() and not equal else limit
+    lengths, limit = np.diff(log.episodes), log.limit
+    may_end = bool((lengths < limit).any())
+    shortest = 1.0 if len(last) and may_end else float(lengths.max())
     returns = []
-    if log.timeouts.any() or not len(last):
+    if log.timeouts.any() or not len(last) or (len(others) and may_end and np.isfinite(limit)):
         returns += _sums(others, shortest, limit)
     if len(last):
         before = _sums(others, shortest - 1, limit - 1) if len(others) else [0.0]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..estimators import SOPR, BehaviourQ, Estimator, Simulator, UncertainEstimateWarning
+from ..estimators.simulator import unfinished
 from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
 from ..inputs.policies import Policy, load
 from ..inputs.returns import check_ordered, find_returns
@@ -170,7 +171,7 @@ def _mean(
             f"the simulator gives policy {name!r} no finite value; train it longer, or leave the policy out"
         )
     inside = estimates.diagnostics.get("inside")
-    notes = []
+    notes = unfinished(compared.names, np.asarray(estimates.diagnostics.get("unfinished", 0)))
     if isinstance(chosen, BehaviourQ) and compared.log.longest > 1:
         notes = ["values of BehaviourQ are not returns of episodes: rely on the order of the candidates only"]
     return values, "simulator", None if inside is None else 1 - np.asarray(inside, np.float64), notes

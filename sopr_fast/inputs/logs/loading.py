@@ -138,8 +138,8 @@ def load_log(
         columns: Part of the log, such as "states" → name of its array, or names of the arrays that it consists of.
             Needed if the names are not those of the page on files.
         rows: Most transitions to keep; whole episodes are drawn from a larger log.
-        max_episode_steps: Time limit of the environment, if the log does not show where it cut episodes; 1 for a
-            contextual bandit, whose every row is an episode.
+        max_episode_steps: Time limit of the environment, if the log does not show where it cut episodes, or if
+            policies may reach it; 1 for a contextual bandit, whose every row is an episode.
 
     Raises:
         FileNotFoundError, ImportError: No such file, or the extra that reads it is not installed.
@@ -198,7 +198,9 @@ def _transitions(parts: Parts, limit: int | None, filled: np.ndarray | None) -> 
     warn_of_padding(steps, f"{parts.where}: ")
     warn_of_rewards(steps["rewards"], episodes, f"{parts.where}: {parts.names['rewards']!r}")
     count = parts.count or 0
-    return Transitions(episodes=episodes, source_count=count, verdict=words, columns=parts.columns, **steps)
+    return Transitions(
+        episodes=episodes, source_count=count, verdict=words, columns=parts.columns, max_episode_steps=limit, **steps
+    )
 
 
 def _peak(arrays: Mapping[str, Any]) -> int:

@@ -36,6 +36,7 @@ class Transitions:
         log_probs: (N,) float32 log-probabilities of the actions under the policy that logged them, or None.
         verdict: How many episodes there are, how they end, which arrays decided, and which were not read, in words.
         columns: Names of the columns of states, if `columns` of `load_log` chose several, else "".
+        max_episode_steps: Time limit that was passed to `load_log`, or None.
     """
 
     states: np.ndarray
@@ -50,6 +51,7 @@ class Transitions:
     log_probs: np.ndarray | None = None
     verdict: str = ""
     columns: str = ""
+    max_episode_steps: int | None = None
 
     def __len__(self) -> int:
         return len(self.states)
@@ -66,6 +68,19 @@ class Transitions:
     def longest(self) -> float:
         """Most steps of an episode if each ends in a terminal state, infinity if some are cut."""
         return float(np.diff(self.episodes).max()) if self.terminals[self.episodes[1:] - 1].all() else np.inf
+
+    @property
+    def limit(self) -> float:
+        """Time limit in steps, infinity if it is unknown.
+
+        If none was passed, it is the length of the longest episodes, if a timeout ended one or if all are as long.
+        """
+        lengths = np.diff(self.episodes)
+        longest = lengths == lengths.max()
+        if self.max_episode_steps is not None:
+            return float(max(self.max_episode_steps, lengths.max()))
+        is_known = (len(lengths) > 1 and longest.all()) or self.timeouts[self.episodes[1:] - 1][longest].any()
+        return float(lengths.max()) if is_known else np.inf
 
     @property
     def returns(self) -> np.ndarray:
