@@ -139,8 +139,8 @@ def test_returns_in_memory_are_checked(source, error, message):
 
 def test_returns_may_be_named_by_the_files_of_policies():
     names = ["a", "runs/b", "c", "d", "best.v2"]
-    given = {"a.npz": 1, "runs/b.zip": 2, "models/c.pt": 3, "best.v2": 4}
-    assert of(load_returns(given, names)) == {"a": 1, "runs/b": 2, "c": 3, "best.v2": 4}
+    given = {"a.npz": 1, "runs/b.zip": 2, "models/c.pt": 3, "best.v2": 4, "d.5": 5}
+    assert of(load_returns(given, names)) == {"a": 1, "runs/b": 2, "c": 3, "best.v2": 4, "d.5": 5}
     assert of(load_returns(given)) == given
     ambiguous = {"1/d.zip": 1, "2/d.zip": 2, "a": 3, "old/a.zip": 4}
     assert of(load_returns(ambiguous, names)) == ambiguous

@@ -139,7 +139,8 @@ def possible_returns(log: Transitions) -> tuple[float, float]:
     The reward of a terminal is earned once, at the end; any other one in every step.
     """
     last, others = log.rewards[log.terminals], log.rewards[~log.terminals]
-    lengths, limit = np.diff(log.episodes), log.limit
+    lengths = np.diff(log.episodes)
+    limit = log.limit + (log.source_count > len(log))  # last steps of cut episodes may have been dropped
     may_end = bool((lengths < limit).any())
     shortest = 1.0 if len(last) and may_end else float(lengths.max())
     returns = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import zipfile
 from collections import Counter
@@ -16,7 +17,7 @@ from ...runtime.text import list_names, one_line, printable
 from ...runtime.warn import warn
 from . import arrays
 from .policy import Policy
-from .readers import READING, Options, d3rlpy, networks, programs, sb3, weights
+from .readers import READING, Options, d3rlpy, programs, sb3, weights
 
 Reader = Callable[[Path, Options], Sequence[Policy]]
 
@@ -29,6 +30,10 @@ READERS: dict[str, Reader | None] = {  # None: the content determines the reader
     ".d3": d3rlpy.read,
     **dict.fromkeys((".pkl", ".pickle", ".zip", ".pt", ".pth", ".cleanrl_model")),
 }
+_PART = re.compile(
+    r"(.*[-_])?(critics?|values?|vf|qf\d?|q\d|q[-_]?net(work)?s?|targets?|optim(i[sz]er)?s?)([-_]?\d)?"
+    r"|target[-_](actor|policy)"
+)
 _WEIGHTS = (".pt", ".pth", ".safetensors", ".pkl", ".pickle")
 _ERRORS = (FileNotFoundError, ValueError, OSError, ImportError, MemoryError)
 
@@ -87,8 +92,7 @@ def _files(path: Path) -> list[Path]:
             f"{printable(path)}: no policies ({', '.join(READERS)}) in this folder or below it; passed over: "
             f"{seen or 'nothing, since it holds no files'}; files that are named are read by their content"
         )
-    stems = {file: file.stem.replace("-", "_") for file in files if file.suffix.lower() in _WEIGHTS}
-    parts = {file for file, name in stems.items() if networks.is_elsewhere(name)}
+    parts = {file for file in files if file.suffix.lower() in _WEIGHTS and _PART.fullmatch(file.stem.lower())}
     whole = {file.parent for file in files if file not in parts}
     if left_out := sorted(file for file in parts if file.parent in whole):
         shown = list_names([str(file.relative_to(path)) for file in left_out])

@@ -20,7 +20,7 @@ from .callables import Called
 from .output import Output
 from .policy import Policy
 
-_OTHER_UNITS = 2  # a median this many times larger than the 99 % quantile of the policies
+_OTHER_UNITS = 8, 20  # a median this many times the 99 % quantile of the policies, in all columns or in one
 _MOST_OUTSIDE = 0.08  # up to 3 % among HalfCheetah policies of other authors; 10 % where logged torques are halved
 _FEWEST_ROWS = 10
 _FAR, _COMPARED_ROWS = 5, 256  # standard deviations of states, and rows in which they are looked at
@@ -67,7 +67,8 @@ def warn_of_units(columns: Tensor, logged: Tensor, layout: Layout) -> None:
 
     Units seem to differ if in a column more than 8 % of the policies' actions, the first of (P, N, layout.width), lie
     more than a standard deviation outside of 98 % of the logged ones (M, dim_a); or if the median magnitude of the
-    logged ones is more than twice the 99 % quantile of the policies' in every column, or twenty times in one.
+    logged ones is more than eight times the 99 % quantile of the policies' in every column, or twenty times in one,
+    since exploration may be wider than what policies do.
     """
     if layout.kind == "discrete" or len(logged) < _FEWEST_ROWS:
         return
@@ -84,11 +85,12 @@ def warn_of_units(columns: Tensor, logged: Tensor, layout: Layout) -> None:
     margin = actions.std(0)
     outside = ((acted < low - margin) | (acted > high + margin)).mean(0)
     is_outside = bool((outside > _MOST_OUTSIDE).any())
-    if is_outside or (ratio > _OTHER_UNITS).all() or (ratio > 10 * _OTHER_UNITS).any():
+    if is_outside or (ratio > _OTHER_UNITS[0]).all() or (ratio > _OTHER_UNITS[1]).any():
         k = int((outside if is_outside else ratio).argmax())
         warn(
             f"98 % of the logged actions in column {k} are {low[k]:.3g} to {high[k]:.3g}, those of the policies "
-            f"{least[k]:.3g} to {most[k]:.3g}: if the units differ, scale the logged actions to those of the policies"
+            f"{least[k]:.3g} to {most[k]:.3g}: if the units differ, scale the logged actions to those of the policies; "
+            "else the log shows little of what these do"
         )
 
 

@@ -41,6 +41,7 @@ _LIMITS = {
     "rollouts": (1, "a whole number, 1 or more"),
 }  # else 0
 _MOST_ROLLOUTS = 2000
+_FILE = re.compile(r"\.(npz|npy|zip|d3|pth?|onnx|pkl|pickle|safetensors|parquet|cleanrl_model)")
 _FEWEST_PAIRS = 3  # policies, from which pairs may be means and deviations, not two rollouts
 _REMEDY = "map names to returns, {name: return}"
 
@@ -144,7 +145,8 @@ def _names_of_files(given: Iterable[str], names: Set[str]) -> dict[str, str]:
     """Return the policy of each given name that is one's with the suffix or the folder of its file."""
     found: dict[str, str] = {}
     for path in map(PurePosixPath, given):
-        forms = (path.with_suffix(""), path.with_suffix("").name, path.name)
+        stem = path.with_suffix("") if _FILE.fullmatch(path.suffix) else path
+        forms = (stem, stem.name, path.name)
         found |= {str(path): str(form) for form in forms if str(form) in names}
     return {name: policy for name, policy in found.items() if [*found.values()].count(policy) == 1}
 

@@ -168,6 +168,9 @@ def _find_statistics(path: Path, settings: dict[str, Any]) -> Path | None:
     places = folder, folder.resolve().parent
     near, above = (sorted(file for file in place.glob("*.pkl") if is_statistics(file)) for place in places)
     if not near and len(above) == 1 and above[0].name.lower().startswith("vec"):  # no other model's
+        if "buffer_size" in settings:  # which does not say whether it was trained with them
+            what = f"states are standardised by {above[0].name} of the folder above"
+            warn(f"{printable(path)}: {what}; if that belongs to other models, move it")
         return above[0]
     was_normalised = is_known and "buffer_size" not in settings
     if was_normalised or near or above:
