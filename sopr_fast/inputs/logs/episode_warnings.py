@@ -11,7 +11,7 @@ from ...runtime.arrays import as_numbers
 from ...runtime.text import list_names
 from ...runtime.warn import warn
 from .arrays import shape_of
-from .keys import ENDS, LIMIT, advise, is_inverted, last_word, part_of, words
+from .keys import ENDS, ENVIRONMENT, LIMIT, advise, is_inverted, last_word, part_of, words
 from .parts import Parts
 from .transitions import NEARLY_ALL, Ends, LoggedRows, counts_up, list_rows, scaled_distance
 
@@ -84,7 +84,7 @@ def number_rows(log: LoggedRows) -> bool:
             f"flags, so that it counts rows: it is left out; if each row is an episode, {LIMIT.replace('…)', '1)')}"
         )
     part = next((part for part in ("dones", "last") if part in log), None)
-    if part is not None and (inside := log[part] & ~changes).any():
+    if part is not None and (inside := log[part] & ~changes).any() and names["episodes"] != ENVIRONMENT:
         warn(
             f"{log.where}: {names[part]!r} marks {list_rows(inside)}, inside of episodes by {names['episodes']!r}: "
             "episodes end where either says so; leave one of them out"
@@ -198,13 +198,19 @@ def find_resets(log: LoggedRows) -> np.ndarray:
         return found
     usual = np.flatnonzero(~ends[:-1])
     usual = usual[:: 1 + len(usual) // _COUNTED]
-    scaled = scaled_distance(states[usual])
+    if len(np.unique(states[usual], axis=0)) <= len(usual) / 2:  # discrete states: last ones lead nowhere else
+        seen = {state.tobytes() for state in np.unique(np.delete(states, [*after, -1], axis=0), axis=0)}
+        is_reset = not any(state.tobytes() in seen for state in states[after])
+    else:
+        scaled = scaled_distance(states[usual])
 
-    def distance(rows: np.ndarray) -> np.ndarray:
-        return scaled(states[rows + 1] if following is None else following[rows], states[rows])
+        def distance(rows: np.ndarray) -> np.ndarray:
+            return scaled(states[rows + 1] if following is None else following[rows], states[rows])
 
-    jumps = distance(after)
-    if (jumps > 2 * np.median(distance(usual))).mean() < 0.7 or np.median(jumps) < 1.2 * np.median(distance(after - 1)):
+        jumps = distance(after)
+        is_far = (jumps > 2 * np.median(distance(usual))).mean() >= 0.7
+        is_reset = is_far and np.median(jumps) >= 1.2 * np.median(distance(after - 1))
+    if not is_reset:
         return found
     warn(
         f"{log.where}: {len(after):,} rows after ends, such as row {after[0]}, are left out: with reward 0 they only "

@@ -7,7 +7,7 @@ import numpy as np
 from ...runtime.text import list_names
 from ...runtime.warn import warn
 from .episode_warnings import SHUFFLED, find_unread, number_rows, question_flags, warn_of_ends
-from .keys import ENDS, advise
+from .keys import ENDS, ENVIRONMENT, advise
 from .transitions import NEARLY_ALL, Ends, LoggedRows, counts_up, scaled_distance
 
 _SAMPLED = 65536  # rows
@@ -32,7 +32,7 @@ def decide(log: LoggedRows, limit: int | None) -> Ends:
         ends.inside |= _goes_on(log, ends)
     elif log.linked is not None:
         ends.inside[:-1] &= log.linked  # numbers may be those of several episodes, as of one environment
-    ends.inside &= ~log.get("reset", none)
+    ends.inside &= ~log.get("reset", none) & (log.names.get("episodes") != ENVIRONMENT)
     warn_of_ends(log, ends, limit)
     if log.linked is not None:
         _cut_at_jumps(log, ends, np.append(~log.linked, False), limit)

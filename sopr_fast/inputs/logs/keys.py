@@ -22,7 +22,7 @@ _NAMES = {  # used by D4RL, Minari, Gymnasium, Stable-Baselines3, d3rlpy, jaxrl,
     "last": "dones_float episode_terminals is_last",  # last row of an episode, for either reason
     "first": "is_first episode_starts",  # first row of an episode
     "episodes": "episode episodes episode_id episode_ids episode_index eps_id "
-    "traj trajectory traj_id trajectory_id trajectory_ids",
+    "traj trajectory traj_id trajectory_id trajectory_ids environment",
     "steps": f"step steps step_id timestep timesteps time_step frame_index t {' '.join(TIMES)}",
     "valid": "valid valids is_valid valid_mask attention_mask",  # 0 in rows that only pad episodes
     "log_probs": "infos/action_log_probs action_log_probs log_probs log_prob logprobs action_logp logp "
@@ -32,6 +32,7 @@ _NAMES = {  # used by D4RL, Minari, Gymnasium, Stable-Baselines3, d3rlpy, jaxrl,
 }
 STEP_TYPES = {"first": 0, "last": 2}  # numbers of `step_type` of dm_env and TF-Agents
 KEYS = {part: tuple(names.split()) for part, names in _NAMES.items()}
+ENVIRONMENT = "environment"  # numbers rows of several episodes each
 ENDS = ("terminals", "timeouts", "dones", "last", "first")
 NEEDED = ("states", "actions", "rewards")
 _PARTS = {name: part for part, names in KEYS.items() for name in names}

@@ -16,7 +16,7 @@ from ...runtime.extras import library
 from ...runtime.pickles import Record
 from ..files import check_regular, reading
 from .arrays import end_to_end, flatten, join_numbered, opened_later, shape_of
-from .keys import ENDS, NEEDED, is_inverted, missing, part_of
+from .keys import ENDS, NEEDED, missing, part_of
 from .stores import of_buffer, open_npy, read_hdf5, read_npz, read_parquet, read_pickled
 from .tables import is_frame, is_list_of_dicts, load_csv, load_json, read_frame
 
@@ -166,23 +166,28 @@ def _join_dicts(items: Sequence[Mapping[Any, Any]], where: str) -> dict[str, Any
 
 
 def _by_environment(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return dicts of steps of several environments for each environment; next states lead from item to item there."""
+    """Return dicts of steps of several environments for each environment, and `environment`, its number.
+
+    Their next states lead from item to item, or states differ less from item to item than inside of items.
+    """
     parts = {part_of(key): key for key in items[0]}
-    keys = parts.get("states", ""), parts.get("next_states", "")
+    keys = [parts[part] for part in ("states", "next_states") if part in parts]
     shapes = {shape_of(item.get(key)) for item in items for key in keys}
-    shape = next(iter(shapes))
-    if len(shapes) > 1 or len(shape) != 2 or shape[0] < 2 or len(items) <= shape[0]:
+    count, *_ = shape = (*next(iter(shapes), ()), 0)
+    if len(shapes) != 1 or len(shape) > 3 or count < 2 or len(items) <= count:
         return items
-    states, following = (np.asarray([item[key] for item in items]) for key in keys)
-    across, along = following[:-1] == states[1:], following[:, :-1] == states[:, 1:]
-    if across.all(2).mean() <= 0.5 or along.all(2).mean() > 0.5:
+    states, following = (np.asarray([item[key] for item in items]) for key in (keys[0], keys[-1]))
+    states, following = (x.reshape(len(items), count, -1) for x in (states, following))
+    if len(keys) == 2:
+        linked = (following[:-1] == states[1:]).all(2).mean(), (following[:, :-1] == states[:, 1:]).all(2).mean()
+        is_across = linked[0] > 0.5 >= linked[1]
+    else:
+        is_across = np.abs(np.diff(states, axis=0)).mean() < 0.5 * np.abs(np.diff(states, axis=1)).mean()
+    if not is_across:
         return items
     columns = {key: np.asarray(x) for key, x in _columns(items).items() if shape_of(x)[:2] == states.shape[:2]}
-    ends = np.zeros(states.shape[:2], bool)
-    for key in columns.keys() & {*map(parts.get, ENDS)} - {parts.get("first")}:
-        ends |= columns[key].reshape(ends.shape).astype(bool) ^ is_inverted(key)
-    columns["episode"] = np.cumsum(ends, 0) - ends + np.arange(shape[0]) * (len(items) + 1)
-    return [{key: values[:, i] for key, values in columns.items()} for i in range(shape[0])]
+    columns["environment"] = np.tile(np.arange(count), (len(items), 1))
+    return [{key: values[:, i] for key, values in columns.items()} for i in range(count)]
 
 
 def _columns(steps: Sequence[Any]) -> dict[Any, Any]:
