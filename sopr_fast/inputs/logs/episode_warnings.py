@@ -175,7 +175,9 @@ def _warn_of_jumps(log: LoggedRows, ends: Ends) -> None:
                 f"{log.where}: states jump one row next to {len(moved):,} ends, such as row {moved[0]}, as where flags "
                 f"are off by one row: move their values {way} by one row"
             )
-    if has_no_cut and far.size:
+    starts = states[np.flatnonzero(np.append(True, marked[:-1]))].mean(0, dtype=np.float64)
+    to_start = ((states[far + 1] - starts)[:, varies] ** 2 / spread[varies]).mean(1)
+    if has_no_cut and far.size and np.median(to_start) < 1:  # else something in the environment stops or moves it
         warn(
             f"{log.where}: states jump after {len(far):,} rows, such as row {far[0]}, as far as to any others, but "
             f"{log.names['timeouts']!r} mark no cut: mark those, or {LIMIT}, if a time limit cut episodes there"
