@@ -263,6 +263,10 @@ def test_steps_of_several_environments_are_put_in_order():
     for log in (load(steps, quiet=False), load([without(step, "next_obs") for step in steps], quiet=False)):
         np.testing.assert_allclose(log.states, states[:30].swapaxes(0, 1).reshape(90, 4)[log.source], rtol=1e-6)
         assert log.terminals.sum() == done.sum() and len(log.episodes) - 1 == done.sum() + (~done[-1]).sum()
+    # Episodes of a deterministic environment differ less than their steps.
+    alike = {"obs": np.arange(12.0).reshape(12, 1) ** 2, "action": np.zeros(12), "reward": np.ones(12)}
+    for flags in ({}, {"terminal": np.arange(12) == 11}, {"mask": np.arange(12) < 11, "is_first": np.arange(12) == 0}):
+        assert lengths(load([alike | flags] * 40, quiet=False)) == [12] * 40
     still = {"obs": 0 * states[0], "next_obs": 0 * states[0], "done": [False, False, True]}
     still = [without(step, "t") | still for step in steps]
     assert lengths(load(still, quiet=False)) == [3] * 30  # of episodes of equal states

@@ -13,7 +13,7 @@ from ...runtime.warn import warn
 from .arrays import shape_of
 from .keys import ENDS, ENVIRONMENT, LIMIT, advise, is_inverted, last_word, part_of, words
 from .parts import Parts
-from .transitions import NEARLY_ALL, Ends, LoggedRows, counts_up, list_rows, scaled_distance
+from .transitions import NEARLY_ALL, Ends, LoggedRows, are_discrete, counts_up, list_rows, scaled_distance
 
 _COUNTED = 4096  # rows whose states are counted
 _LOOKED_AT = 65536  # rows whose distance to the next one is computed
@@ -157,7 +157,7 @@ def _warn_of_jumps(log: LoggedRows, ends: Ends) -> None:
     few = states[rows[:: 1 + len(rows) // _COUNTED]]
     if len(rows) < _FEWEST_ROWS or not (spread := few.var(0, dtype=np.float64)).any():
         return
-    if len(np.unique(few, axis=0)) <= len(few) / 2:
+    if are_discrete(few):
         return  # numbers of discrete states say nothing of distances
     varies = spread > 0
     squares = ((states[rows + 1] - states[rows])[:, varies] ** 2 / spread[varies]).mean(1)  # 2 of any two rows
@@ -200,7 +200,7 @@ def find_resets(log: LoggedRows) -> np.ndarray:
         return found
     usual = np.flatnonzero(~ends[:-1])
     usual = usual[:: 1 + len(usual) // _COUNTED]
-    if len(np.unique(states[usual], axis=0)) <= len(usual) / 2:  # discrete states: last ones lead nowhere else
+    if are_discrete(states[usual]):  # then last states are found nowhere else
         seen = {state.tobytes() for state in np.unique(np.delete(states, [*after, -1], axis=0), axis=0)}
         is_reset = not any(state.tobytes() in seen for state in states[after])
     else:

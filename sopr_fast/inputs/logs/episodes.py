@@ -8,7 +8,7 @@ from ...runtime.text import list_names
 from ...runtime.warn import warn
 from .episode_warnings import SHUFFLED, find_unread, number_rows, question_flags, warn_of_ends
 from .keys import ENDS, ENVIRONMENT, advise
-from .transitions import NEARLY_ALL, Ends, LoggedRows, counts_up, scaled_distance
+from .transitions import NEARLY_ALL, Ends, LoggedRows, are_discrete, counts_up, scaled_distance
 
 _SAMPLED = 65536  # rows
 _SHORTEST_LIMIT = 20  # steps: ends at fewer are those of a task with as many steps
@@ -114,8 +114,8 @@ def _goes_on(log: LoggedRows, ends: Ends) -> np.ndarray:
     plain = plain if len(plain) <= _SAMPLED else np.sort(random.choice(plain, _SAMPLED, replace=False))
     if not len(rows) or not len(plain) or terminals.mean() > _BANDIT:
         return found
-    anywhere, few = random.permutation(plain), states[plain[:_COUNTED]]
-    if is_discrete := len(np.unique(few, axis=0)) <= len(few) / 2:
+    anywhere = random.permutation(plain)
+    if is_discrete := are_discrete(states[plain[:_COUNTED]]):
         seen = {step.tobytes() for step in np.hstack([states[plain], states[plain + 1]])}
 
         def is_step(first: np.ndarray, second: np.ndarray) -> np.ndarray:

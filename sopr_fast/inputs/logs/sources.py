@@ -16,7 +16,7 @@ from ...runtime.extras import library
 from ...runtime.pickles import Record
 from ..files import check_regular, reading
 from .arrays import end_to_end, flatten, join_numbered, opened_later, shape_of
-from .keys import ENDS, NEEDED, missing, part_of
+from .keys import ENDS, NEEDED, is_inverted, missing, part_of
 from .stores import of_buffer, open_npy, read_hdf5, read_npz, read_parquet, read_pickled
 from .tables import is_frame, is_list_of_dicts, load_csv, load_json, read_frame
 
@@ -168,7 +168,8 @@ def _join_dicts(items: Sequence[Mapping[Any, Any]], where: str) -> dict[str, Any
 def _by_environment(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return dicts of steps of several environments for each environment, and `environment`, its number.
 
-    Their next states lead from item to item, or states differ less from item to item than inside of items.
+    Their next states lead from item to item; or, without these, states differ less from item to item than inside of
+    items, and flags mark other rows than last ones, as not in a list of episodes.
     """
     parts = {part_of(key): key for key in items[0]}
     keys = [parts[part] for part in ("states", "next_states") if part in parts]
@@ -182,7 +183,10 @@ def _by_environment(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
         linked = (following[:-1] == states[1:]).all(2).mean(), (following[:, :-1] == states[:, 1:]).all(2).mean()
         is_across = linked[0] > 0.5 >= linked[1]
     else:
-        is_across = np.abs(np.diff(states, axis=0)).mean() < 0.5 * np.abs(np.diff(states, axis=1)).mean()
+        ends = [key for part, key in parts.items() if part in ENDS and part != "first"]
+        flags = [(key, item[key]) for key in ends for item in items if shape_of(item.get(key))[:1] == (count,)]
+        is_marked = any((np.asarray(flag[:-1]) != is_inverted(key)).any() for key, flag in flags)
+        is_across = is_marked and np.abs(np.diff(states, axis=0)).mean() < 0.5 * np.abs(np.diff(states, axis=1)).mean()
     if not is_across:
         return items
     columns = {key: np.asarray(x) for key, x in _columns(items).items() if shape_of(x)[:2] == states.shape[:2]}

@@ -244,6 +244,11 @@ def counts_up(steps: np.ndarray) -> bool:
     return not restarts.any() or bool((steps[1:][restarts] <= steps.min()).mean() > NEARLY_ALL)
 
 
+def are_discrete(sample: np.ndarray) -> bool:
+    """Return whether most states of a sample (K, dim_s) occur again."""
+    return len(np.unique(sample, axis=0)) <= len(sample) / 2
+
+
 def scaled_distance(sample: np.ndarray) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     """Return a function of two tables of states (K, dim_s): distances (K,) in standard deviations of a sample."""
     scale = sample.std(0, dtype=np.float64)
