@@ -109,6 +109,8 @@ def _restore(tensors: dict[str, Tensor], description: dict[str, Any]) -> dict[st
     if config.width * (input_dim + low + high) + sorted_scores > size:  # a lower bound, before any memory is taken
         raise ValueError(f"config needs more weights than the {size} of the file")
     model = ScoringModel(input_dim, config)
+    if missing := model.state_dict().keys() - weights.keys():  # torch lets a file lack some
+        raise ValueError(f"no tensor {min(missing)!r}")
     model.load_state_dict(weights)
     kept = None
     if subsets:
