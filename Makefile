@@ -151,7 +151,7 @@ clean:
 	touch $@
 
 $(INSTALLED): .venv/tools constraints.txt $(PACKAGE)
-	$(PIP_INSTALL) --no-build-isolation --config-settings=build-dir=build/wheel '.[plot]'
+	$(PIP_INSTALL) --no-build-isolation --config-settings=build-dir=build/wheel .
 	rm -f .venv/installed-*
 	touch $@
 
@@ -190,7 +190,7 @@ build/wheel-check/oldest/made: TORCH := 'torch==2.6.*'
 build/wheel-check/newest/made: TORCH := torch
 build/wheel-check/%/made:
 	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install -q $(TORCH) numpy pandas scipy safetensors tqdm jinja2
+	$(@D)/bin/python -m pip install -q $(TORCH) numpy pandas scipy safetensors tqdm jinja2 h5py matplotlib
 	touch $@
 
 build/matrix/oldest/installed: TORCH := 'torch==2.6.*'

@@ -272,12 +272,6 @@ def test_a_full_disk_is_reported_in_one_line():
     assert ended.stderr.startswith(b"sopr-fast: error: ") and ended.stderr.count(b"\n") == 1
 
 
-def test_a_report_without_matplotlib_is_refused_before_anything_is_read(capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert rank("--report", "ranking.html") == 2
-    assert "a report needs matplotlib: pip install '.[plot]' in a clone" in capsys.readouterr().err
-
-
 def test_info_and_usage(capsys):
     assert main(["info"]) == 0
     assert "instruction_set" in capsys.readouterr().out

@@ -60,14 +60,9 @@ def _rank(folder: Path, command: str, quick: bool) -> list[str]:
     print(f"\nSpearman {ranking.spearman(true):.3f}   regret@3 {ranking.regret(true, 3):.3f}")
     ranker.save(folder / "demo.safetensors")
     (folder / "demo.json").write_text(json.dumps(ranking.to_dict(), indent=1))
-    written = ["demo.safetensors", "demo.json"]
-    try:
-        cast(Any, ranking.plot(true).figure).savefig(folder / "demo.png", dpi=150)
-        report(ranking, folder / "demo.html", returns=true, title="HalfCheetah", command=command)
-        written += ["demo.png", "demo.html"]
-    except ImportError as error:
-        print(f"no plot and no report: {error}")
-    return written
+    cast(Any, ranking.plot(true).figure).savefig(folder / "demo.png", dpi=150)
+    report(ranking, folder / "demo.html", returns=true, title="HalfCheetah", command=command)
+    return ["demo.safetensors", "demo.json", "demo.png", "demo.html"]
 
 
 def _select(folder: Path, command: str) -> list[str]:
@@ -83,8 +78,5 @@ def _select(folder: Path, command: str) -> list[str]:
     print(f"three known returns: {selection.verdict}")
     selection = selection.update({name: true[name] for name in selection.measure_next(2)})
     print(f"two more measured: {selection.verdict}")
-    try:
-        report(selection, folder / "selection.html", title="Pendulum", command=command)
-    except ImportError:
-        return []
+    report(selection, folder / "selection.html", title="Pendulum", command=command)
     return ["selection.html"]

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..inputs.accepted import ReturnsLike
 from ..inputs.returns import check_returns
-from ..runtime.extras import new_axes
+from ..runtime.axes import new_axes
 from ..runtime.text import tick_label
 from ..runtime.warn import warn
 from . import metrics
@@ -241,7 +241,6 @@ class Ranking:
             ax: Axes to plot on; by default those of a new figure.
 
         Raises:
-            ImportError: matplotlib is not installed.
             TypeError, ValueError: See `spearman`.
         """
         if returns is not None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from ..ranking.ranking import Ranking
-from ..runtime.extras import library
 from ..runtime.files import atomic_path, check_place
 from ..runtime.text import printable
 from ..selection import Evaluation, Selection
@@ -17,11 +16,10 @@ __all__ = ["check_report", "report"]
 
 
 def check_report(path: str | os.PathLike) -> None:
-    """Raise ImportError (no matplotlib), OSError or ValueError before long work if no report can be written."""
+    """Raise OSError or ValueError before long work if no report can be written."""
     check_place(path)
     if Path(path).suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"a report is HTML, so its name must end in .html, got {printable(path)}")
-    library("matplotlib.figure", "plot", "a report")
 
 
 def report(
@@ -44,13 +42,12 @@ def report(
         date: Date to print; None for today.
 
     Raises:
-        ImportError: matplotlib is not installed.
         OSError: The file cannot be written.
         TypeError: There is no report of such a result, or `returns` is given for another than a ranking.
         ValueError: The name does not end in .html, a candidate has no return, or returns are not finite numbers.
     """
     check_report(path)
-    from .evaluations import evaluation_page  # here, because jinja2 is needed only to write
+    from .evaluations import evaluation_page  # here, because jinja2 and matplotlib are needed only to write
     from .page import render
     from .rankings import ranking_page
     from .selections import selection_page

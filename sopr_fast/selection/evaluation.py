@@ -9,7 +9,7 @@ import numpy as np
 
 from ..ranking.metrics import regret_at_k, spearman
 from ..ranking.tables import MISSING, plain, to_html, to_text, wrapped
-from ..runtime.extras import new_axes
+from ..runtime.axes import new_axes
 from ..runtime.text import tick_label
 from .folds import Fold
 
@@ -190,7 +190,6 @@ class Evaluation:
             ax: Axes to plot on; those of a new figure by default.
 
         Raises:
-            ImportError: matplotlib is not installed.
             ValueError: The measure is unknown.
         """
         if measure not in MEASURES:

@@ -14,8 +14,8 @@ from ..inputs.accepted import ReturnsLike
 from ..inputs.returns import find_returns
 from ..ranking.metrics import spearman
 from ..ranking.tables import SHORTENED, to_html, to_text, wrapped
+from ..runtime.axes import new_axes
 from ..runtime.checks import integer, number
-from ..runtime.extras import new_axes
 from ..runtime.text import list_names, tick_label
 from .compared import FEWEST_KNOWN, distance_ratios, extrapolation
 from .verdict import DEPLOY, EPISODES, MEASURE, Standing, Verdict, judge, numbers, probability_beats, probability_best
@@ -394,7 +394,6 @@ class Selection:
             ax: Axes to plot on; those of a new figure by default.
 
         Raises:
-            ImportError: matplotlib is not installed.
         """
         table = self.columns()
         count = min(len(table["policy"]), _PLOTTED)

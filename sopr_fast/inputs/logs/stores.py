@@ -193,7 +193,8 @@ def read_hdf5(path: Path) -> dict[str, Any] | list[dict[str, Any]]:
 @contextmanager
 def open_hdf5(path: Path, **options: Any) -> Iterator[Any]:
     """Open an HDF5 file for reading; errors of h5py inside the block name the file."""
-    h5py = library("h5py", "hdf5", f"{path}: reading it")
+    import h5py
+
     with reading(path, "an HDF5 file"), h5py.File(path, "r", **options) as file:
         yield file
 
