@@ -17,9 +17,9 @@ import pytest
 import torch
 from test_reader_weights import Runs
 
+from sopr_fast.formats.shared import pickles
+from sopr_fast.formats.shared.pickles import SPACE_RECORDS, read_pickle
 from sopr_fast.inputs.policies import load
-from sopr_fast.runtime import pickles
-from sopr_fast.runtime.pickles import SPACE_RECORDS, read_pickle
 
 STATED = {"activation": "relu", "squash": "tanh"}
 DEPTH = 60

@@ -13,11 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
+from sopr_fast.formats.shared.pickles import Record, RefusedError, read_pickle
 from sopr_fast.inputs.policies import load
-from sopr_fast.runtime.pickles import Record, RefusedError, read_pickle
 
 DS, DA = 5, 3
 GIVEN = {"activation": "relu", "squash": "tanh"}
@@ -183,16 +182,3 @@ def test_plain_values_round_trip():
         for array in arrays:
             back = np.asarray(read_pickle(pickle.dumps(array, protocol)))
             assert back.dtype == array.dtype and back.shape == array.shape and (back == array).all()
-
-
-def test_content_determines_the_kind_of_files_without_suffix(tmp_path, states):
-    torch.save(network().state_dict(), tmp_path / "a.pt")
-    save_file(network().state_dict(), tmp_path / "b.safetensors")
-    np.save(tmp_path / "c.npy", np.zeros((4, DA)))
-    (tmp_path / "d.pkl").write_bytes(pickle.dumps(d4rl_weights()))
-    np.savez(tmp_path / "e.npz", **{"mean.weight": np.ones((DA, DS)), "mean.bias": np.zeros(DA)})
-    for path in sorted(tmp_path.iterdir()):
-        given = GIVEN if path.stem in "ab" else {}
-        (policy,) = load(path, **given).values()
-        (same,) = load(path.rename(tmp_path / path.stem), **given).values()
-        assert type(policy) is type(same) and policy.name == same.name

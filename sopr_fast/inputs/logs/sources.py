@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from ... import formats
+from ...formats.shared.pickles import Record
 from ...runtime.extras import library
-from ...runtime.pickles import Record
 from ..files import check_regular, reading
 from .arrays import end_to_end, flatten, join_numbered, opened_later, shape_of
 from .keys import ENDS, NEEDED, is_inverted, missing, part_of
-from .stores import of_buffer, open_npy, read_hdf5, read_npz, read_parquet, read_pickled
+from .stores import open_npy, read_hdf5, read_npz, read_parquet, read_pickled
 from .tables import is_frame, is_list_of_dicts, load_csv, load_json, read_frame
 
 READERS: dict[str, Callable[[Path], Any]] = {  # suffix → function that returns what `_named` takes
@@ -118,7 +119,7 @@ def _named(content: Any, where: str) -> dict[str, Any] | None:
         return _join_dicts(content, where)
     if isinstance(content, Record) or all(hasattr(content, key) for key in ("observations", "dones", "pos")):
         with reading(where, "a replay buffer of Stable-Baselines3"):
-            return of_buffer(content, where)
+            return dict(formats.load(formats.LOGS["stable_baselines3"])(content, where))
     is_list = isinstance(content, list | tuple) and all(hasattr(item, "observations") for item in content)
     if is_list or (not is_frame(content) and any(hasattr(content, key) for key in ("iterate_episodes", "episodes"))):
         with reading(where, "a dataset of Minari or d3rlpy"):

@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from ...formats.shared.pickles import SB3_RECORDS, SPACE_RECORDS, RefusedError, read_pickle
 from ...runtime.extras import library
-from ...runtime.pickles import SB3_RECORDS, SPACE_RECORDS, RefusedError, read_pickle
 from ...runtime.rows import FileRows, FileVersion, Read
-from ...runtime.warn import warn
 from ..files import check_memory, check_regular, reading
-from .arrays import Lazy, flatten, join_numbered, opened_later, shape_of
+from .arrays import Lazy, join_numbered, opened_later, shape_of
 
 _GROUPED = re.compile(r"(?:.*/)?(?P<label>(?:episode|demo|traj)_(?P<number>\d+))/(?P<key>.+)")  # Minari, robomimic
 _NUMBERED = re.compile(r"(?P<key>observations|actions|rewards|terminated)_(?P<label>(?P<number>\d+))")  # d3rlpy
@@ -29,9 +28,7 @@ _UNPICKLE = "numpy.load({!r}, allow_pickle=True)"
 _BATCH = 16384  # rows
 _BUFFER = 1 << 20  # bytes
 _RECORDS = (*SB3_RECORDS, *SPACE_RECORDS, "torch.device")
-_ARRAYS = ("observations", "actions", "rewards", "dones", "next_observations", "timeouts")
 _COPIES = 3  # of the file's bytes while it is read
-_ROUNDING = 1e-3  # of actions scaled to [-1, 1] in float32
 _SIZES = ("_size", "size", "buffer_size_filled")  # names of the number of filled rows of a buffer
 _PLACES = ("pos", "ptr", "_insertion_idx", "_index")  # of the row that is overwritten next
 
@@ -228,57 +225,3 @@ def read_pickled(path: Path) -> Any:
         raise ValueError(f"{path}: {error}; load it yourself if you trust it, and pass the object") from error
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-
-
-def of_buffer(buffer: Any, where: str) -> dict[str, Any]:
-    """Return the filled rows of a `ReplayBuffer` of Stable-Baselines3, or a record of one, oldest first."""
-    content, kind = vars(buffer), getattr(buffer, "source", type(buffer).__name__)
-    if missing := [key for key in ("observations", "actions", "rewards", "dones", "pos") if content.get(key) is None]:
-        raise ValueError(f"{where}: a {kind} without {', '.join(missing)}, not a replay buffer of Stable-Baselines3")
-    stored = flatten({key: content[key] for key in _ARRAYS if content.get(key) is not None}, where)
-    arrays = {key: np.asarray(values) for key, values in stored.items()}
-    size, end = len(arrays["dones"]), int(content["pos"])
-    if not 0 <= end <= size or any(values.ndim < 2 or len(values) != size for values in arrays.values()):
-        raise ValueError("damaged: its arrays and its position do not fit each other")
-    has_next = any(key.startswith("next_observations") for key in arrays)
-    rows = np.roll(np.arange(size), -end) if content.get("full") else np.arange(end)
-    if content.get("full") and not has_next:  # by optimize_memory_usage
-        rows = rows[1:]  # the oldest observation was overwritten by the newest next one
-    if not len(rows):
-        raise ValueError(f"{where}: an empty replay buffer")
-    done = arrays.pop("dones")[rows].astype(bool)
-    cut = arrays.pop("timeouts", np.zeros_like(done)).reshape(-1, done.shape[1])
-    cut = cut[rows].astype(bool) if len(cut) == size else np.zeros_like(done)
-    timeouts = cut.copy()
-    timeouts[-1] |= ~done[-1]  # the next environment, or nothing, follows
-    if done.any() and not content.get("handle_timeout_termination"):
-        warn(
-            f"{where}: 'dones' are taken as terminals, since the buffer was filled with "
-            "handle_timeout_termination=False; if a time limit cut episodes, write the arrays to an .npz file and add "
-            "'timeouts' for the steps it cut"
-        )
-    kept = {key: values[rows] for key, values in arrays.items()} | {"terminals": done & ~cut, "timeouts": timeouts}
-    kept["actions"] = _unscaled(kept["actions"], content.get("action_space"), where)
-    return {key: x.swapaxes(0, 1).reshape(done.size, *x.shape[2:]) for key, x in kept.items()}  # one after another
-
-
-def _unscaled(actions: np.ndarray, space: Any, where: str) -> np.ndarray:
-    """Return the actions (steps, environments, dim_a) that the environment got.
-
-    Off-policy algorithms of Stable-Baselines3 store actions of a bounded space scaled to [-1, 1].
-    """
-    if not hasattr(space, "low") or not hasattr(space, "high"):
-        return actions
-    low, high = (np.asarray(getattr(space, side)).reshape(-1) for side in ("low", "high"))
-    if low.shape != high.shape or low.shape != actions.shape[2:]:
-        raise ValueError("damaged: its actions and its action space do not fit each other")
-    if not np.isfinite([low, high]).all() or (np.all(low == -1) and np.all(high == 1)):
-        return actions
-    if (largest := np.abs(actions).max()) > 1 + _ROUNDING:
-        warn(
-            f"{where}: actions up to {largest:.3g} are taken as they are: Stable-Baselines3 stores actions of a space "
-            f"from {low.min():g} to {high.max():g} scaled to [-1, 1]; if the environment got others, write the arrays "
-            "to an .npz file"
-        )
-        return actions
-    return low + 0.5 * (actions + 1) * (high - low)

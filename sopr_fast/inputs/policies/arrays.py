@@ -13,9 +13,9 @@ from ...runtime.rows import FileRows
 from ...runtime.text import list_names
 from ..logs import tables
 from ..logs.keys import KEYS, NUMBERED, check_is_policy, part_of
+from .options import Options
 from .output import WORDS, Gaussian, Probabilities, to_array
 from .policy import Policy
-from .readers import Options
 
 
 class ArrayPolicy(Policy):

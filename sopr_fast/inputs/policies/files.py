@@ -11,25 +11,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ...runtime.archives import open_archive
+from ... import formats
+from ...formats.shared.archives import open_archive
 from ...runtime.files import open_regular
 from ...runtime.text import list_names, one_line, printable
 from ...runtime.warn import warn
-from . import arrays
+from .options import READING, Options
 from .policy import Policy
-from .readers import READING, Options, d3rlpy, programs, sb3, weights
 
 Reader = Callable[[Path, Options], Sequence[Policy]]
 
-READERS: dict[str, Reader | None] = {  # None: the content determines the reader
-    ".npz": weights.read_npz,
-    ".npy": arrays.read_npy,
-    ".parquet": arrays.read_parquet,
-    ".onnx": programs.read_onnx,
-    ".safetensors": weights.read_safetensors,
-    ".d3": d3rlpy.read,
-    **dict.fromkeys((".pkl", ".pickle", ".zip", ".pt", ".pth", ".cleanrl_model")),
-}
 _PART = re.compile(
     r"(.*[-_])?(critics?|values?|vf|qf\d?|q\d|q[-_]?net(work)?s?|targets?|optim(i[sz]er)?s?)([-_]?\d)?"
     r"|target[-_](actor|policy)"
@@ -82,15 +73,15 @@ def _files(path: Path) -> list[Path]:
         folders[:] = [name for name in folders if not name.startswith(".")]
         for file in (Path(parent, name) for name in names):
             suffix = file.suffix.lower()
-            if file.name.startswith(".") or suffix not in READERS or _is_companion(file):
+            if file.name.startswith(".") or suffix not in formats.policy_suffixes() or _is_companion(file):
                 passed[suffix or "without suffix"] += 1
             else:
                 files.append(file)
     if not files:
         seen = one_line(", ".join(f"{count} {kind}" for kind, count in passed.most_common(8)))
         raise ValueError(
-            f"{printable(path)}: no policies ({', '.join(READERS)}) in this folder or below it; passed over: "
-            f"{seen or 'nothing, since it holds no files'}; files that are named are read by their content"
+            f"{printable(path)}: no policies ({', '.join(formats.policy_suffixes())}) in this folder or below it; "
+            f"passed over: {seen or 'nothing, since it holds no files'}"
         )
     parts = {file for file in files if file.suffix.lower() in _WEIGHTS and _PART.fullmatch(file.stem.lower())}
     whole = {file.parent for file in files if file not in parts}
@@ -106,7 +97,9 @@ def _is_companion(path: Path) -> bool:
     if path.suffix.lower() == ".pth" and (path.parent / "_stable_baselines3_version").is_file():
         return True
     if path.suffix.lower() == ".pkl":
-        return sb3.is_statistics(path) or "replaybuffer" in path.stem.replace("_", "")
+        return "vecnormalize" in re.sub(r"[^a-z]", "", path.stem.lower()) or "replaybuffer" in path.stem.replace(
+            "_", ""
+        )
     return path.name in ("evaluations.npz", "train_eval_metrics.zip")
 
 
@@ -126,7 +119,7 @@ def _read(file: Path, options: Options) -> list[Policy]:
     try:
         if not stat.S_ISREG(file.stat().st_mode):
             raise ValueError("not a regular file")
-        policies = list((READERS.get(file.suffix.lower()) or _by_content(file))(file, options))
+        policies = list(_reader(file)(file, options))
         for policy in policies:
             policy.set_action_count(options.action_count)
         return policies
@@ -138,40 +131,23 @@ def _read(file: Path, options: Options) -> list[Policy]:
         raise ValueError(f"{printable(file)}: {one_line(message)}") from error
 
 
-def _by_content(path: Path) -> Reader:
-    """Return the reader of a file whose suffix does not determine it."""
+def _reader(path: Path) -> Reader:
+    """Return the reader of a file by its suffix, or, of a program of torch, by its content."""
     suffix = path.suffix.lower()
     with open_regular(path) as file:
-        head = file.read(10)
-    if zipfile.is_zipfile(path):
-        with open_archive(path) as archive:
-            members = archive.namelist()
-        inner = {name.partition("/")[2] for name in members}
-        if "policy.pth" in members:
-            return sb3.read
-        if {"data", "_stable_baselines3_version"} <= {*members}:
-            raise ValueError("a model without torch, such as that of sbx: load it by its class and pass {name: model}")
-        if "archive_format" in inner or "serialized_exported_program.json" in members:
-            advice = "pass {name: torch.export.load(path).module()}, if it was exported with a dynamic batch"
-            raise ValueError(f"an exported torch program: if you trust its maker, {advice}")
-        if any(name.startswith("code/") for name in inner):
-            return programs.read_torchscript
-        if "data.pkl" in inner:
-            return weights.read_torch
-        if all(name.endswith(".npy") for name in members):
-            return weights.read_npz
-    elif len(head) > 1 and (0x81 <= head[0] <= 0x8F or head[0] == 0xDE) and 0xA1 <= head[1] <= 0xBF:
+        head = file.read(2)
+    if len(head) > 1 and (0x81 <= head[0] <= 0x8F or head[0] == 0xDE) and 0xA1 <= head[1] <= 0xBF:
         # A mapping of MessagePack whose first key is a word, as flax writes.
         raise ValueError("weights of a JAX agent, which do not say their network: pass a callable of states")
-    elif head.startswith(b"\x93NUMPY"):
-        return arrays.read_npy
-    elif head[8:10] == b'{"':
-        return weights.read_safetensors
-    elif suffix in (".pt", ".pth", ".cleanrl_model"):
-        return weights.read_torch
-    elif suffix in (".pkl", ".pickle") or head.startswith(b"\x80"):
-        return weights.read_pickled
-    raise ValueError(
-        f"expected a file of {', '.join(READERS)}; open others in Python, and pass a callable of states, or a frame or "
-        "array of actions in every logged state"
-    )
+    if head == b"PK" and zipfile.is_zipfile(path):
+        with open_archive(path) as archive:
+            inner = {name.partition("/")[2] for name in archive.namelist()}
+        if any(name.startswith("code/") for name in inner):
+            suffix = ".torchscript"
+    if suffix not in formats.policy_suffixes():
+        raise ValueError(
+            f"expected a file of {', '.join(formats.policy_suffixes())}; open others in Python, and pass a callable of "
+            "states, or a frame or array of actions in every logged state"
+        )
+    read: Reader = formats.load(formats.policy_suffixes()[suffix])
+    return read

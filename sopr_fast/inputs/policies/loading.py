@@ -18,8 +18,8 @@ from ..logs.tables import is_frame
 from .arrays import ArrayPolicy, is_array, of_frame
 from .callables import acts, adapt
 from .files import load_files
+from .options import Options
 from .policy import Policy
-from .readers import Options
 
 
 class Policies(dict[str, Policy]):

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ... import formats
 from ...runtime.arrays import as_numbers
 from ...runtime.text import NAME_WIDTH, escaped_errors, list_names, printable, suggest
 from ...runtime.warn import warn
 from ..accepted import ReturnsLike
 from ..files import check_regular
 from ..logs.tables import is_list_of_dicts, load_csv, load_json, load_parquet
-from .evaluations import read_evaluations
 
 if TYPE_CHECKING:
     import pandas
@@ -77,7 +77,7 @@ def load_returns(source: ReturnsLike, names: Sequence[str] | None = None) -> pan
     elif isinstance(source, str | os.PathLike):
         where, path = os.fspath(source), Path(source)
         if path.is_dir() or path.suffix.lower() == ".npz":
-            source, copies = read_evaluations(path, _needed(names))
+            source, copies = formats.load(formats.EVALUATIONS)(path, _needed(names))
         else:
             source = _read(path)
     table = _of_frame(_as_frame(source, names), where)

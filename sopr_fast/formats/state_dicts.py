@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,22 +15,22 @@ import torch
 from safetensors.torch import load
 from torch import Tensor
 
-from ....runtime.archives import open_archive, read_members
-from ....runtime.files import read_regular
-from ....runtime.pickles import RefusedError, read_pickle
-from ....runtime.tensor_files import is_own
-from ....runtime.text import list_names, printable
-from ....runtime.torch_weights import read_weights
-from ....runtime.warn import warn
-from ...logs.keys import KEYS, check_is_policy
-from ..actor import Actor, Layer, Standardisation
-from ..callables import RECURRENT, acts
-from ..output import Bounds
-from ..policy import Policy
-from . import DISCRETE, HEADS, Options
-from . import networks as table
-from .networks import Form, Network
+from ..inputs.logs.keys import KEYS, check_is_policy
+from ..inputs.policies.actor import Actor, Layer, Standardisation
+from ..inputs.policies.callables import RECURRENT, acts
+from ..inputs.policies.options import DISCRETE, HEADS, Options
+from ..inputs.policies.output import Bounds
+from ..inputs.policies.policy import Policy
+from ..runtime.files import read_regular
+from ..runtime.tensor_files import is_own
+from ..runtime.text import list_names, printable
+from ..runtime.warn import warn
 from .programs import with_head
+from .shared import networks as table
+from .shared.archives import open_archive, read_members
+from .shared.networks import Form, Network
+from .shared.pickles import RefusedError, read_pickle
+from .shared.torch_files import read_weights
 
 Side = Mapping[str, Any]  # the arrays that are no critic's, target's or optimiser's
 
@@ -58,7 +59,9 @@ def read_safetensors(path: Path, options: Options) -> Sequence[Policy]:
 
 
 def read_pickled(path: Path, options: Options) -> Sequence[Policy]:
-    """Read the actor in a pickle of arrays, such as those of D4RL."""
+    """Read the actor in a pickle of arrays, such as those of D4RL, or in a file of torch of this suffix."""
+    if zipfile.is_zipfile(path):
+        return read_torch(path, options)
     try:
         return _from_weights(path, read_pickle(path), options)
     except RefusedError as error:

@@ -15,18 +15,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ....runtime.archives import open_archive, read_members
-from ....runtime.extras import library
-from ....runtime.pickles import SB3_RECORDS, SPACE_RECORDS, Record, RefusedError, read_pickle
-from ....runtime.text import list_names, printable
-from ....runtime.torch_weights import read_weights
-from ....runtime.warn import warn
-from ..actor import ACTIVATIONS, Actor, Standardisation
-from ..callables import RECURRENT, Called, adapt, check_spaces, shape_of, warn_of_masks
-from ..output import Bounds
-from ..policy import Policy
-from . import Options, own_or_opened
-from .networks import find_network, floats, layer, perceptron
+from ...inputs.policies.actor import ACTIVATIONS, Actor, Standardisation
+from ...inputs.policies.callables import RECURRENT, Called, adapt, check_spaces, shape_of, warn_of_masks
+from ...inputs.policies.options import Options, own_or_opened
+from ...inputs.policies.output import Bounds
+from ...inputs.policies.policy import Policy
+from ...runtime.extras import library
+from ...runtime.text import list_names, printable
+from ...runtime.warn import warn
+from ..shared.archives import open_archive, read_members
+from ..shared.networks import find_network, floats, layer, perceptron
+from ..shared.pickles import SB3_RECORDS, SPACE_RECORDS, Record, RefusedError, read_pickle
+from ..shared.torch_files import read_weights
 
 _MODULES = re.compile(
     r"stable_baselines3\.((common|sac|td3|dqn)\.policies)|sb3_contrib\.((tqc|ars|qrdqn)\.policies|common\.maskable\.policies)"
@@ -41,6 +41,11 @@ _SDE_MEAN_CLIP = 2.0  # the libraries' default clip_mean of gSDE
 def read(path: Path, options: Options) -> Sequence[Policy]:
     """Read the actor in a model, with the statistics that belong to it; see `_find_statistics`."""
     with open_archive(path) as archive:
+        names = {*archive.namelist()}
+        if {"data", "_stable_baselines3_version"} <= names and "policy.pth" not in names:
+            raise ValueError("a model without torch, such as that of sbx: load it by its class and pass {name: model}")
+        if not {"data", "policy.pth"} <= names:
+            raise ValueError("no model that model.save of Stable-Baselines3 wrote")
         members = read_members(archive, ["data", "policy.pth"])
     if (size := len(members["data"])) > _SETTINGS_BYTES:
         raise ValueError(f"its settings take {size >> 20} MiB, expected at most {_SETTINGS_BYTES >> 20}")

@@ -8,9 +8,9 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from ...inputs.files import check_regular, reading
 from ...runtime.text import list_names, printable
 from ...runtime.warn import warn
-from ..files import check_regular, reading
 
 _NEAR = 0.01  # of the distance between evaluations: more than the environments that step at once
 _LABEL = re.compile(r"(?<![a-z])(?:seed|run|v)[_-]?\d+")  # a number that is no step

@@ -1,4 +1,4 @@
-"""Readers of policy files, one for each format, and their options; `files.READERS` lists them."""
+"""Options of `sopr_fast.load_policies`, which readers of files take."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ....runtime.pickles import RefusedError
-from ..actor import ACTIVATIONS, Actor
-from ..policy import Policy
+from ...formats.shared.pickles import RefusedError
+from .actor import ACTIVATIONS, Actor
+from .policy import Policy
 
 # What the last layer of a network returns. The last three are of discrete actions.
 HEADS = ("action", "mean", "mean_log_std", "values", "logits", "probabilities")

@@ -8,15 +8,15 @@ from typing import Any
 
 import torch
 
-from ....runtime.extras import library
-from ....runtime.pickles import RefusedError, read_pickle
-from ....runtime.torch_weights import read_weights
-from ..actor import ACTIVATIONS, Actor, Standardisation
-from ..callables import RECURRENT, adapt
-from ..output import Bounds
-from ..policy import Policy
-from . import Options, own_or_opened
-from .networks import find_network, flatten, layer, perceptron
+from ..inputs.policies.actor import ACTIVATIONS, Actor, Standardisation
+from ..inputs.policies.callables import RECURRENT, adapt
+from ..inputs.policies.options import Options, own_or_opened
+from ..inputs.policies.output import Bounds
+from ..inputs.policies.policy import Policy
+from ..runtime.extras import library
+from .shared.networks import find_network, flatten, layer, perceptron
+from .shared.pickles import RefusedError, read_pickle
+from .shared.torch_files import read_weights
 
 _SQUASHED_NORMAL = ("sac", "cql", "cal_ql")
 _TANH = (*_SQUASHED_NORMAL, "ddpg", "td3", "td3_plus_bc", "iql", "awac", "rebrac", "prdc")

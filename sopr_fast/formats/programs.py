@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from ....runtime.extras import library
-from ....runtime.native import threads
-from ....runtime.text import printable
-from ....runtime.warn import warn
-from ..callables import Called, adapt
-from ..output import Gaussian, Probabilities, one_hot
-from . import DISCRETE, Options
-from .networks import role_of
+from ..inputs.policies.callables import Called, adapt
+from ..inputs.policies.options import DISCRETE, Options
+from ..inputs.policies.output import Gaussian, Probabilities, one_hot
+from ..runtime.extras import library
+from ..runtime.native import threads
+from ..runtime.text import printable
+from ..runtime.warn import warn
+from .shared.networks import role_of
 
 _ONNXRUNTIME = (1, 24, 4)  # earlier versions follow external data out of the graph's folder
 _ACTING = ("action", "mean", "logits", "probabilities")  # roles of outputs, the first one first
@@ -70,6 +70,13 @@ def read_torchscript(path: Path, options: Options) -> list[Called]:
     if not options.trust:
         raise ValueError("a TorchScript program is code: read only with trust=True (--trust), if you trust its maker")
     return [with_head(torch.jit.load(str(path)), options)]
+
+
+def read_exported(path: Path, options: Options) -> list[Called]:
+    """Read a program that torch.export saved, if trusted."""
+    if not options.trust:
+        raise ValueError("a program of torch.export: read only with trust=True (--trust), if you trust its maker")
+    return [with_head(torch.export.load(path).module(), options)]
 
 
 def with_head(item: Any, options: Options, head: str | None = None) -> Called:

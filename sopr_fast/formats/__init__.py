@@ -1,0 +1,48 @@
+"""Files and objects of other programs: which function reads which. No module in this folder imports another one.
+
+A function is named as "module:function" and imported when it is needed. Installed packages add functions by entry
+points: group "sopr_fast.policies", a suffix such as ".table" as name.
+"""
+
+from __future__ import annotations
+
+import functools
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+POLICIES: dict[str, Any] = {  # suffix → function of a path and `inputs.policies.options.Options` that returns policies
+    ".npz": "sopr_fast.formats.state_dicts:read_npz",
+    ".npy": "sopr_fast.inputs.policies.arrays:read_npy",
+    ".parquet": "sopr_fast.inputs.policies.arrays:read_parquet",
+    ".onnx": "sopr_fast.formats.programs:read_onnx",
+    ".safetensors": "sopr_fast.formats.state_dicts:read_safetensors",
+    ".d3": "sopr_fast.formats.d3rlpy:read",
+    ".torchscript": "sopr_fast.formats.programs:read_torchscript",
+    ".pt2": "sopr_fast.formats.programs:read_exported",
+    ".zip": "sopr_fast.formats.stable_baselines3.models:read",
+    **dict.fromkeys((".pt", ".pth", ".cleanrl_model"), "sopr_fast.formats.state_dicts:read_torch"),
+    **dict.fromkeys((".pkl", ".pickle"), "sopr_fast.formats.state_dicts:read_pickled"),
+}
+LOGS = {  # package of an object's class → function of the object, or a record of it, and its name that returns arrays
+    "stable_baselines3": "sopr_fast.formats.stable_baselines3.buffers:of_buffer",
+}
+EVALUATIONS = "sopr_fast.formats.stable_baselines3.evaluations:read_evaluations"  # function of a path and names
+
+
+def policy_suffixes() -> dict[str, Any]:
+    """Return `POLICIES` with those of installed packages."""
+    return POLICIES | _installed()
+
+
+@functools.cache
+def _installed() -> dict[str, str]:
+    return {point.name.lower(): point.value for point in entry_points(group="sopr_fast.policies")}
+
+
+def load(place: Any) -> Any:
+    """Import the function of a place "module:function"; return a function as it is."""
+    if callable(place):
+        return place
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
