@@ -49,7 +49,7 @@ def test_an_offset_of_actions_changes_nothing(method, std, rounding, centred):
     expected, *others = (method.estimate(set_points(offset, std), shifted(centred, offset)) for offset in (0, *OFFSETS))
     for estimates in others:
         np.testing.assert_allclose(estimates.values, expected.values, rtol=rounding)
-        for key in ("uncovered", "effective_sample_size"):
+        for key in ("unsupported", "effective_sample_size"):
             if key in expected.diagnostics:
                 np.testing.assert_allclose(estimates.diagnostics[key], expected.diagnostics[key], rtol=rounding)
 

@@ -88,12 +88,12 @@ def test_arrays_whose_next_actions_are_all_unknown_are_refused():
 @loud
 @critic
 def test_critics_warn_of_disjoint_support(method, log):
-    with pytest.warns(UncertainEstimateWarning, match=r"hardly covers 'never' \(100%\): in this share") as warned:
+    with pytest.warns(UncertainEstimateWarning, match=r"not support 'never' \(100% of decisions\)") as warned:
         estimates = method.estimate(*disjoint())
     assert len(warned) == 1 and warned[0].filename == __file__
-    np.testing.assert_allclose(estimates.diagnostics["uncovered"], [1, 0])
+    np.testing.assert_allclose(estimates.diagnostics["unsupported"], [1, 0])
     far = {"far": lambda states: np.full((len(states), 1), 40.0, np.float32)}
-    with pytest.warns(UncertainEstimateWarning, match=r"hardly covers 'far' \(100%\)"):
+    with pytest.warns(UncertainEstimateWarning, match=r"not support 'far' \(100% of decisions\)"):
         method.estimate({**gains(), **far}, log)
 
 
@@ -101,24 +101,24 @@ def test_critics_warn_of_disjoint_support(method, log):
 @critic
 @pytest.mark.parametrize("std", [None, 0.5], ids=["deterministic", "stochastic"])
 def test_critics_do_not_warn_of_covered_policies(method, std, recwarn):
-    """A policy that acts as the log does is uncovered in 1 % of the states, as the log itself is."""
+    """Of a policy that acts as the log does, 5 % of the decisions are not supported, as of the log itself."""
     log = Linear.small().log(np.array([0.0, -0.3]), 0.5, 40, 50, seed=0)
     behaviour = {"behaviour": LinearGain(np.array([0.0, -0.3]), std)}
     estimates = method.estimate({**behaviour, **gains(std=std)}, log)
     assert not recwarn.list
-    assert estimates.diagnostics["uncovered"][0] == pytest.approx(0.01 if std else 0, abs=0.01)
+    assert estimates.diagnostics["unsupported"][0] == pytest.approx(0.05 if std else 0, abs=0.03)
 
 
 def test_coverage_counts_actions_not_logged_in_similar_states():
     """Policies: one takes an unlogged action half of the time; one an action logged in 30 % of the states."""
     policies, log = disjoint()
     half = {"half": TablePolicy(0.5 * sum(policy.table for policy in policies.values()))}
-    assert FQE(**SMALL).estimate(half, log).diagnostics["uncovered"] == pytest.approx(0.5)
+    assert FQE(**SMALL).estimate(half, log).diagnostics["unsupported"] == pytest.approx(0.5)
     states = np.random.default_rng(0).uniform(0, 1, (400, 1))
     actions = np.where(states < 0.3, 1.0, 0.0)
     log = transitions(states, actions, np.zeros(400), states)
     estimates = FQE(**SMALL).estimate({"ones": lambda states: np.ones((len(states), 1))}, log)
-    assert estimates.diagnostics["uncovered"] == pytest.approx(0.7, abs=0.1)
+    assert estimates.diagnostics["unsupported"] == pytest.approx(0.7, abs=0.1)
 
 
 @loud

@@ -20,7 +20,7 @@ from ..runtime.progress import progress_bar
 from ..runtime.warn import warn
 from .learning import Batches, Learner, learn, masked_mean
 from .networks import ActionValue
-from .policy_actions import PolicyActions, uncovered
+from .policy_actions import PolicyActions
 from .reward_estimator import RewardEstimator, decay, value_range
 
 _CHUNK = 1 << 16  # (state, action) rows evaluated at once
@@ -61,7 +61,6 @@ class CriticEstimator(RewardEstimator):
         if rate is None:  # leaves e^-5 of the way, within bounds: faster targets make values oscillate
             rate = min(max(5 / (self.updates * decay(log.transitions, self.discount)), 0.005), 0.1)
         remaining = _lag(log.transitions, self.updates, rate, self.discount)
-        shares = uncovered(actions)
         learner = CriticLearner(self, actions, rate)
         identity = log.identity if self.shared else actions.identity
         curve = learn(
@@ -72,7 +71,7 @@ class CriticEstimator(RewardEstimator):
             identity=lambda: (self, actions.seed, *identity()),
         )
         replicates = learner.mean_values(log.evaluated_rows() if self.shared else log.initial)
-        return replicates.mean(1), replicates, {"uncovered": shares, "lag": remaining, "curve": curve}
+        return replicates.mean(1), replicates, {"lag": remaining, "curve": curve}
 
 
 @dataclass(frozen=True)
@@ -94,13 +93,11 @@ class FQE(CriticEstimator):
             deviation of their values is the standard error.
 
     Diagnostics:
-        uncovered: (P,) share of logged states in which the policy acts unlike the actions logged in similar states.
         lag: Share of the way to their fixed point that values have left, about exp(-updates target_rate (1 - γ)).
         curve: Updates and loss at each record.
 
     Warns:
-        UncertainEstimateWarning: A policy is uncovered in over 90 % of the states, the lag exceeds 0.1, or a value lies
-            outside what rewards allow.
+        UncertainEstimateWarning: The lag exceeds 0.1; see also `RewardEstimator`.
     """
 
     shared: ClassVar[bool] = False

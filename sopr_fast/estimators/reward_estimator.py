@@ -17,6 +17,7 @@ from .estimator import Estimator, Request
 from .learning import CHECKPOINT
 from .log import read
 from .policy_actions import PolicyActions
+from .support import unsupported, warn_of_unsupported
 
 _ROUNDING = 0.02  # of the range of possible values
 
@@ -30,8 +31,12 @@ class RewardEstimator(Estimator):
     Attributes:
         discount: Discount factor γ, from 0 to 1; 1, the undiscounted return, needs episodes that end in terminals.
 
+    Diagnostics:
+        unsupported: (P,) share of each policy's decisions that the log does not support, see `unsupported`.
+
     Warns:
-        UncertainEstimateWarning: A value lies outside what discounted sums of logged rewards allow.
+        UncertainEstimateWarning: The log does not support over 40 % of a policy's decisions, or a value lies outside
+            what discounted sums of logged rewards allow.
     """
 
     discount: float = option(0.99, number(most=1))
@@ -41,6 +46,8 @@ class RewardEstimator(Estimator):
         policies, layout, log = read(request.policies, request.log)
         decay(log.transitions, self.discount)  # raises if discount=1 has no meaning
         actions = PolicyActions(policies, layout, log, seed=request.seed)
+        shares = unsupported(actions)
+        warn_of_unsupported(request.names, shares)
         values, replicates, diagnostics = self._evaluate(actions, request.checkpoint)
         _warn_of_impossible(request.names, values, *value_range(log.transitions, self.discount))
         has_errors = replicates is not None and replicates.shape[1] > 1 and len(log.transitions.episodes) > 2
@@ -49,7 +56,7 @@ class RewardEstimator(Estimator):
             values,
             replicates=replicates if has_errors else None,
             method=self.name,
-            diagnostics=diagnostics,
+            diagnostics={"unsupported": shares, **diagnostics},
         )
 
     @abstractmethod

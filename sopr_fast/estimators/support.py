@@ -1,0 +1,65 @@
+"""Which share of a policy's decisions the log supports."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..ranking.estimates import warn_about
+from .log import Log
+from .policy_actions import PolicyActions
+
+MOST_UNSUPPORTED = 0.4  # share of decisions, from which the log does not show what a policy does
+_STATES, _CANDIDATES = 2048, 65536
+_NEIGHBOURS = 20
+_USUAL = 0.95  # share of the logged decisions that count as supported
+_NEGLIGIBLE = 0.1  # distance, in standard deviations of the logged actions
+_CHUNK = 1 << 24  # pairs of states compared at once
+
+
+@torch.no_grad()
+def unsupported(actions: PolicyActions) -> np.ndarray:
+    """Return the share (P,) float64 of each policy's decisions that the log does not support.
+
+    A decision is not supported if its action is farther from the actions logged in similar states than 95 % of logged
+    actions are. Similar states are the 20 nearest other logged states, among at most 65,536. The distance is the
+    Euclidean one to the nearest of their actions, in standard deviations of each action column. Of discrete actions,
+    those are not supported that no similar state shows; probabilities of actions count. So a policy that acts as the
+    log does has a share of at most 5 %. At most 2,048 states are used, evenly spaced.
+    """
+    log = actions.log
+    rows, candidates = log.evaluated_rows(_STATES), log.evaluated_rows(_CANDIDATES)
+    similar = _similar(log, rows, candidates)  # (B, k)
+    taken = actions(rows)  # (P, B, dim_a)
+    if log.units.discrete:
+        never_logged = log.actions[similar].sum(1) == 0
+        return (taken * never_logged).sum(2).double().mean(1).cpu().numpy()
+    scale = log.actions[candidates].std(0, correction=0).clamp(min=1e-3)
+    logged = log.actions[similar] / scale  # (B, k, dim_a)
+
+    def distance(own: Tensor) -> Tensor:  # (B, dim_a) -> (B,)
+        return (own[:, None] / scale - logged).norm(dim=2).amin(1)
+
+    limit = distance(log.actions[rows]).quantile(_USUAL).clamp(min=_NEGLIGIBLE)
+    return np.array([float((distance(own) > limit).double().mean()) for own in taken])
+
+
+def warn_of_unsupported(names: list[str], shares: np.ndarray) -> None:
+    """Warn about policies of which over 40 % of the decisions are not supported."""
+    warn_about(
+        {names[i]: f"{shares[i]:.0%} of decisions" for i in np.flatnonzero(shares > MOST_UNSUPPORTED)},
+        "the log does not support {}: no similar logged state shows such actions, so it does not show what these "
+        "policies do; measure them, or log more of what they do",
+    )
+
+
+def _similar(log: Log, rows: Tensor, candidates: Tensor) -> Tensor:
+    """Return the rows (B, k) among the candidates whose states are nearest to those of `rows` (B,), without itself."""
+    states, count = log.states(candidates), min(_NEIGHBOURS, max(1, len(candidates) - 1))
+    similar = []
+    for chunk in rows.split(max(1, _CHUNK // len(candidates))):
+        distances = torch.cdist(log.states(chunk), states)
+        distances[chunk[:, None] == candidates] = torch.inf
+        similar.append(candidates[distances.topk(count, largest=False).indices])
+    return torch.cat(similar)
