@@ -371,17 +371,22 @@ def test_a_foreign_best_candidate_warns():
             assert dataclasses.replace(ranking, distance_limit=limit).best == "a"
 
 
-def test_plots_leave_out_foreign_error_bars_and_name_the_candidate_farthest_from_its_place():
-    axes = ranking_of("ab", [2, 1], distances=np.array([9.0, 1.0]), distance_limit=8.0).plot()
+def test_plots_mark_foreign_candidates_without_error_bars_and_name_the_one_farthest_from_its_place():
+    ranking = ranking_of("ab", [2, 1], distances=np.array([9.0, 1.0]), distance_limit=8.0)
+    axes = ranking.plot()
     assert [label.get_text() for label in axes.get_yticklabels()] == ["b", "a (foreign)"]
     bars = axes.containers[0].get_children()[-1].get_segments()
     assert [bar[:, 0].tolist() for bar in bars] == [[0, 2], [2, 2]]
+    axes = ranking.plot([30, 10])
+    marks = {line.get_marker(): line.get_xydata().tolist() for line in axes.lines if line.get_linestyle() == "None"}
+    assert marks == {"o": [[2, 30]], "x": [[2, 30]]} and axes.containers[0][0].get_xydata().tolist() == [[1, 10]]
+    assert [bar.tolist() for bar in axes.containers[0][2][0].get_segments()] == [[[0, 10], [2, 10]]]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["foreign: a"]
     ranking = ranking_of("abcd", [4, 3, 2, 1])
     for returns in ([0, 3, 2, 1], {"d": 1.0, "c": 2.0, "b": 3.0, "a": 0.0, "unused": 40.0}):
         axes = ranking.plot(returns)
-        dots, misfit = (line for line in axes.lines if line.get_linestyle() == "None")
-        assert dots.get_ydata().tolist() == [0, 3, 2, 1] and misfit.get_xydata().tolist() == [[4, 0]]
-        assert [text.get_text() for text in axes.texts] == ["a\nrank 1, true rank 4"]
+        assert axes.containers[0][0].get_ydata().tolist() == [0, 3, 2, 1] and axes.get_legend() is None
+        assert [(text.get_text(), text.xy) for text in axes.texts] == [("a\nrank 1, true rank 4", (4, 0))]
     assert not ranking.plot([4, 3, 2, 1]).texts
 
 

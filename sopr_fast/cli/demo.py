@@ -60,7 +60,9 @@ def _rank(folder: Path, command: str, quick: bool) -> list[str]:
     print(f"\nSpearman {ranking.spearman(true):.3f}   regret@3 {ranking.regret(true, 3):.3f}")
     ranker.save(folder / "demo.safetensors")
     (folder / "demo.json").write_text(json.dumps(ranking.to_dict(), indent=1))
-    cast(Any, ranking.plot(true).figure).savefig(folder / "demo.png", dpi=150)
+    shown = frame[["policy", "score", "standard_error", "true return"]].to_json(orient="records")
+    figure = cast(Any, ranking.plot(true).figure)
+    figure.savefig(folder / "demo.png", dpi=150, metadata={"Description": shown})
     report(ranking, folder / "demo.html", returns=true, title="HalfCheetah", command=command)
     return ["demo.safetensors", "demo.json", "demo.png", "demo.html"]
 

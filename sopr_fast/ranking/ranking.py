@@ -10,7 +10,7 @@ import numpy as np
 from ..inputs.accepted import ReturnsLike
 from ..inputs.returns import check_returns
 from ..runtime.axes import new_axes
-from ..runtime.text import tick_label
+from ..runtime.text import list_names, tick_label
 from ..runtime.warn import warn
 from . import metrics
 from .tables import MISSING, SHORTENED, plain, to_html, to_text
@@ -233,8 +233,9 @@ class Ranking:
     def plot(self, returns: ReturnsLike | None = None, ax: matplotlib.axes.Axes | None = None) -> matplotlib.axes.Axes:
         """Plot scores with their standard errors, or true returns over scores.
 
-        Without returns the best candidate is on top; the first 50 are shown. Foreign candidates have no error bar.
-        With returns the candidate whose rank by score differs most from its rank by return is named.
+        Without returns the best candidate is on top; the first 50 are shown. With returns the legend names the foreign
+        candidates, which are crossed rings; a label names the candidate whose rank by score differs most from its rank
+        by return. Foreign candidates have no error bar.
 
         Args:
             returns: True returns, see `spearman`; None for none.
@@ -259,20 +260,22 @@ class Ranking:
         return ax
 
     def _plot_returns(self, returns: np.ndarray, ax: matplotlib.axes.Axes | None) -> matplotlib.axes.Axes:
-        """Plot true returns over scores, the candidate that is farthest from its place in a second colour."""
+        """Plot true returns over scores; name foreign candidates, and the one that is farthest from its place."""
         if ax is None:
             ax = new_axes(6.4, 4.2)
+        foreign = self._is_foreign()
+        x, y, errors = self.scores, returns, np.nan_to_num(self.standard_errors)
+        ax.errorbar(x[~foreign], y[~foreign], xerr=errors[~foreign], fmt="o", color="C0", ecolor="C0", elinewidth=0.6)
+        if foreign.any():
+            marks = tuple(ax.plot(x[foreign], y[foreign], mark, color="C1", fillstyle="none", ms=9)[0] for mark in "ox")
+            names = [tick_label(self.names[i]) for i in self._order() if foreign[i]]
+            ax.legend([marks], [f"foreign: {list_names(names, most=3)}"], loc="lower right")
         by_return = _ranks(returns)
         gaps = np.abs(by_return - self.ranks)
         misfit = int(np.lexsort((by_return, gaps))[-1])  # of equal gaps, that of a policy that is scored too high
-        ax.errorbar(self.scores, returns, xerr=np.nan_to_num(self.standard_errors), fmt="none", ecolor="C0", alpha=0.4)
-        ax.plot(self.scores, returns, "o", color="C0")
         if gaps[misfit] > 1:
-            ax.plot(self.scores[misfit], returns[misfit], "o", color="C1")
-            ax.annotate(
-                f"{tick_label(self.names[misfit])}\nrank {self.ranks[misfit]}, true rank {by_return[misfit]}",
-                (self.scores[misfit], returns[misfit]), (8, -4), textcoords="offset points", va="top", color="C1",
-            )  # fmt: skip
+            label = f"{tick_label(self.names[misfit])}\nrank {self.ranks[misfit]}, true rank {by_return[misfit]}"
+            ax.annotate(label, (x[misfit], y[misfit]), (8, -4), textcoords="offset points", va="top")
         ax.set(xlabel="score (± standard error)", ylabel="true return")
         ax.grid(alpha=0.3)
         return ax
