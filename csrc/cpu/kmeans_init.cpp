@@ -250,7 +250,7 @@ void PlusPlus::choose(const float* raw_points, const ClusteringDraw& draw, int32
 }
 
 // Floyd's method: after step j, the rows are a uniform sample of the first count - clusters + j + 1.
-void draw_rows(const ClusteringDraw& draw, int64_t count, int64_t clusters, uint8_t* taken, int32_t* rows) {
+void draw_distinct(const ClusteringDraw& draw, int64_t count, int64_t clusters, uint8_t* taken, int32_t* rows) {
     for (int64_t i = 0; i < count; ++i) taken[i] = 0;
     for (int64_t j = 0; j < clusters; ++j) {
         const int64_t last = count - clusters + j;
@@ -274,7 +274,7 @@ void kmeans_init(const KMeansInit& p, int threads) {
         if (p.plus_plus)
             PlusPlus(p, inner_threads, memory).choose(p.points + b * p.count * p.width, draw, rows, inner_threads);
         else
-            draw_rows(draw, p.count, p.clusters, memory.take<uint8_t>(p.count), rows);
+            draw_distinct(draw, p.count, p.clusters, memory.take<uint8_t>(p.count), rows);
     });
 }
 
