@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas
 
 from sopr_fast.ranking.ranking import Ranking, Training
 from sopr_fast.selection import Evaluation, Selection
 from sopr_fast.selection.folds import Fold
+from sopr_fast.selection.measured import Measured
 
 HOSTILE = (
     "<script>window.hacked = true</script>",
@@ -38,15 +40,13 @@ def selection(*, hostile: bool = False, incumbent: bool = True, known: int = 12,
     names, (distances, truth) = _names(known, count, hostile), _problem(known, count)
     noise = np.random.default_rng(1).standard_normal((2, len(names)))
     returns = np.where(np.arange(len(names)) < known, truth + 3 * noise[0], np.nan)
+    table = pandas.DataFrame({"return": returns, "error": 3.0, "rollouts": np.nan}, names)
     return Selection(
-        names,
-        returns,
-        np.where(np.isfinite(returns), 3.0, 0.0),
+        Measured(names, np.arange(len(names)), table, names[2] if incumbent and known > 2 else None),
         distances,
         truth + 12 * noise[1],
         "simulator",
         (-1600.0, 0.0),
-        names[2] if incumbent and known > 2 else None,
         notes=["only 3 returns are known: predictions rest on the simulator"] if known == 3 else [],
         settings={"seed": 0, "policies": len(names), "mean": "simulator"},
     )

@@ -147,9 +147,8 @@ def test_returns_may_be_named_by_the_files_of_policies():
 
 
 def test_standard_errors(tmp_path):
-    """A single rollout has the standard deviation that the others have in common."""
-    pooled = np.sqrt((2 * 4 + 1 * 16) / 3)
-    expected = {"a": pooled, "b": 2 / np.sqrt(3), "c": 4 / np.sqrt(2), "d": pooled, "f": 0.5, "g": 0.25}
+    """A single rollout has none by itself."""
+    expected = {"b": 2 / np.sqrt(3), "c": 4 / np.sqrt(2), "f": 0.5, "g": 0.25}
     path = tmp_path / "r.csv"
     rows = "a,1,0,1,", "b,2,2,3,", "c,3,4,2,", "d,4,,1,", "e,5,,9,", "f,1,,,.5", "g,1,,1,.25"
     path.write_text("\n".join(("name,return,std,rollouts,return_se", *rows)))
@@ -165,11 +164,9 @@ def test_standard_errors(tmp_path):
         pandas.testing.assert_frame_equal(load_returns(table), table)
     rollouts = {"a": [1.0], "b": [0.0, 2.0, 4.0], "c": [-4.0, 4.0], "d": 4.0}
     (tmp_path / "r.json").write_text(json.dumps(rollouts))
-    pooled = np.sqrt((2 * 4 + 1 * 32) / 3)
     for source in (rollouts, tmp_path / "r.json"):
         errors = load_returns(source)["error"].dropna().to_dict()
-        assert errors == pytest.approx({"a": pooled, "b": 2 / np.sqrt(3), "c": 4})
-    assert load_returns([[1.0], [2.0]], ["a", "b"])["error"].isna().all()  # nothing tells
+        assert errors == pytest.approx({"b": 2 / np.sqrt(3), "c": 4})
 
 
 def test_names_of_errors_and_deviations():
@@ -219,15 +216,15 @@ def save_evaluations(folder, results):
 def test_the_evaluation_of_a_best_model_and_its_checkpoint_counts_once(tmp_path):
     save_evaluations(tmp_path, np.array([[1.0, 3.0], [8.0, 12.0], [4.0, 6.0]]))
     names = ["best_model", "rl_model_1000_steps", "rl_model_2000_steps", "rl_model_3000_steps", "final"]
-    with pytest.warns(UserWarning, match="best_model is a copy of rl_model_2000_steps, whose step had the best"):
+    with pytest.warns(UserWarning, match="no evaluation belongs to final"):
         table = load_returns(tmp_path, names)
     assert of(table) == dict(zip(names[1:4], [2, 10, 5], strict=True))
-    assert load_returns(table).attrs == table.attrs == {"copies": {"best_model": "rl_model_2000_steps"}}
     policies = {name: partial(np.multiply, i) for i, name in enumerate(names)}
-    for returns in (tmp_path, table):
-        with warnings.catch_warnings(action="ignore"):
-            selection = sopr_fast.select(policies, STATES, returns=returns, incumbent="best_model")
-        assert sorted(selection.names) == sorted(names[1:]) and selection.incumbent == "rl_model_2000_steps"
+    policies["best_model"] = policies["rl_model_2000_steps"]
+    with warnings.catch_warnings(action="ignore"):
+        selection = sopr_fast.select(policies, STATES, returns=tmp_path, incumbent="best_model")
+    assert sorted(selection.names) == sorted({*names} - {"rl_model_2000_steps"})
+    assert selection.returns[selection.names.index("best_model")] == 10
 
 
 PATTERNS = ("policy_{}", "epoch_{}", "agent-{}", "ep{}", "{}", "model_{}_final", "td3_v2_{:06d}_seed3", "p.{}")

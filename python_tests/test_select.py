@@ -4,6 +4,7 @@ import warnings
 from dataclasses import replace
 
 import numpy as np
+import pandas
 import pytest
 from problems import transitions
 from selection_problems import Scripted, gains, log, true_values
@@ -13,6 +14,7 @@ from sopr_fast.estimators import BehaviourQ
 from sopr_fast.estimators.gaussian_process_posterior import Posterior
 from sopr_fast.selection import select
 from sopr_fast.selection.compared import possible_returns
+from sopr_fast.selection.measured import Measured
 from sopr_fast.selection.verdict import _likelier, best_to_measure, draw_returns, numbers
 
 KNOWN, CANDIDATES = gains(12), gains(4, first=20)
@@ -259,11 +261,27 @@ def test_candidates_unlike_all_known_policies_are_not_ranked():
     assert all(len(line) <= 80 for line in str(selection).splitlines())
 
 
-def test_copies_are_named_and_kept():
-    twin = {"twin": lambda states: KNOWN[BEST](states)}
-    selection = choose(CANDIDATES | twin, simulator=simulator(twin=TRUTH[BEST]))
-    assert "twin" in selection.candidates
-    assert any(note.startswith(f"twin and {BEST} act alike in all ") for note in selection.notes)
+def test_copies_have_one_row_and_one_pooled_return():
+    twins = {f"twin-{i}": lambda states: KNOWN[BEST](states) for i in range(3)}
+    rollouts = {BEST: [RETURNS[BEST] - 1, RETURNS[BEST] + 1], "twin-1": [RETURNS[BEST] + 2] * 2}
+    selection = choose(CANDIDATES | twins, KNOWN | twins, RETURNS | rollouts, simulator=simulator())
+    place = selection.names.index(BEST)
+    assert selection.measured.copies[place] == [BEST, *twins] and not {*twins} & {*selection.names}
+    together = np.concatenate(list(rollouts.values()))
+    assert selection.returns[place] == pytest.approx(together.mean())
+    assert selection.return_errors[place] == pytest.approx(together.std(ddof=1) / 2)
+    assert selection.flags[place] == "measured, 4 copies"
+    assert "3 policies are copies: they act as another one in all 600 states, so they share" in str(selection)
+    assert selection.measure_next(9) == [name for name in selection.measure_next(9) if name in CANDIDATES]
+    again = choose(
+        CANDIDATES | twins,
+        KNOWN | twins,
+        RETURNS | rollouts,
+        incumbent="twin-2",
+        simulator=simulator(**dict.fromkeys(twins, 0.0)),
+    )
+    assert again.names[place] == again.rival == "twin-2"
+    assert again.probability_beats("twin-0")[place] == 0.5
 
 
 def test_a_candidate_that_differs_in_rare_states_alone_is_valued():
@@ -285,15 +303,43 @@ def test_a_candidate_that_differs_in_rare_states_alone_is_valued():
     assert selection.predicted[selection.names.index("override")] != RETURNS[BEST]
 
 
-def test_update_agrees_with_a_new_selection_and_trains_nothing():
+@pytest.mark.parametrize("seed", range(24))
+def test_update_equals_a_new_selection(seed):
+    """Some returns are plain numbers, some of one rollout, some of several; some policies are copies of others."""
+    random = np.random.default_rng(seed)
+    policies = KNOWN | CANDIDATES
+    names = list(random.permutation(list(policies)))
+    copies = {f"copy-{i}": policies[names[i]] for i in range(random.integers(4))}
+    policies |= copies
+    says = Scripted(TRUTH | {f"copy-{i}": TRUTH[names[i]] for i in range(len(copies))})
+    everyone = list(random.permutation([*policies]))
+
+    def measure(name):
+        kind = random.integers(3)
+        rollouts = says.says[name] + random.standard_normal(1 if kind < 2 else random.integers(2, 6))
+        return float(rollouts[0]) if kind == 0 else rollouts.tolist()
+
+    first = {name: measure(name) for name in everyone[: random.integers(1, len(everyone))]}
+    later = [{name: measure(name) for name in random.permutation(everyone)[: random.integers(1, 9)]} for _ in range(2)]
+    options = {"incumbent": str(random.choice(everyone)) if seed % 3 == 0 else None, "simulator": says}
+    updated = select(policies, log(), returns=first, **options).update(later[0]).update(later[1])
+    anew = select(policies, log(), returns=first | later[0] | later[1], **options)
+    assert updated.names == anew.names and updated.verdict == anew.verdict and updated.doubts == anew.doubts
+    for part in ("returns", "return_errors", "predicted", "probability_best"):
+        np.testing.assert_array_equal(getattr(updated, part), getattr(anew, part))
+    np.testing.assert_array_equal(updated.intervals(), anew.intervals())
+
+
+def test_update_trains_nothing_and_is_refused_if_values_depend_on_returns():
     method, name = simulator(), "left-21"
     first = choose(simulator=method)
     updated = first.update({name: [TRUTH[name] - 0.1, TRUTH[name] + 0.1]})
     assert len(method.calls) == 1
-    again = choose(returns=RETURNS | {name: [TRUTH[name] - 0.1, TRUTH[name] + 0.1]})
-    np.testing.assert_allclose(updated.predicted, again.predicted[[again.names.index(n) for n in updated.names]])
     assert updated.flags[updated.names.index(name)] == "measured"
     assert "only 1 return is known" in select(CANDIDATES, log(), simulator=method).update({name: -1.0}).doubts[0]
+    learned = choose(simulator=replace(method, supervised=True))
+    with pytest.raises(ValueError, match="has learned from the known returns: call select again, with all returns"):
+        learned.update({name: -1.0})
     assert first.flags[first.names.index(name)] == ""
 
 
@@ -421,7 +467,18 @@ def test_the_result_is_a_table_of_80_columns_a_dict_a_frame_and_a_plot():
     assert content["verdict"] == selection.verdict.kind
     assert content["table"]["policy"][0] == selection.names[int(selection.predicted.argmax())]
     frame = selection.to_pandas()
-    assert list(frame.columns) == ["return", "low", "high", "best", "known", "note", "nearest", "distance", "simulator"]
+    assert list(frame.columns) == [
+        "return",
+        "low",
+        "high",
+        "best",
+        "known",
+        "note",
+        "nearest",
+        "distance",
+        "copies",
+        "simulator",
+    ]
     assert frame["best"].sum() == pytest.approx(1)
     assert len(selection.plot().get_yticklabels()) == 16
     assert selection.verdict.text in selection._repr_html_()
@@ -443,10 +500,14 @@ def test_without_known_returns_two_like_candidates_vary_as_the_log_does():
     assert (selection.posterior.deviation > 0.3 * spread).all() and selection.logged_spread == pytest.approx(spread)
 
 
-def test_of_candidates_that_act_alike_one_is_measured():
-    first = next(iter(CANDIDATES))
-    twins = {f"twin-{i}": CANDIDATES[first] for i in range(3)}
-    high = simulator(**dict.fromkeys([first, *twins], RETURNS[BEST]))
-    returns = {name: RETURNS[name] for name in list(RETURNS)[:3]}
-    chosen = choose(CANDIDATES | twins, returns=returns, simulator=high).measure_next(9)
-    assert len({first, *twins} & {*chosen}) == 1 and len(chosen) > 1
+def test_plain_returns_of_copies_show_their_noise():
+    """The first two differ only by noise, so the return of the third is as noisy."""
+    table = pandas.DataFrame(
+        {"return": [1.0, 3, 7, 9], "error": [np.nan] * 3 + [0.5], "rollouts": np.nan}, list("abcd")
+    )
+    returns, errors = Measured(list("abcd"), np.array([0, 0, 2, 3]), table).pooled()
+    assert returns.tolist() == [2, 7, 9] and errors == pytest.approx([1, np.sqrt(2), 0.5])
+    returns, errors = Measured(list("abcd"), np.array([0, 1, 2, 2]), table).pooled()
+    assert returns.tolist() == [1, 3, 8] and errors == pytest.approx([np.sqrt(2)] * 2 + [1])
+    both = table.assign(error=[0.3, 0.4, 0, 0])
+    assert Measured(list("abcd"), np.array([0, 0, 2, 3]), both).pooled()[1] == pytest.approx([0.25, 0, 0])

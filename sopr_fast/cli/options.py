@@ -119,11 +119,9 @@ def read_returns(paths: Sequence[Path], names: Sequence[str]) -> pandas.DataFram
     table = load_returns(paths[0], names)
     for path in paths[1:]:
         later = load_returns(path, names)
-        copies = {**table.attrs["copies"], **later.attrs["copies"]}
         if replaced := [name for name in later.index if name in table.index]:
             warn(f"{path}: replaces the returns of {list_names(replaced)}")
         table = pandas.concat([table.drop(replaced), later])
-        table.attrs["copies"] = {copy: name for copy, name in copies.items() if copy not in table.index}
     return table
 
 

@@ -30,7 +30,7 @@ def selection_page(selection: Selection) -> dict[str, Any]:
         tone={"deploy": "good", "keep": "", "measure": "open"}[verdict.kind],
         reasons=[verdict.reason],
         now=_ANSWERS[verdict.kind],
-        notes=[*notes, *selection.doubts, *selection.notes],
+        notes=[*notes, *selection.doubts, *selection.notes, *selection.measured.note()],
         main=_main(selection, order, kinds),
         title="All policies",
         tables=[_table(selection, order, kinds)],
@@ -56,7 +56,7 @@ def _main(selection: Selection, order: np.ndarray, kinds: np.ndarray) -> figures
         caption += f" The best {len(shown)} of {len(order):,}."
     mark = None
     if selection.incumbent is not None:
-        mark = float(selection.predicted[selection.names.index(selection.incumbent)]), "incumbent"
+        mark = float(selection.predicted[selection.measured.place(selection.incumbent)]), "incumbent"
     return figures.intervals(
         [selection.names[i] for i in shown],
         selection.predicted[shown],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,12 +32,16 @@ class Compared:
         log: Transitions; or logged states, or `Subsets`, where the log holds no rewards.
         distances: (P, P) float64 action distances (Eq. 3 of the paper) in the compared states.
         states: Number of compared states, at most 4,096 that are evenly spaced.
+        first: (P,) int64 index of the first policy that acts alike in every state; its own without one.
+        all_states: Number of all states.
     """
 
     policies: list[Policy]
     log: Any
     distances: np.ndarray
     states: int
+    first: np.ndarray
+    all_states: int
 
     @property
     def names(self) -> list[str]:
@@ -52,17 +58,11 @@ class Compared:
         """Whether every policy can act in states that are not logged."""
         return not any(isinstance(policy, ArrayPolicy) for policy in self.policies)
 
-    def copies(self) -> list[str]:
-        """Return sentences that name policies which act alike in all compared states."""
-        repeats: dict[int, list[str]] = {}
-        for i, name in enumerate(self.names):
-            first = int(np.argmax(self.distances[i] == 0))
-            if first < i:
-                repeats.setdefault(first, []).append(name)
-        return [
-            f"{', '.join(names)} and {self.names[first]} act alike in all {self.states:,} compared states"
-            for first, names in repeats.items()
-        ]
+    def without_copies(self) -> Compared:
+        """Return this with the first of the policies that act alike."""
+        kept = np.unique(self.first)
+        policies, distances = [self.policies[i] for i in kept], self.distances[np.ix_(kept, kept)]
+        return replace(self, policies=policies, distances=distances, first=np.arange(len(kept)))
 
     @classmethod
     def build(cls, policies: list[Policy], log: Any, *, needs_actions: bool = False) -> Compared:
@@ -73,22 +73,44 @@ class Compared:
         subsets = None if isinstance(log, Transitions) else as_subsets(log)
         given, log = log, load_log(log) if subsets is None else subsets.to("cpu")
         if isinstance(log, Transitions):
-            count, rows = log.source_count, _spread(len(log))
-            states, source = log.states[rows], log.source[rows]
-        elif subsets is not None:
-            count, rows = log.states_count, _spread(len(log.states))
-            states, source = log.states.numpy()[rows], log.source.numpy()[rows]
+            count, total = log.source_count, len(log)
         else:
-            count, source = len(log), _spread(len(log))
-            states = log.read(source)
+            count, total = (len(log), len(log)) if subsets is None else (log.states_count, len(log.states))
+
+        def read(rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:  # states, and their rows in the data
+            if isinstance(log, Transitions):
+                states, source = log.states[rows], log.source[rows]
+            elif subsets is None:
+                states, source = log.read(rows), rows
+            else:
+                return log.states[rows], log.source[rows]
+            return torch.from_numpy(states), torch.from_numpy(source)
+
         adapted = load_policies(policies).for_log(count, given)
-        tensors = torch.from_numpy(states), torch.from_numpy(source)
-        layout = probe(adapted, *tensors)
+        states, source = read(_spread(total))
+        layout = probe(adapted, states, source)
         if isinstance(log, Transitions) and needs_actions:
             check_actions(adapted, layout, log.actions.shape[1])
-        acted = collect_shared(adapted, *tensors, layout)
-        columns = acted.numpy()
-        return cls(adapted, log, shared_distances(columns, columns), len(states))
+
+        columns = collect_shared(adapted, states, source, layout).numpy()
+        first = _first_alike([columns])
+        for group in [np.flatnonzero(first == i) for i in np.unique(first)]:
+            if len(group) > 1 and total > len(states):
+                own, parts = [adapted[i] for i in group], np.array_split(np.arange(total), -(-total // _ROWS))
+                everywhere = map(read, parts)
+                first[group] = group[_first_alike(collect_shared(own, *at, layout).numpy() for at in everywhere)]
+        return cls(adapted, log, shared_distances(columns, columns), len(states), first, total)
+
+
+def _first_alike(parts: Iterable[np.ndarray]) -> np.ndarray:
+    """Return the index (P,) of the first policy with the same columns, of which each part is (P, states, width)."""
+    digests: list[Any] = []
+    for columns in parts:
+        digests = digests or [hashlib.sha256() for _ in columns]
+        for digest, own in zip(digests, columns, strict=True):
+            digest.update((own + np.float32(0)).tobytes())  # -0 becomes 0
+    firsts: dict[bytes, int] = {}
+    return np.array([firsts.setdefault(digest.digest(), i) for i, digest in enumerate(digests)])
 
 
 def typical_distance(distances: np.ndarray, known: np.ndarray) -> float:

@@ -18,6 +18,7 @@ from ..runtime.progress import Timings, part
 from .compared import Compared
 from .evaluation import FEWEST_RANKED, Evaluation
 from .folds import Fold, checkpoint_file, cross_fit, group_folds, random_folds, read_groups
+from .measured import Measured
 
 
 def evaluate(
@@ -70,17 +71,18 @@ def evaluate(
     loaded = load(policies)
     check_ordered("groups", groups, loaded)
     known, table = with_returns(loaded, returns)
-    names, values, errors = list(known), table["return"].to_numpy(copy=True), table["error"].fillna(0).to_numpy()
-    splits = random_folds(len(names), cv, seed)
-    if np.ptp(values) == 0:
-        raise ValueError("the returns of all policies are equal: there is no order to evaluate")
     compared = Compared.build(
         list(known.values()), log, needs_actions=any(method.needs_rewards for method in chosen.values())
     )
+    measured = Measured(list(known), compared.first, table, states=compared.all_states)
+    compared, names, (values, errors) = compared.without_copies(), measured.representatives, measured.pooled()
+    splits = random_folds(len(names), cv, seed)
+    if np.ptp(values) == 0:
+        raise ValueError("the returns of all policies are equal: there is no order to evaluate")
     labels = read_groups(groups, names, list(loaded))
     splits += group_folds(labels)
     found, dropped, timings = _values(chosen, compared, values, errors, splits, seed, checkpoints)
-    notes = compared.copies()
+    notes = measured.note()
     if not any(fold.kind == "group" and len(fold.test) >= FEWEST_RANKED for fold in splits):
         notes.append(
             "nothing shows how foreign candidates are ranked: pass groups=… (--groups …) of three or more policies"

@@ -19,8 +19,11 @@ from ..runtime.text import list_names, printable
 from .compared import Compared, possible_returns
 from .folds import FEWEST_KNOWN as FEWEST_TRAINING
 from .folds import Fold, checkpoint_file, cross_fit, random_folds
+from .measured import Measured
 from .selection import Selection
 from .verdict import EPISODES, SHORT_EPISODES
+
+SOPR_T = "SOPR-T"
 
 
 def select(
@@ -67,6 +70,8 @@ def select(
     Warns:
         UserWarning: The log or the returns look wrong.
     """
+    import pandas
+
     seed = integer(0)("seed", seed)
     estimator = None if simulator is None else next(iter(read_methods([simulator]).values()))
     chosen, further = load(candidates), None if policies is None else load(policies)
@@ -76,16 +81,13 @@ def select(
     names = [policy.name for policy in everyone]
     if incumbent is not None and incumbent not in names:
         raise ValueError(f"the incumbent {printable(incumbent)} is none of the policies: {list_names(names)}")
-    values, errors = np.full(len(names), np.nan), np.zeros(len(names))
+    table = pandas.DataFrame(np.nan, names, ["return", "error", "rollouts"])
     if returns is not None:
         table = find_returns(returns, names, [policy.name for policy in first or second])
-        copies = table.attrs["copies"]
-        kept = [i for i, name in enumerate(names) if name not in copies]
-        everyone, names, table = [everyone[i] for i in kept], [names[i] for i in kept], table.iloc[kept]
-        values, errors = table["return"].to_numpy(copy=True), table["error"].fillna(0).to_numpy(copy=True)
-        incumbent = copies.get(incumbent, incumbent) if incumbent else None
-    known = np.flatnonzero(np.isfinite(values))
     compared = Compared.build(everyone, log, needs_actions=True)
+    measured = Measured(names, compared.first, table, incumbent, compared.all_states)
+    compared, (values, _) = compared.without_copies(), measured.pooled()
+    known = np.flatnonzero(np.isfinite(values))
     mean, method, outside, notes = _mean(compared, values, estimator, checkpoints, seed)
     if mean is None and not len(known):
         remedy = (
@@ -98,17 +100,14 @@ def select(
             )
         raise ValueError(f"{notes[0]}, and no return is known: pass returns (--returns), or {remedy}")
     return Selection(
-        names,
-        values,
-        errors,
+        measured,
         compared.distances,
         mean,
         method,
         possible_returns(compared.log) if compared.has_rewards else (-np.inf, np.inf),
-        incumbent,
         seed,
         SHORT_EPISODES if compared.has_rewards and not (np.diff(compared.log.episodes) > 1).any() else EPISODES,
-        [*notes, *compared.copies()],
+        notes,
         {
             "seed": seed,
             "policies": len(names),
@@ -117,6 +116,7 @@ def select(
         },
         outside,
         float(compared.log.returns.std()) if compared.has_rewards else 0.0,
+        learns_returns=method == SOPR_T or (estimator is not None and estimator.supervised),
     )
 
 
@@ -153,7 +153,7 @@ def _mean(
         found = cross_fit(SOPR(small_model()), compared, returns, splits, seed=seed)
         for fold, own in zip(splits, found, strict=True):
             values[fold.test] = own
-        return values, "SOPR-T", None, [f"{lack}, so SOPR-T takes the place of the simulator"]
+        return values, SOPR_T, None, [f"{lack}, so SOPR-T takes the place of the simulator"]
     chosen = simulator or Simulator()
     with warnings.catch_warnings(action="ignore", category=UncertainEstimateWarning):  # intervals and notes say so
         estimates = chosen.estimate(

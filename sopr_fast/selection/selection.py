@@ -11,13 +11,13 @@ import numpy as np
 
 from ..estimators.gaussian_process_posterior import Posterior, fit
 from ..inputs.accepted import ReturnsLike
-from ..inputs.returns import find_returns
 from ..ranking.metrics import spearman
 from ..ranking.tables import SHORTENED, to_html, to_text, wrapped
 from ..runtime.axes import new_axes
 from ..runtime.checks import integer, number
 from ..runtime.text import list_names, tick_label
 from .compared import FEWEST_KNOWN, distance_ratios, extrapolation
+from .measured import Measured
 from .verdict import DEPLOY, EPISODES, MEASURE, Standing, Verdict, judge, numbers, probability_beats, probability_best
 from .verdict import number as shown
 
@@ -37,37 +37,59 @@ _PLOTTED = 50  # policies
 class Selection:
     """Known policies and candidates, their predicted returns, and what to do.
 
+    P policies act differently: policies that act alike in every state count as one, and their returns are pooled.
+
     Attributes:
-        names: P names.
-        returns: (P,) float64 measured returns; NaN for candidates.
-        return_errors: (P,) float64 standard errors of these, 0 where unknown.
+        measured: Names, copies and measured returns of all policies.
         distances: (P, P) float64 action distances (Eq. 3 of the paper).
         values: (P,) float64 values by `method`, in units of returns; None without such a method.
         method: Method whose values count as noisy measurements: "simulator", "SOPR-T" or "".
         bounds: Least and largest return that the logged rewards and episode lengths allow.
-        incumbent: Name of the policy in use, or None.
         seed: Seed of the draws.
         episodes: Episodes by which the verdict lets policies be measured.
         notes: What the log and the policies leave open.
         settings: What the run rests on, as plain text and numbers.
         outside: (P,) float64 share of the simulated steps that leave the log's range; None if unknown.
         logged_spread: Standard deviation of the returns of the log's episodes; 0 if unknown.
+        learns_returns: Whether `values` depend on the known returns.
     """
 
-    names: list[str]
-    returns: np.ndarray
-    return_errors: np.ndarray
+    measured: Measured
     distances: np.ndarray
     values: np.ndarray | None = None
     method: str = ""
     bounds: tuple[float, float] = (-np.inf, np.inf)
-    incumbent: str | None = None
     seed: int = 0
     episodes: int = EPISODES
     notes: list[str] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
     outside: np.ndarray | None = None
     logged_spread: float = 0.0
+    learns_returns: bool = False
+
+    @cached_property
+    def names(self) -> list[str]:
+        """P names; of copies that of the incumbent, else of the first that was measured, else of the first."""
+        return self.measured.representatives
+
+    @property
+    def incumbent(self) -> str | None:
+        """Name of the policy in use, or None."""
+        return self.measured.incumbent
+
+    @cached_property
+    def _pooled(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.measured.pooled()
+
+    @property
+    def returns(self) -> np.ndarray:
+        """(P,) float64 measured returns; NaN for candidates."""
+        return self._pooled[0]
+
+    @property
+    def return_errors(self) -> np.ndarray:
+        """(P,) float64 standard errors of the returns, 0 where unknown."""
+        return self._pooled[1]
 
     @cached_property
     def known(self) -> np.ndarray:
@@ -83,7 +105,7 @@ class Selection:
     def posterior(self) -> Posterior:
         """Joint distribution of the returns; mean and covariance are those without limits."""
         known = np.flatnonzero(self.known)
-        values = None if self.values is None else self.values.clip(*self.bounds)
+        values = None if self.values is None or self.known.all() else self.values.clip(*self.bounds)
         posterior = fit(self.distances, self.returns, self.return_errors, values, self.logged_spread)
         posterior = replace(posterior, limits=self._limits)
         if self.outside is None:
@@ -138,9 +160,9 @@ class Selection:
         Raises:
             ValueError: There is no such policy.
         """
-        if name not in self.names:
+        if name not in self.measured.names:
             raise ValueError(f"no policy {name!r}; choose from {list_names(self.names)}")
-        return probability_beats(self.posterior, self.names.index(name))
+        return probability_beats(self.posterior, self.measured.place(name))
 
     @cached_property
     def _places(self) -> tuple[np.ndarray, np.ndarray]:
@@ -212,7 +234,7 @@ class Selection:
             returns = "return is" if count == 1 else "returns are"
             basis = f"{self._mean_name} and on assumptions" if self.method else "assumptions"
             return [f"only {count} {returns} known: predictions and intervals rest on {basis}"]
-        order = self.evidence.get("simulator", 1.0)
+        order = 1.0 if self.known.all() else self.evidence.get("simulator", 1.0)
         remedy = (
             "train it longer, as in simulator=estimators.Simulator(updates=20000); if that does not help, these "
             "policies leave the log"
@@ -225,7 +247,9 @@ class Selection:
     @property
     def _is_reversed(self) -> bool:
         """Whether the simulator orders the known policies the other way round, as if returns were costs."""
-        return self.known.sum() >= FEWEST_KNOWN and self.evidence.get("simulator", 1.0) < _REVERSED
+        if self.known.all() or self.known.sum() < FEWEST_KNOWN:
+            return False
+        return self.evidence.get("simulator", 1.0) < _REVERSED
 
     def _other_units(self) -> list[str]:
         """Return a note on known returns that are far smaller or larger than simulated ones; none if they are not."""
@@ -242,10 +266,9 @@ class Selection:
 
     @cached_property
     def _standing(self) -> Standing:
-        incumbent = None if self.incumbent is None else self.names.index(self.incumbent)
+        incumbent = None if self.incumbent is None else self.measured.place(self.incumbent)
         return Standing(
             self.names,
-            self.distances,
             self.posterior,
             self.returns,
             self.return_errors,
@@ -279,32 +302,32 @@ class Selection:
         return [self.names[i] for i in self._standing.measure_next(integer(1)("k", k))]
 
     def update(self, returns: ReturnsLike) -> Selection:
-        """Return the selection after policies were measured; nothing is trained again.
+        """Return the selection after policies were measured, as `select` with all returns does; nothing is trained.
 
         Args:
-            returns: Returns by name, as for `select`; names that are not in the selection are ignored in files.
+            returns: Returns by name, as for `select`. They replace earlier ones of the same name. Names that are not in
+                the selection are ignored in files.
 
         Raises:
             TypeError: Returns have no names.
-            ValueError: A name is unknown, or a return is not finite.
+            ValueError: A name is unknown, a return is not finite, or a method has learned from the known returns.
         """
-        if isinstance(returns, Mapping) and (strangers := [name for name in returns if name not in self.names]):
-            raise ValueError(f"no policy {strangers[0]!r} in the selection; its policies are {list_names(self.names)}")
+        if self.learns_returns:
+            raise ValueError(f"{self.method} has learned from the known returns: call select again, with all returns")
+        names = self.measured.names
+        if isinstance(returns, Mapping) and (strangers := [name for name in returns if name not in names]):
+            raise ValueError(f"no policy {strangers[0]!r} in the selection; its policies are {list_names(names)}")
         if not (hasattr(returns, "keys") or isinstance(returns, str) or hasattr(returns, "__fspath__")):
             raise TypeError(f"returns must be by name, or a file or data frame, got {type(returns).__name__}")
-        table = find_returns(returns, self.names)
-        new = table["return"].notna()
-        return replace(
-            self,
-            returns=np.where(new, table["return"], self.returns),
-            return_errors=np.where(new, table["error"].fillna(0), self.return_errors),
-        )
+        return replace(self, measured=self.measured.update(returns))
 
     @property
     def flags(self) -> list[str]:
-        """P remarks: "incumbent", "measured", "cannot be ranked", or ""."""
+        """P remarks: "incumbent", "measured", "cannot be ranked", "3 copies", several of these, or ""."""
         flags = np.where(self.known, "measured", np.where(self.rankable, "", "cannot be ranked")).tolist()
-        return ["incumbent" if name == self.incumbent else flag for name, flag in zip(self.names, flags, strict=True)]
+        flags = ["incumbent" if name == self.incumbent else flag for name, flag in zip(self.names, flags, strict=True)]
+        counts = [f"{len(own)} copies" if len(own) > 1 else "" for own in self.measured.copies]
+        return [", ".join(filter(None, pair)) for pair in zip(flags, counts, strict=True)]
 
     def columns(self) -> dict[str, list[Any]]:
         """Return one list for each column of the table, the highest return first."""
@@ -320,6 +343,7 @@ class Selection:
             "note": self.flags,
             "nearest": ["" if i < 0 else self.names[i] for i in self._places[1]],
             "distance": self.distance_ratio.tolist(),
+            "copies": self.measured.copies,
         }
         if self.values is not None:
             table[self.method] = self.values.tolist()
@@ -340,7 +364,7 @@ class Selection:
         cells[""] = columns["note"]
         legend = "low, high: 80 % interval; best: probability of being the best policy"
         verdict = [wrapped(f"{self.verdict.text}."), wrapped(self.verdict.reason)]
-        below = [legend, *self.unrankable(), *self.doubts, *self.notes]
+        below = [legend, *self.unrankable(), *self.doubts, *self.notes, *self.measured.note()]
         return "\n".join([*verdict, "", to_text(cells, left=("policy", ""), rows=rows), "", *map(wrapped, below)])
 
     def unrankable(self) -> list[str]:
@@ -376,7 +400,7 @@ class Selection:
             "table": self.columns(),
             "evidence": self.evidence,
             "incumbent": self.incumbent,
-            "notes": [*self.unrankable(), *self.doubts, *self.notes],
+            "notes": [*self.unrankable(), *self.doubts, *self.notes, *self.measured.note()],
         }
 
     def to_pandas(self) -> pandas.DataFrame:

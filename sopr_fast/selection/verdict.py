@@ -50,7 +50,6 @@ class Standing:
     """What a verdict about P policies is drawn from, see `Selection`."""
 
     names: list[str]
-    distances: np.ndarray
     posterior: Posterior
     returns: np.ndarray
     errors: np.ndarray
@@ -132,9 +131,7 @@ class Standing:
         if settled is not None and settled == rival:
             return []
         floor = -np.inf if rival is None else float(self.posterior.mean[rival])
-        contenders = self.contenders()
-        alike = np.tril(self.distances[np.ix_(contenders, contenders)] == 0, -1).any(1)  # as an earlier one
-        chosen = best_to_measure(self.posterior, contenders[~alike], floor, k, self.seed)
+        chosen = best_to_measure(self.posterior, self.contenders(), floor, k, self.seed)
         if settled is not None and leader is not None and not self.known[leader]:
             chosen = [leader, *(i for i in chosen if i != leader)]
         return chosen[:k]

@@ -19,8 +19,8 @@ _NUMBER = re.compile(rf"(?<![a-z\d])(?:{_WORDS})?(\d[a-z\d]*)")
 _LAST = re.compile(r"(?<![a-z])(?:final|last|latest)(?![a-z])")
 
 
-def read_evaluations(path: Path, names: Sequence[str]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Return the rollouts of each policy by name, and copies: the name of a run's best model → that of its checkpoint.
+def read_evaluations(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return the rollouts of each policy by name; a run's best model has none if the checkpoint of its step has them.
 
     The returns lie in a file, or in files of the runs in a folder. There, each policy gets them from the file of its
     own folder, or the nearest one above it: `runs/ppo_1/evaluations.npz` for "ppo_1/best_model" in `runs`.
@@ -41,23 +41,18 @@ def read_evaluations(path: Path, names: Sequence[str]) -> tuple[dict[str, np.nda
             f"folder to which their names are relative, such as {names[0]!r}"
         )
     returns: dict[str, np.ndarray] = {}
-    copies: dict[str, str] = {}
+    best: list[str] = []
     for run, of_run in policies.items():
         steps, results = _read(files[run])
-        rows, best = _choose(steps, results, of_run, str(run))
+        rows, copies = _choose(steps, results, of_run, str(run))
         returns |= {name: results[row] for name, row in rows.items()}
-        copies |= best
-    for name, checkpoint in copies.items():
-        warn(
-            f"{path}: {name} is a copy of {checkpoint}, whose step had the best evaluation: it counts once, and select "
-            "leaves the copy out"
-        )
-    if without := [name for of_run in policies.values() for name in of_run if name not in {*returns, *copies}]:
+        best += copies
+    if without := [name for of_run in policies.values() for name in of_run if name not in {*returns, *best}]:
         warn(
             f"{path}: no evaluation belongs to {list_names(without)}, so select takes them as candidates unless they "
             f"have other returns; a policy's name holds its evaluation's step, such as 'model_{steps[-1]:.0f}'"
         )
-    return returns, copies
+    return returns
 
 
 def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -76,10 +71,8 @@ def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return steps, results
 
 
-def _choose(
-    steps: np.ndarray, results: np.ndarray, names: Sequence[str], run: str
-) -> tuple[dict[str, int], dict[str, str]]:
-    """Return the row of results (T, R) for each policy of a run, by steps (T,), and copies; see the page on files.
+def _choose(steps: np.ndarray, results: np.ndarray, names: Sequence[str], run: str) -> tuple[dict[str, int], list[str]]:
+    """Return the row of results (T, R) for each policy of a run, by steps (T,), and best ones whose row is taken.
 
     A difference of 1 % of the distance between evaluations is allowed, since several environments step at once. In a
     policy that is named by its run, a number is no step.
@@ -104,11 +97,11 @@ def _choose(
                 )
         elif not own and not stem.endswith("steps"):
             claims["best" if "best" in stem else "last" if not numbers or _LAST.search(stem) else ""].append(name)
-    copies: dict[str, str] = {}
+    copies: list[str] = []
     for kind, row in (("last", len(steps) - 1), ("best", int(results.mean(1).argmax()))):
         claim = claims[kind][0] if len(claims[kind]) == 1 else ""
         if claim and row not in first:
             rows[claim] = row
         elif claim and kind == "best":
-            copies[claim] = first[row]
+            copies.append(claim)
     return rows, copies

@@ -50,10 +50,8 @@ _REMEDY = "map names to returns, {name: return}"
 def load_returns(source: ReturnsLike, names: Sequence[str] | None = None) -> pandas.DataFrame:
     """Return the returns of policies as a table: columns return, error and rollouts, indexed by name.
 
-    `error` is the standard error of the return and `rollouts` their number, NaN where unknown. A single rollout gets
-    the standard deviation that the rollouts of the other policies have in common. Policies whose return is NaN, None or
-    an empty cell have no row. `attrs["copies"]` maps a run's best model to the checkpoint of which it is a copy: that
-    has the row, and `sopr_fast.select` leaves the copy out. The page on files lists names of columns.
+    `error` is the standard error of the return and `rollouts` their number, NaN where unknown. Policies whose return is
+    NaN, None or an empty cell have no row. The page on files lists names of columns.
 
     Args:
         source: Mapping or series from name to return, or to the returns of rollouts; data frame of a row for each
@@ -67,24 +65,21 @@ def load_returns(source: ReturnsLike, names: Sequence[str] | None = None) -> pan
             another layout. Names the policy or the file.
 
     Warns:
-        UserWarning: Deviations cannot be read, or may be taken as returns; or a policy is a copy, or has no evaluation.
+        UserWarning: Deviations cannot be read, or may be taken as returns; or a policy has no evaluation.
     """
     import pandas
 
-    where, copies = "returns", dict[str, str]()
-    if isinstance(source, pandas.DataFrame):
-        copies = source.attrs.get("copies", {})
-    elif isinstance(source, str | os.PathLike):
+    where = "returns"
+    if isinstance(source, str | os.PathLike):
         where, path = os.fspath(source), Path(source)
         if path.is_dir() or path.suffix.lower() == ".npz":
-            source, copies = formats.load(formats.EVALUATIONS)(path, _needed(names))
+            source = formats.load(formats.EVALUATIONS)(path, _needed(names))
         else:
             source = _read(path)
     table = _of_frame(_as_frame(source, names), where)
     if names is not None:
         own = _names_of_files(table.index.difference(names), {*names} - {*table.index})
         table.index = pandas.Index([own.get(name, name) for name in table.index], dtype=object, name="name")
-    table.attrs["copies"] = copies
     return table
 
 
@@ -293,10 +288,6 @@ def _table(cells: pandas.DataFrame, where: str) -> pandas.DataFrame:
             "episodes of training, leave that column out"
         )
     error = error.fillna((deviation / np.sqrt(rollouts)).where(rollouts > 1))
-    several, is_single = (rollouts > 1) & error.notna(), (rollouts == 1) & ~(error > 0)
-    if several.any():
-        weights = (rollouts - 1)[several]
-        error[is_single] = np.sqrt((weights * rollouts[several] * error[several] ** 2).sum() / weights.sum())
     return table[["return"]].assign(error=error, rollouts=rollouts)
 
 
