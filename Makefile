@@ -12,8 +12,8 @@ BUILD_TOOLS := scikit-build-core pybind11 cmake ninja setuptools
 PACKAGE := CMakeLists.txt README.md pyproject.toml $(shell find csrc sopr_fast -type f -not -name '*.pyc')
 CPP := $(shell find csrc bench python_tests -name "*.cpp" -o -name "*.h" -o -name "*.cu")
 INSTALLED := .venv/installed-$(SOPR_FAST_CUDA)
-OPERATOR_TESTS := $(wildcard python_tests/test_kmeans*.py python_tests/test_segment_*.py) \
-    python_tests/test_threads.py
+OPERATOR_TESTS := $(wildcard python_tests/ops/test_kmeans*.py python_tests/ops/test_segment_*.py) \
+    python_tests/ops/test_threads.py
 
 .PHONY: demo test extras test-all test-emulated test-quality environments fuzz kill soak paper \
         bench lint format sanitize sanitize-threads matrix docs wheel wheel-check gpu-check gpu-sanitize clean
@@ -90,9 +90,9 @@ sanitize: build/sanitize/installed
 # The kernels on several threads, from several Python threads, with a module that detects data races. Libraries without
 # instrumentation (Python, torch) are ignored.
 sanitize-threads: build/sanitize-threads/installed
-	LD_PRELOAD="$$($(or $(CXX),c++) -print-file-name=libtsan.so)" PYTHONPATH=build/sanitize-threads/site \
+	LD_PRELOAD="$$($(or $(CXX),c++) -print-file-name=libtsan.so)" PYTHONPATH=build/sanitize-threads/site:python_tests \
 	TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1 \
-	.venv/bin/python python_tests/race_kernels.py
+	.venv/bin/python -m support.race_kernels
 
 # The tests with the oldest torch that pyproject.toml admits and with the newest there is.
 matrix: build/matrix/oldest/installed build/matrix/newest/installed
@@ -129,9 +129,10 @@ gpu-check:
 gpu-sanitize:
 	mkdir -p out
 	failed=0; for tool in memcheck racecheck; do \
-	    PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $$tool --error-exitcode 1 --report-api-errors no \
+	    PYTHONPATH=python_tests PYTORCH_NO_CUDA_MEMORY_CACHING=1 \
+	    compute-sanitizer --tool $$tool --error-exitcode 1 --report-api-errors no \
 	        --kernel-name kns=sopr --log-file out/gpu_$$tool.log \
-	        $(PYTHON) python_tests/operators.py cuda || failed=1; \
+	        $(PYTHON) -m support.operators cuda || failed=1; \
 	    tail -n 20 out/gpu_$$tool.log; \
 	done; exit $$failed
 

@@ -1,11 +1,11 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import operators
 import pytest
 import torch
-from emulator import cuda_module_for_cpu, emulated  # noqa: F401
 from hypothesis import settings
+from support import operators
+from support.emulator import cuda_module_for_cpu, emulated  # noqa: F401
 
 from sopr_fast.runtime import native
 
@@ -103,6 +103,6 @@ def undisturbed_draws():
 
 @pytest.fixture(scope="session")
 def log():
-    from estimators import small_log
+    from support.estimators import small_log
 
     return small_log()

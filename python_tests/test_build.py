@@ -123,7 +123,7 @@ assert len(sopr_fast.load_log(log)) == 20
 """
 TRAIN = """
 import numpy as np, sopr_fast
-from problems import TINY, ladder, log
+from support.problems import TINY, ladder, log
 sopr_fast.fit(ladder(np.arange(4)), range(4), log(), config=TINY)
 """
 

@@ -9,11 +9,11 @@ import sys
 from types import ModuleType
 from unittest.mock import patch
 
-import doc_pages
 import numpy as np
 import pandas
 import pytest
 from PIL import Image
+from support import doc_pages
 
 import sopr_fast
 from sopr_fast.cli import main as cli

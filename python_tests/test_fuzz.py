@@ -18,8 +18,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from problems import TINY, ladder, log, training_gains
 from safetensors.torch import save_file
+from support.problems import TINY, ladder, log, training_gains
 
 import sopr_fast
 from sopr_fast.estimators import FQE

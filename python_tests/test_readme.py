@@ -4,7 +4,7 @@ import re
 from functools import partial
 from pathlib import Path
 
-from problems import TINY
+from support.problems import TINY
 
 import sopr_fast
 from sopr_fast import estimators, example

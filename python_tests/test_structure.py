@@ -31,3 +31,14 @@ def test_no_module_imports_itself_through_others():
     graph = {name: others - {name, "sopr_fast"} for name, others in graph.items() if name != "sopr_fast"}
     assert len(graph) > 100
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules
+
+
+def test_no_test_imports_a_test():
+    """What tests share lives in support/."""
+    for path in Path(__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [
+                alias.name for alias in getattr(node, "names", []) if isinstance(node, ast.Import | ast.ImportFrom)
+            ]
+            assert not [name for name in names if name.split(".")[-1].startswith("test_")], path

@@ -1,5 +1,5 @@
 // Thread-block clusters of sm_90 and later: one function per PTX instruction. On older devices a block is alone.
-// python_tests/simt/cuda/block_cluster.h replaces this file on the CPU.
+// python_tests/support/simt/cuda/block_cluster.h replaces this file on the CPU.
 //
 // PTX ISA 9.2, sections 9.7.13.4 (barrier.cluster), 9.7.9.23 (mapa) and 10 (%cluster_ctarank, %cluster_nctarank).
 #pragma once

@@ -12,7 +12,7 @@
 #include "cuda/kmeans_team.h"
 #include "kmeans_numbers.h"
 
-#ifndef COUNT_DISTANCES  // python_tests/simt counts the distances between points and centroids
+#ifndef COUNT_DISTANCES  // python_tests/support/simt counts the distances between points and centroids
 #define COUNT_DISTANCES(number)
 #endif
 

@@ -1,0 +1,224 @@
+"""`sopr-fast evaluate`, `select` and `estimate` on files."""
+
+import csv
+import json
+import warnings
+
+import numpy as np
+import pytest
+from support.selection_problems import gains, log, true_values
+
+import sopr_fast
+from sopr_fast.cli.main import main
+from sopr_fast.methods import DEFAULT_METHODS, METHODS
+from sopr_fast.sopr.config import Config
+
+CONFIG = Config(width=16, low_layers=1, high_layers=1, high_heads=2, subset_size=64, clusters=4, subsets=5, steps=5)
+POLICIES = gains(12)
+RETURNS = true_values(POLICIES)
+KNOWN = list(POLICIES)[:8]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return a folder with policies as arrays of actions, a log, and returns of all policies and of eight."""
+    folder = tmp_path_factory.mktemp("selection")
+    transitions = log()
+    (folder / "policies").mkdir()
+    for name, policy in POLICIES.items():
+        np.save(folder / "policies" / f"{name}.npy", policy(transitions.states))
+    parts = ("states", "actions", "rewards", "next_states", "terminals", "timeouts")
+    np.savez(folder / "log.npz", **{part: getattr(transitions, part) for part in parts})
+    for file, names in (("all.csv", POLICIES), ("known.csv", KNOWN)):
+        with (folder / file).open("w", newline="") as opened:
+            csv.writer(opened).writerows([("name", "return"), *((name, RETURNS[name]) for name in names)])
+    return folder
+
+
+def run(folder, command, returns, *more):
+    """Run a command and return its exit code."""
+    arguments = [command, "--policies", str(folder / "policies"), "--log", str(folder / "log.npz")]
+    return main([*arguments, *(["--returns", str(folder / returns)] if returns else []), *more])
+
+
+NEAREST = ("--methods", "nearest policy")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Give arrays of actions, which no simulator can roll out, a small SOPR-T."""
+    monkeypatch.setattr("sopr_fast.selection.selecting.small_model", lambda: CONFIG)
+
+
+def test_evaluate_prints_a_table_or_json(folder, capsys, tmp_path):
+    groups = tmp_path / "groups.json"
+    groups.write_text(json.dumps({name: "ab"[i % 2] for i, name in enumerate(POLICIES)}))
+    assert run(folder, "evaluate", "all.csv", *NEAREST, "--cv", "3") == 0
+    out = capsys.readouterr().out
+    assert "3 folds of 12 policies" in out and "nearest policy" in out
+    assert run(folder, "evaluate", "all.csv", *NEAREST, "--cv", "2", "--groups", str(groups), "--json") == 0
+    content = json.loads(capsys.readouterr().out)
+    assert set(content["measures"]) == {"random", "group"} and set(content["groups"]) == {"a", "b"}
+    groups.write_text("\ufeff[]", encoding="utf-8")
+    assert run(folder, "evaluate", "all.csv", *NEAREST, "--groups", str(groups)) == 2
+    assert "groups are in order, but policies come from files: give groups by their" in capsys.readouterr().err
+
+
+def test_select_takes_policies_without_a_return_for_candidates(folder, capsys):
+    assert run(folder, "select", "known.csv", "--json", "--incumbent", KNOWN[0], "--measure", "2") == 0
+    content = json.loads(capsys.readouterr().out)
+    known = dict(zip(content["table"]["policy"], content["table"]["known"], strict=True))
+    assert known == {name: name in KNOWN for name in POLICIES}
+    assert content["incumbent"] == KNOWN[0]
+    assert run(folder, "select", "known.csv", "--measure", "2") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(("Deploy ", "Keep ", "Measure "))
+    assert lines[-1] == f"measure next: {', '.join(content['measure_next']) or 'nothing'}"
+
+
+def test_later_returns_add_to_earlier_ones_and_replace_those_of_the_same_name(folder, tmp_path, capsys):
+    measured = {KNOWN[0]: 1e3, "right-10": 2e3}
+    (tmp_path / "measured.json").write_text(json.dumps(measured))
+    files = (str(folder / "known.csv"), str(tmp_path / "measured.json"))
+    assert run(folder, "select", None, "--json", "--returns", *files) == 0
+    captured = capsys.readouterr()
+    table = json.loads(captured.out)["table"]
+    rows = zip(table["policy"], table["return"], table["known"], strict=True)
+    known = {name: value for name, value, is_known in rows if is_known}
+    assert known == pytest.approx({name: RETURNS[name] for name in KNOWN} | measured, rel=1e-3)
+    assert f"measured.json: replaces the returns of {KNOWN[0]}\n" in captured.err
+
+
+@pytest.mark.parametrize("command", [("select",), ("estimate", "--method", "nearest-policy")])
+def test_returns_of_other_names_are_refused_or_named(folder, capsys, command):
+    (folder / "others.csv").write_text("name,return\nother-00,1\nother-01,2\n")
+    (folder / "empty.csv").write_text("name,return\n")
+    (folder / "typo.csv").write_text((folder / "known.csv").read_text() + "rigth-00,1\n")
+    for file, code, messages in (
+        ("others.csv", 2, ("no policy has a return: ", "others.csv names other-00, other-01", "names are relative to")),
+        ("empty.csv", 2, ("empty.csv: no returns in it",)),
+        ("typo.csv", 0, ("typo.csv has returns of rigth-00, but no policies of these names were given",)),
+    ):
+        assert run(folder, command[0], file, *command[1:]) == code
+        error = capsys.readouterr().err
+        assert all(message in error for message in messages)
+
+
+def test_the_help_names_every_method(capsys):
+    with pytest.raises(SystemExit):
+        main(["evaluate", "--help"])
+    shown = " ".join(capsys.readouterr().out.replace("'", "").split())
+    assert f"{', '.join(METHODS)} (default: the first {len(DEFAULT_METHODS)})" in shown
+
+
+def test_estimate_runs_an_estimator_with_options_or_known_returns(folder, capsys):
+    options = ("--set", "updates=5", "hidden=8", "batch_size=16")
+    assert run(folder, "estimate", None, "--method", "fqe", *options, "--json") == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["method"] == "FQE"
+    assert set(content["names"]) == set(POLICIES)
+    assert len(content["diagnostics"]["curve"]["updates"]) == 5
+    assert run(folder, "estimate", "known.csv", "--method", "nearest-policy", "--json") == 0
+    content = json.loads(capsys.readouterr().out)
+    assert set(content["names"]) == set(POLICIES) - set(KNOWN)
+    for value in content["values"]:
+        assert min(abs(value - RETURNS[name]) for name in KNOWN) < 1e-9
+    assert run(folder, "estimate", "known.csv", "--method", "nearest-policy") == 0
+    out = capsys.readouterr().out
+    assert "Estimates of 4 policies" in out and all(name in out for name in content["names"])
+
+
+@pytest.mark.parametrize(
+    ("command", "returns", "more", "message"),
+    [
+        ("evaluate", "known.csv", ("--methods", "magic"), "no method 'magic'"),
+        ("select", "known.csv", ("--measure", "-1"), "--measure must be 0 or more, got -1"),
+        ("select", "known.csv", ("--incumbent", "nobody"), "the incumbent nobody"),
+        ("estimate", None, ("--method", "select"), "no method 'select'; choose from simulator, "),
+        ("estimate", "all.csv", ("--method", "nearest-policy"), "there are 12 and 0"),
+        ("estimate", None, ("--method", "nearest-policy"), "there are 0 and 12"),
+        ("estimate", "all.csv", ("--method", "fqe"), "--method FQE learns from no returns: leave --returns out"),
+        ("estimate", None, ("--method", "fqe", "--set", "speed=3"), "--set speed=3: expected OPTION=VALUE"),
+        ("estimate", None, ("--method", "fqe", "--set", "updates=many"), "'many' is no value of updates"),
+        ("estimate", None, ("--method", "SOPR-T", "--set", "config=3"), "--set config=3: '3' is no value of config: "),
+        ("estimate", None, ("--method", "fqe", "--set", "updates=0"), "updates must be an integer, 1 or more"),
+        ("select", None, ("--log", "s.safetensors", "--columns", "states=x"), "s.safetensors holds no log: leave --c"),
+    ],
+)
+def test_wrong_input_ends_with_one_line(folder, capsys, command, returns, more, message):
+    assert run(folder, command, returns, *more) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_estimate_compares_the_simulator_with_known_returns(folder, capsys, tmp_path):
+    """All policies are valued, the known ones too."""
+    states, actions = (log().states.shape[1], log().actions.shape[1])
+    for i in range(4):
+        layer = {"mean.weight": np.full((actions, states), 0.2 * i), "mean.bias": np.zeros(actions)}
+        np.savez(tmp_path / f"actor-{i}.npz", **layer)
+    (tmp_path / "returns.csv").write_text("name,return\nactor-0,1\nactor-1,2\nactor-2,4\n")
+    files = ("--policies", *map(str, sorted(tmp_path.glob("*.npz"))), "--log", str(folder / "log.npz"))
+    options = ("--method", "simulator", "--set", "updates=5", "hidden=8", "members=1", "horizon=3", "--json")
+    with warnings.catch_warnings(action="ignore"):
+        assert main(["estimate", *files, "--returns", str(tmp_path / "returns.csv"), *options]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert len(printed["names"]) == 4 and -1 <= printed["diagnostics"]["known_order"] <= 1
+
+
+@pytest.mark.parametrize("command", ["select", "evaluate"])
+def test_reports_name_their_command(folder, capsys, tmp_path, command):
+    report, more = tmp_path / "it's a report.html", NEAREST if command == "evaluate" else ()
+    assert run(folder, command, "known.csv", *more, "--report", str(report)) == 0
+    assert f"sopr-fast {command} --policies" in report.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def table(folder):
+    """Return the log as a table with names of its own and without next states, in which a limit of 10 steps cuts."""
+    with np.load(folder / "log.npz") as arrays:
+        columns = [*arrays["states"].T, arrays["actions"][:, 0], arrays["rewards"]]
+        width = arrays["states"].shape[1]
+    states = [f"x{i}" for i in range(width)]
+    text = "\n".join(",".join(map(repr, map(float, row))) for row in zip(*columns, strict=True))
+    (folder / "table.csv").write_text(f"{','.join(states)},push,gain\n{text}\n")
+    return folder / "table.csv", f"states={','.join(states)}", ["actions=push", "rewards=gain"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("info",),
+        ("evaluate", "--returns", "all.csv", *NEAREST, "--cv", "2", "--json"),
+        ("select", "--returns", "known.csv", "--json"),
+        ("estimate", "--method", "FQE", "--set", "updates=2", "--json"),
+    ],
+)
+def test_every_command_that_reads_a_log_takes_its_names_and_time_limit(folder, table, command, capsys, monkeypatch):
+    monkeypatch.chdir(folder)
+    path, states, others = table
+    options = ["--columns", states, *others, "--max-episode-steps", "10"]
+    read, load_log = [], sopr_fast.load_log
+    monkeypatch.setattr("sopr_fast.inputs.logs.load_log", lambda *a, **k: read.append(load_log(*a, **k)) or read[-1])
+    inputs = [str(path)] if command[0] == "info" else ["--policies", "policies", "--log", str(path)]
+    assert main([command[0], *inputs, *command[1:], *options]) == 0
+    assert (np.diff(read[0].episodes) == 9).all()  # without next states, the last step of each is dropped
+    capsys.readouterr()
+    assert main([command[0], *inputs, *command[1:], *options, "--rows", "100"]) == 0
+    assert len(read[-1]) == 99
+
+
+@pytest.mark.parametrize("command", ["fit", "rank"])
+def test_states_of_a_table_have_names_of_their_own(folder, table, command, capsys, monkeypatch):
+    monkeypatch.chdir(folder)
+    path, states, others = table
+    few = ["--steps", "1", "--width", "16", "--subsets", "2", "--subset-size", "64", "--clusters", "4"]
+    fit = ["fit", "--policies", "policies", "--returns", "all.csv", "--out", "m.safetensors", *few]
+    rank = ["rank", "--policies", "policies", "--model", "m.safetensors"]
+    if command == "rank":
+        assert main([*fit, "--states", "log.npz"]) == 0
+    given = fit if command == "fit" else rank
+    assert main([*given, "--states", str(path)]) == 2
+    assert main([*given, "--states", str(path), "--columns", states]) == 0
+    capsys.readouterr()
+    assert main([*given, "--states", str(path), "--columns", states, *others]) == 2
+    assert "only states=NAME,… of a log in --states is read here" in capsys.readouterr().err

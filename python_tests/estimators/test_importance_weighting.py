@@ -1,0 +1,125 @@
+"""Weights of importance weighting on logs of a few rows."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from support.estimators import disjoint, gains, loud, unwarned, with_other
+from support.mdps import TablePolicy, Tabular
+from support.problems import transitions
+from torch.distributions import Normal, TanhTransform
+
+from sopr_fast.estimators import ImportanceWeighting, UncertainEstimateWarning
+from sopr_fast.inputs.policies import Gaussian
+from sopr_fast.inputs.policies.actor import Actor
+
+pytestmark = unwarned
+
+
+def test_importance_weighting_keeps_ended_episodes_and_drops_cut_ones():
+    """One episode ends after reward 1, the other has rewards 1 and 3."""
+    states, rewards = np.zeros((3, 1)), np.array([1.0, 1.0, 3.0])
+    density = -math.log(0.1 * math.sqrt(2 * math.pi))  # of the policy, so that all weights are 1
+    for flags, expected in ((([1, 0, 0], [0, 0, 1]), 1 + 0.5 * 1.5), (([0, 0, 0], [1, 0, 1]), 1 + 0.5 * 3)):
+        log = transitions(states, states, rewards, states, *flags, log_probs=np.full(3, density))
+        estimates = ImportanceWeighting(discount=0.5).estimate([lambda s: 0 * s], log)
+        assert estimates.values[0] == pytest.approx(expected)
+
+
+def test_noise_of_deterministic_policies_equals_a_narrow_normal(log):
+    log = with_other(log, log_probs=np.zeros(len(log), np.float32))
+    plain, noisy = (ImportanceWeighting(discount=0.9, noise=0.3).estimate(gains(std=std), log) for std in (None, 0.3))
+    np.testing.assert_allclose(plain.values, noisy.values, rtol=1e-5)
+
+
+@pytest.mark.parametrize("largest", [1.0, 1.1], ids=["within", "beyond"])
+def test_noise_of_deterministic_policies_is_before_tanh_within_its_range(largest):
+    """Logged actions are the policy's own plus noise. Saturated ones are clipped and have full weight."""
+    random = np.random.default_rng(0)
+    states, noise = np.repeat([0.0, 0.5, 30.0], 20)[:, None], 0.2 * random.standard_normal((60, 1))
+    actions = np.float32(largest * np.tanh(states + noise))
+    rewards = random.standard_normal(60).astype(np.float32)
+    log = transitions(states, actions, rewards, states, np.ones(60), None, np.zeros(60))
+    estimates = ImportanceWeighting(discount=0.9, noise=0.3).estimate([lambda states: largest * np.tanh(states)], log)
+    acted, logged = largest * np.tanh(states), actions.astype(np.float64)
+    if largest == 1:
+        acted, logged = (torch.from_numpy(x).clamp(-1 + 1e-4, 1 - 1e-4) for x in (acted, logged))
+        density = torch.distributions.TransformedDistribution(Normal(acted.atanh(), 0.3), TanhTransform())
+    else:
+        acted, logged = map(torch.from_numpy, (acted, logged))
+        density = Normal(acted, 0.3)
+    weights = density.log_prob(logged).exp().numpy()[:, 0]
+    assert estimates.values[0] == pytest.approx(weights @ rewards / weights.sum(), rel=1e-4)
+
+
+@pytest.mark.parametrize("mean", [5.5, 8.0])
+def test_weights_of_a_saturated_policy_on_its_own_log_are_equal(mean):
+    """Actions are within 1e-4 of ±1, and many are 1 in float32."""
+    layers, random = [(torch.zeros(1, 1), torch.tensor([mean]))], torch.Generator().manual_seed(0)
+    actor = Actor("actor", layers, log_std=torch.tensor([math.log(0.3)]), stochastic=True)
+    states, cut = torch.zeros(400, 1), np.tile([0, 0, 0, 1], 100)
+    actions = actor.output(states).sample(random)
+    log = transitions(states, actions, cut, states, None, cut, actor.output(states).log_prob(actions))
+    estimates = ImportanceWeighting(discount=0.9).estimate([actor], log)
+    assert estimates.diagnostics["effective_sample_size"] == pytest.approx(100, rel=1e-4)
+
+
+def test_log_ratios_are_clipped(log):
+    log = with_other(log, log_probs=np.zeros(len(log), np.float32))
+    clipped = ImportanceWeighting(discount=0.9, clip=(-1e-9, 1e-9)).estimate(gains(), log)
+    rewards = log.rewards.reshape(12, 10).mean(0)
+    np.testing.assert_allclose(clipped.values, float(0.9 ** np.arange(10) @ rewards), rtol=1e-6)
+
+
+def test_bootstrap_samples_of_equal_episodes_have_the_value_of_one():
+    states, rewards = np.zeros((12, 1)), np.tile([1.0, 3.0], 6)
+    log = transitions(states, states, rewards, states, None, [0, 1] * 6, log_probs=np.zeros(12))
+    estimates = ImportanceWeighting(discount=0.5).estimate([lambda s: 0 * s], log)
+    assert estimates.values[0] == pytest.approx(1 + 0.5 * 3)
+    np.testing.assert_allclose(estimates.replicates, 2.5)
+
+
+def test_an_episode_without_density_has_no_weight():
+    """One of four episodes has a normal of standard deviation 0 at its first step."""
+    states = np.repeat([[0.0], [1.0], [1.0], [1.0]], 2, axis=0)
+    rewards = np.array([5.0, 7.0, 1.0, 2.0, 1.0, 3.0, 1.0, 4.0])
+    log_probs = np.full(8, -0.5 * math.log(2 * math.pi))
+    log = transitions(states, 0 * states, rewards, states, None, [0, 1] * 4, log_probs)
+    estimates = ImportanceWeighting(discount=0.5).estimate([lambda s: Gaussian(0 * s, s)], log)
+    assert estimates.values[0] == pytest.approx(1 + 0.5 * 3)
+    assert estimates.diagnostics["effective_sample_size"] == pytest.approx(3)
+
+
+@loud
+@pytest.mark.parametrize("fitted", [False, True])
+def test_importance_weighting_warns_of_disjoint_support(fitted):
+    policies, log = disjoint()
+    log = with_other(log, log_probs=None) if fitted else log
+    with pytest.warns(UncertainEstimateWarning, match=r"hardly covers 'never' \(0\): fewer"):
+        estimates = ImportanceWeighting(discount=0.9, updates=500, hidden=(16,)).estimate(policies, log)
+    effective = estimates.diagnostics["effective_sample_size"]
+    assert effective[0] == 0 and effective[1] > 100
+    assert math.isnan(estimates.standard_errors[0]) and estimates.standard_errors[1] < 0.5
+
+
+@loud
+def test_importance_weighting_warns_of_support_lost_after_the_first_step():
+    """In the second, absorbing state, the log takes the first action, one policy the second, another policy both."""
+    step = np.zeros((2, 2, 2))
+    step[..., 1] = 1
+    mdp = Tabular(step, np.zeros((2, 2)), np.array([[1.0, 1.0], [1.0, -100.0]]), np.array([1.0, 0.0]))
+    log = mdp.log(np.array([[0.5, 0.5], [1.0, 0.0]]), 200, 20, seed=0, log_probs=True)
+    policies = {
+        "other": TablePolicy(np.array([[0.5, 0.5], [0.0, 1.0]])),
+        "both": TablePolicy(np.array([[0.5, 0.5], [0.7, 0.3]])),
+        "logged": TablePolicy(np.array([[0.2, 0.8], [1.0, 0.0]])),
+    }
+    message = r"hardly covers 'other' \(0\), 'both' \([\d.]+\): fewer"
+    with pytest.warns(UncertainEstimateWarning, match=message) as warned:
+        estimates = ImportanceWeighting(discount=0.9).estimate(policies, log)
+    assert "the log does not support 'other' (95% of decisions)" in str(warned[0].message) and len(warned) == 2
+    # Steps 15 to 19 have 0.096 of the weight, 14 to 19 0.122.
+    expected = [0, 200 * 0.7**14, 200 / (0.4**2 + 1.6**2) * 2]
+    np.testing.assert_allclose(estimates.diagnostics["effective_sample_size"], expected, rtol=0.1)
+    np.testing.assert_array_equal(np.isnan(estimates.standard_errors), [True, True, False])

@@ -1,0 +1,60 @@
+"""Options, seeds and discounts that estimators accept and refuse."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.estimators import each_method, gains, unwarned
+
+from sopr_fast.estimators import FQE, SOPR, BehaviourQ, DualDICE, ImportanceWeighting, NearestPolicy, Simulator
+
+pytestmark = unwarned
+
+
+def test_actions_of_another_width_than_logged_are_refused(log):
+    with pytest.raises(ValueError, match=r"log's actions have 1 columns, but .* 'wide' need 2 columns: name"):
+        FQE().estimate({"wide": lambda states: states}, log)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        *((method, {name: 0}) for method in (FQE, BehaviourQ) for name in ("updates", "batch_size", "ensemble")),
+        *((FQE, {"hidden": hidden}) for hidden in (8, "8", (8, 0), (8.0,), None)),
+        *((FQE, {name: value}) for name in ("learning_rate", "target_rate") for value in (0, -1e-3, math.nan, "1")),
+        *((FQE, {"discount": value}) for value in (1.5, -0.1)),
+        (FQE, {"updates": 10.0}),
+        (FQE, {"ensemble": True}),
+        (FQE, {"target_rate": 1.5}),
+        (BehaviourQ, {"learning_rate": math.inf}),
+        *((DualDICE, {name: 0}) for name in ("updates", "batch_size", "nu_rate", "zeta_rate")),
+        *((ImportanceWeighting, {name: 0}) for name in ("updates", "noise")),
+        *((ImportanceWeighting, {"clip": clip}) for clip in ((1, 0), 2.0, (1, 2, 3), ("a", "b"), (None, 2))),
+        *((Simulator, {name: 0}) for name in ("updates", "members", "rollouts", "horizon")),
+        (Simulator, {"hidden": (0,)}),
+        (NearestPolicy, {"rows": 0}),
+        (SOPR, {"config": {"steps": 3}}),
+    ],
+)
+def test_message_names_the_invalid_option(method, options):
+    with pytest.raises(ValueError, match=rf"^{next(iter(options))}\b"):
+        method(**options)
+
+
+@each_method
+@pytest.mark.parametrize("seed", [-1, 1.5])
+def test_message_names_an_invalid_seed(method, seed, log):
+    with pytest.raises(ValueError, match="^seed must be"):
+        method.estimate(gains(), log, seed=seed)
+
+
+@each_method
+def test_options_may_be_numpy_numbers(method, log, tmp_path):
+    path = tmp_path / "run.safetensors"
+    numbers = {key: np.array(value)[()] for key, value in vars(method).items() if type(value) in (int, float)}
+    other = replace(method, **numbers, hidden=[np.int64(width) for width in method.hidden])
+    expected = method.estimate(gains(std=0.3), log, seed=3, checkpoint=path).values
+    seed = np.int64(3)
+    np.testing.assert_array_equal(other.estimate(gains(std=0.3), log, seed=seed).values, expected)
+    np.testing.assert_array_equal(other.estimate(gains(std=0.3), log, seed=seed, checkpoint=path).values, expected)

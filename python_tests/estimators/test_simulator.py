@@ -1,0 +1,217 @@
+"""The simulator on processes whose undiscounted returns are known."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.estimators import unwarned
+from support.mdps import Linear, LinearGain, TablePolicy, Tabular
+from support.problems import transitions
+
+import sopr_fast
+from sopr_fast.estimators import Simulator, UncertainEstimateWarning
+from sopr_fast.runtime import native
+
+QUICK = Simulator(updates=600, hidden=(64, 64), members=2, rollouts=30)
+GAINS = {"strong": np.array([-0.2, -0.8]), "weak": np.array([0.3, -0.3]), "none": np.array([0.2, 0.1])}
+
+
+def drift(steps=4000, *, end=None, length=40, seed=0, noise=0.0, **options):
+    """Return a log of a point that actions move, from 0; its episodes end beyond `end`, where they do not time out."""
+    random = np.random.default_rng(seed)
+    states, actions, following, ends = [], [], [], []
+    at = t = 0.0
+    for _ in range(steps):
+        action = random.uniform(-0.1, 0.3)
+        after = at + action + noise * random.standard_normal()
+        t += 1
+        states.append(at), actions.append(action), following.append(after)
+        ended = end is not None and after > end
+        ends.append((ended, t == length and not ended))
+        if ended or t == length:
+            after = t = 0.0
+        at = after
+    columns = (np.array(x)[:, None] for x in (states, actions))
+    return transitions(*columns, np.ones(steps), np.array(following)[:, None], *np.array(ends).T, **options)
+
+
+def constant(action):
+    return lambda states: np.full((len(states), 1), action)
+
+
+@pytest.mark.parametrize("episodes", [200, 1])
+def test_returns_of_a_linear_process(episodes):
+    """Returns, which differ by 100 %, are within 10 %; without noise, and also from a log of one episode."""
+    process = replace(Linear.small(), noise=0.0)
+    log = process.log(np.array([0.0, -0.3]), 0.5, episodes, 10000 // episodes, seed=0)
+    if episodes == 1:
+        log = replace(log, episodes=np.array([0, len(log)]))
+    estimates = replace(QUICK, horizon=20).estimate({name: LinearGain(gain) for name, gain in GAINS.items()}, log)
+    starts = log.initial_states
+    expected = [process.value(gain, 1.0, starts, horizon=20) for gain in GAINS.values()]
+    np.testing.assert_allclose(estimates.values, expected, rtol=0.1)
+    np.testing.assert_allclose(estimates.diagnostics["length"], 20)
+    assert (estimates.diagnostics["inside"] == 1).all() and estimates.diagnostics["state_error"] < 1e-2
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["ends-seen", "ends-unknown"])
+def test_episodes_end_in_the_states_that_end_them(seen):
+    """The reward is 1 a step until the point is beyond 2: after 11 steps of 0.19, after 21 of 0.098, or never."""
+    log = drift(end=2.0)
+    if not seen:
+        log = replace(log, next_states=np.where(log.terminals[:, None], log.states, log.next_states))
+    policies = {"fast": constant(0.19), "slow": constant(0.098), "rests": constant(0.0)}
+    estimates = replace(QUICK, rollouts=1).estimate(policies, log)
+    np.testing.assert_allclose(estimates.diagnostics["length"], [11, 21, 40], rtol=0.05 if seen else 0.1)
+    np.testing.assert_allclose(estimates.values, [11, 21, 40], rtol=0.1)
+
+
+@pytest.mark.parametrize("limit, steps", [(None, 40), (60, 60)])
+def test_without_terminals_episodes_last_to_the_time_limit_or_as_long_as_the_longest_of_the_log(limit, steps):
+    log = drift(max_episode_steps=limit).take(np.arange(90))
+    estimates = replace(QUICK, updates=300).estimate({"rests": constant(0.0)}, log)
+    assert estimates.diagnostics["length"] == [steps] and estimates.diagnostics["unfinished"] == [0]
+    np.testing.assert_allclose(estimates.values, [steps], rtol=0.02)
+
+
+@pytest.mark.filterwarnings("error")
+def test_policies_that_go_on_after_the_longest_episode_are_named_if_no_time_limit_is_known():
+    """A terminal state ends every logged episode; a policy that rests reaches none."""
+    policies = {"ends": constant(0.19), "rests": constant(0.0)}
+    log = drift(end=2.0, length=1000)
+    method, message = replace(QUICK, rollouts=1), "rollouts of rests go on, and no time limit is known: their returns"
+    with pytest.warns(UncertainEstimateWarning, match=message):
+        assert method.estimate(policies, log).diagnostics["unfinished"] == pytest.approx([0, 1], abs=0.1)
+    assert message in " ".join(sopr_fast.select(policies, log, simulator=method).notes)
+    log = replace(log, max_episode_steps=60)
+    assert method.estimate(policies, log).diagnostics["length"] == pytest.approx([11, 60], rel=0.1)
+    assert not sopr_fast.select(policies, log, simulator=method).notes
+
+
+def test_episodes_of_one_step_and_rare_rewards():
+    """Rewards are 1 in 2 % or 8 % of the steps, else 0. Values are within 0.01, so rewards are means, not medians."""
+    random = np.random.default_rng(0)
+    states, actions = random.uniform(-1, 1, (2, 20000, 1))
+    rewards = random.random(20000) < np.where(actions[:, 0] > 0, 0.08, 0.02)
+    log = transitions(states, actions, rewards, states, np.ones(20000, bool))
+    estimates = QUICK.estimate({"rare": constant(-0.5), "common": constant(0.5)}, log)
+    np.testing.assert_allclose(estimates.diagnostics["unpenalised"], [0.02, 0.08], atol=0.01)
+
+
+def test_short_episodes_start_from_many_states():
+    """The reward is 1 where the sign of the action is that of the state: two contexts would show 0, 0.5 or 1 alone."""
+    random = np.random.default_rng(0)
+    states, actions = random.uniform(-1, 1, (2, 8000, 1))
+    log = transitions(states, actions, (states * actions > 0)[:, 0], states, np.ones(8000, bool))
+    policies = {"above": lambda s: np.where(s > 0.5, s, -s), "right": lambda s: s, "wrong": lambda s: -s}
+    estimates = replace(QUICK, rollouts=None).estimate(policies, log)
+    np.testing.assert_allclose(estimates.diagnostics["unpenalised"], [0.25, 1, 0], atol=0.1)
+
+
+@pytest.mark.slow
+def test_sparse_rewards():
+    """The reward is 1 in steps that pass 1, which policies do once, early or late, or never."""
+    log = drift()
+    log = replace(log, rewards=((log.states[:, 0] <= 1) & (log.next_states[:, 0] > 1)).astype(np.float32))
+    policies = {"passes": constant(0.19), "rests": constant(0.0)}
+    estimates = replace(QUICK, updates=2000, rollouts=1).estimate(policies, log)
+    np.testing.assert_allclose(estimates.diagnostics["unpenalised"], [1, 0], atol=0.3)
+
+
+def test_rewards_of_the_end_are_earned_once():
+    """The reward is 100 where an episode ends, beyond 2. A policy that hovers before it was promised a share a step."""
+    log = drift(end=2.0)
+    log = replace(log, rewards=np.where(log.terminals, 100.0, -1.0).astype(np.float32))
+    policies = {"ends": constant(0.19), "hovers": lambda states: np.clip(1.95 - states, -0.1, 0.19)}
+    estimates = replace(QUICK, rollouts=1).estimate(policies, log)
+    assert estimates.values[0] == pytest.approx(90, abs=5) and estimates.values[1] < 90
+
+
+def test_a_stochastic_environment_is_simulated_with_its_noise():
+    """Noise of 0.2 a step takes a point that rests beyond 1 in half of the episodes of 40 steps, or earlier."""
+    log = drift(20000, end=1.0, noise=0.2)
+    estimates = replace(QUICK, rollouts=400).estimate({"rests": constant(0.0)}, log)
+    random = np.random.default_rng(1)
+    beyond = random.normal(0, 0.2, (4000, 40)).cumsum(1) > 1
+    length = np.where(beyond.any(1), beyond.argmax(1) + 1, 40).mean()
+    assert length < 34
+    np.testing.assert_allclose(estimates.diagnostics["length"], [length], rtol=0.1)
+
+
+def test_discrete_actions_of_stochastic_policies():
+    """Actions move one, two or four states along a ring of five. Returns, which differ by 10 %, are within 5 %."""
+    mdp = Tabular.random(seed=1)
+    mdp = replace(mdp, step=np.eye(5)[(np.arange(5)[:, None] + [1, 2, 4]) % 5])
+    tables = [mdp.policy(i) for i in range(3)]
+    log = mdp.log(0.5 * mdp.policy(10) + 0.5 / 3, 400, 40, seed=0)
+    method = replace(QUICK, rollouts=100)
+    estimates = method.estimate([TablePolicy(table) for table in tables], log)
+    np.testing.assert_allclose(estimates.values, [mdp.value_within(t, 1.0, 40) for t in tables], rtol=0.05)
+
+
+def test_stochastic_policies_sample():
+    """Noise of the actions costs effort, and moves states that cost."""
+    process = replace(Linear.small(), noise=0.0)
+    log = process.log(np.array([0.0, -0.3]), 0.5, 200, 50, seed=0)
+    policies = {"mean": LinearGain(GAINS["weak"], 1e-3), "sampled": LinearGain(GAINS["weak"], 0.4)}
+    values = replace(QUICK, rollouts=200, horizon=20).estimate(policies, log).values
+    starts = log.initial_states
+    expected = [process.value(GAINS["weak"], 1.0, starts, std, horizon=20) for std in (0.0, 0.4)]
+    np.testing.assert_allclose(values, expected, rtol=0.1)
+
+
+@pytest.mark.filterwarnings("default::sopr_fast.estimators.UncertainEstimateWarning")
+def test_policies_that_leave_the_log_are_named_and_lose_value():
+    """The log's points stay below 9. The reward of a step is the cosine of the state."""
+    log = drift()
+    log = replace(log, rewards=np.cos(log.states[:, 0]))
+    policies = {"far": constant(0.3), "near": constant(0.02)}
+    message = r"rollouts of 'far' \(\d+% of steps\) leave the range of the log"
+    with pytest.warns(UncertainEstimateWarning, match=message):
+        estimates = replace(QUICK, horizon=100, rollouts=1).estimate(policies, log)
+    far, near = estimates.diagnostics["unpenalised"] - estimates.values
+    assert far > 1 and near == pytest.approx(0, abs=0.5)
+    assert estimates.values[1] == pytest.approx(np.cos(0.02 * np.arange(100)).sum(), rel=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default::sopr_fast.estimators.UncertainEstimateWarning")
+def test_known_returns_judge_the_simulator(recwarn):
+    """The candidates' values do not depend on them."""
+    log = drift(end=2.0)
+    known = {f"known-{i}": constant(0.05 + 0.05 * i) for i in range(5)}
+    method = replace(QUICK, rollouts=1)
+    returns = [40.0, 20.0, 14.0, 10.0, 8.0]
+    right = method.estimate([constant(0.12)], log, known=known, returns=returns)
+    assert right.diagnostics["known_order"] == 1 and right.diagnostics["known_error"] < 0.1
+    assert not recwarn.list
+    message = "5 known policies with a rank correlation of -1.00.*train longer"
+    with pytest.warns(UncertainEstimateWarning, match=message):
+        wrong = method.estimate([constant(0.12)], log, known=known, returns=returns[::-1])
+    np.testing.assert_array_equal(wrong.values, right.values)
+    alone = method.estimate([constant(0.12)], log)
+    np.testing.assert_allclose(alone.values, right.values, rtol=1e-4)
+    assert "known_order" not in alone.diagnostics
+
+
+@unwarned
+def test_threads_change_no_bit(monkeypatch):
+    log, values = drift(end=2.0, steps=500), []
+    for count in (1, 2, 3):
+        monkeypatch.setattr("sopr_fast.estimators.simulator.threads", lambda count=count: count)
+        estimates = Simulator(updates=20, hidden=(16, 16)).estimate([constant(0.1)], log)
+        values.append((estimates.values[0], estimates.diagnostics["curve"]["loss"]))
+    assert values[0] == values[1] == values[2]
+    assert native.threads() >= 1
+
+
+@unwarned
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_precision_of_training_is_chosen_by_options(precision):
+    log, method = drift(end=2.0, steps=500), Simulator(updates=20, hidden=(16, 16), members=2)
+    with sopr_fast.options(precision=precision):
+        loss = method.estimate([constant(0.1)], log).diagnostics["curve"]["loss"]
+    with sopr_fast.options(precision="fp32"):
+        exact = method.estimate([constant(0.1)], log).diagnostics["curve"]["loss"]
+    assert (loss == exact) == (precision == "fp32")
+    np.testing.assert_allclose(loss, exact, rtol=0.02)

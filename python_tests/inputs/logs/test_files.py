@@ -1,0 +1,429 @@
+"""Logs in every form load like their arrays, and wrong files are refused by name."""
+
+import json
+import os
+import pickle
+import tracemalloc
+from collections import deque, namedtuple
+from itertools import pairwise
+from types import SimpleNamespace
+
+import h5py
+import numpy as np
+import pandas
+import pytest
+from support.walks import NEXT, only, walk, without
+
+import sopr_fast
+from sopr_fast.inputs import files
+from sopr_fast.inputs.logs import load_states, load_transitions, loading
+
+PARTS = ("states", "actions", "rewards", "next_states", "terminals", "timeouts", "episodes")
+FIVE = ("observations", "actions", "rewards", NEXT, "terminals")
+OWN = dict(zip((*FIVE, "timeouts"), "xurync", strict=True))
+OWN_COLUMNS = dict(zip(PARTS, "xurync", strict=False))
+SHORT = {"observations": "obs", NEXT: "next_obs"}
+LONG = {"observations": "observation", "actions": "action", "rewards": "reward", "terminals": "terminated"}
+TIANSHOU = {"observations": "obs", "actions": "act", "rewards": "rew", NEXT: "obs_next"}
+ROWS, NUMBERS = np.arange(14), np.repeat([4, 2, 7, 5, 3], (3, 4, 2, 3, 2))
+
+
+@pytest.fixture
+def arrays():
+    return walk(ends="tctcc")
+
+
+def assert_same(log, arrays):
+    """Compare with the log that the arrays give."""
+    expected = sopr_fast.load_log(arrays)
+    for part in PARTS:
+        np.testing.assert_array_equal(getattr(log, part), getattr(expected, part), err_msg=part)
+
+
+def renamed(arrays, names):
+    return {names.get(key, key): values for key, values in arrays.items()}
+
+
+def frame_of(arrays, form):
+    """Return a data frame with one column for each dimension, or with lists."""
+    columns = {}
+    for key, values in arrays.items():
+        if values.ndim == 1 or form == "lists":
+            columns[key] = values if values.ndim == 1 else list(values)
+        else:
+            columns |= {form.format(key, i): values[:, i] for i in reversed(range(values.shape[1]))}
+    return pandas.DataFrame(columns)
+
+
+def episodes_of(arrays):
+    bounds = [0, *np.flatnonzero(arrays["terminals"] | arrays["timeouts"]) + 1]
+    return [only(slice(*each), arrays) for each in pairwise(bounds)]
+
+
+def minari_episodes(arrays):
+    """Return episodes as Minari stores them: observations have one row more than actions."""
+    names = {"terminals": "terminations", "timeouts": "truncations"}
+    episodes = [(one, np.concatenate([one["observations"], one[NEXT][-1:]])) for one in episodes_of(arrays)]
+    return [renamed(without(one, NEXT), names) | {"observations": seen} for one, seen in episodes]
+
+
+def fill(group, arrays):
+    for key, values in arrays.items():
+        if isinstance(values, dict):
+            fill(group.create_group(key), values)
+        else:
+            group[key] = values
+
+
+def write_hdf5(path, arrays):
+    with h5py.File(path, "w") as file:
+        fill(file, arrays)
+
+
+def numbered(episodes, name):
+    return {f"{name}{i}": one for i, one in enumerate(episodes)}
+
+
+def write_fixed(path, arrays):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = {
+        key: pyarrow.FixedSizeListArray.from_arrays(x.reshape(-1), x.shape[1]) if x.ndim > 1 else pyarrow.array(x)
+        for key, x in arrays.items()
+    }
+    parquet.write_table(pyarrow.table(columns), path, row_group_size=5)
+
+
+def write_folder(path, arrays):
+    path.mkdir()
+    for key, values in (arrays | {"infos": np.array([None])}).items():
+        np.save(path / f"{key}.npy", values, allow_pickle=True)
+
+
+def to_json(arrays):
+    return {key: x.tolist() for key, x in arrays.items()}
+
+
+DIGITS = {"orient": "records", "double_precision": 15}
+WRITERS = {
+    "log.npz": lambda path, arrays: np.savez_compressed(path, **arrays, notes=np.array(["not", "read"])),
+    "log.hdf5": lambda path, arrays: write_hdf5(path, arrays | {"metadata/algorithm": "SAC"}),
+    "log.pkl": lambda path, arrays: path.write_bytes(pickle.dumps(arrays)),
+    "folder": write_folder,
+    "episodes.pickle": lambda path, arrays: path.write_bytes(pickle.dumps(episodes_of(arrays))),
+    "LOG.CSV": lambda path, arrays: frame_of(arrays, "{}_{}").to_csv(path, index=False),
+    "semicolons.csv": lambda path, arrays: frame_of(arrays, "{}.{}").to_csv(path, index=False, sep=";", decimal=","),
+    "tabs.tsv": lambda path, arrays: frame_of(arrays, "{}[{}]").to_csv(path, index=False, sep="\t"),
+    "lists.csv": lambda path, arrays: pandas.DataFrame(to_json(arrays)).to_csv(path, index=False),
+    "columns.parquet": lambda path, arrays: frame_of(arrays, "{}_{}").to_parquet(path, row_group_size=5),
+    "lists.parquet": lambda path, arrays: frame_of(arrays, "lists").to_parquet(path, row_group_size=5),
+    "fixed.parquet": write_fixed,
+    "log.json": lambda path, arrays: path.write_text(json.dumps(to_json(arrays))),
+    "steps.json": lambda path, arrays: frame_of(arrays, "{}_{}").to_json(path, **DIGITS),
+    "steps.jsonl": lambda path, arrays: frame_of(arrays, "lists").to_json(path, lines=True, **DIGITS),
+    "columns.json": lambda path, arrays: frame_of(arrays, "{}_{}").to_json(path, double_precision=15),
+    "episodes.json": lambda path, arrays: path.write_text(json.dumps([*map(to_json, episodes_of(arrays))])),
+    "rllib.jsonl": lambda path, arrays: path.write_text("\n".join(map(json.dumps, map(to_json, episodes_of(arrays))))),
+    "main_data.hdf5": lambda path, arrays: write_hdf5(path, numbered(minari_episodes(arrays), "episode_")),
+    "robomimic.h5": lambda path, arrays: write_hdf5(path, numbered(minari_episodes(arrays), "data/demo_")),
+}
+
+
+def indexed(arrays):
+    """Return a data frame of which one episode is in reverse, indexed by episode and time."""
+    times = pandas.Timestamp("2020-01-01") + pandas.to_timedelta(ROWS, unit="h")
+    index = pandas.MultiIndex.from_arrays([NUMBERS, times], names=["episode", "step"])
+    return frame_of(arrays, "lists").set_index(index).iloc[[*range(3), *range(6, 2, -1), *range(7, 14)]]
+
+
+def nested_next(arrays):
+    """Return arrays as TorchRL stores them."""
+    names = {"rewards": "reward", "terminals": "terminated", NEXT: "observation"}
+    now = {"observation": arrays["observations"], "action": arrays["actions"], "terminated": ROWS < 0, "done": ROWS < 0}
+    return now | {"next": renamed(without(arrays, "observations", "actions"), names)}
+
+
+Step = namedtuple("Step", ("done", "next_state", "state", "action", "reward"))
+SOURCES = {
+    "episodes": episodes_of,
+    "tuple of episodes": lambda arrays: tuple(episodes_of(arrays)),
+    "episodes by name": lambda arrays: dict(zip("abcde", episodes_of(arrays), strict=True)),
+    "episodes of own names": lambda arrays: [renamed(each, OWN) for each in episodes_of(arrays)],
+    "frames of episodes": lambda arrays: [frame_of(each, "{}_{}") for each in episodes_of(arrays)],
+    "batches": lambda arrays: [only(rows, arrays | {"eps_id": NUMBERS}) for rows in (ROWS < 5, ROWS >= 5)],
+    "steps": lambda arrays: [only(row, arrays) for row in ROWS],
+    "nested steps": lambda arrays: [only(row, arrays) | {"infos": {"c": row} if row else {}} for row in ROWS],
+    "episodes of steps": lambda arrays: [
+        [only(i, each) for i in range(len(each["rewards"]))] for each in episodes_of(arrays)
+    ],
+    "frames by name": lambda arrays: dict(zip("abcde", SOURCES["frames of episodes"](arrays), strict=True)),
+    "steps of own names": lambda arrays: [only(row, renamed(arrays, OWN)) for row in ROWS],
+    "tuples": lambda arrays: [*zip(*(arrays[key] for key in FIVE), strict=True)],
+    "deque of lists": lambda arrays: deque(map(list, SOURCES["tuples"](arrays))),
+    "array of episodes": lambda arrays: np.array([*episodes_of(arrays), None], object)[:-1],
+    "named tuples": lambda arrays: [*map(Step, *(arrays[FIVE[i]] for i in (4, 3, 0, 1, 2)))],
+    "indexed frame": indexed,
+    "short names": lambda arrays: renamed(arrays, SHORT),
+    "long names": lambda arrays: frame_of(renamed(arrays, LONG), "{}_{}"),
+    "names of Tianshou": lambda arrays: frame_of(renamed(arrays, TIANSHOU), "{}[{}]"),
+    "nested next": nested_next,
+    "table of arrow": lambda arrays: pytest.importorskip("pyarrow").Table.from_pandas(indexed(arrays)),
+}
+
+
+@pytest.mark.filterwarnings("error", "ignore:.* are taken as terminals")
+@pytest.mark.parametrize("kind", [*WRITERS, *SOURCES])
+def test_every_source_loads_like_its_arrays(kind, tmp_path, arrays):
+    source = tmp_path / kind if kind in WRITERS else SOURCES[kind](arrays)
+    if kind in WRITERS:
+        WRITERS[kind](source, arrays)
+    log = sopr_fast.load_log(source, columns=OWN_COLUMNS if "own" in kind else None)
+    assert_same(log, arrays)
+    log.states[0] = 7  # of its own memory
+    if kind in WRITERS:
+        np.testing.assert_array_equal(np.asarray(load_states(source), np.float32), arrays["observations"])
+
+
+def test_arrays_of_a_folder_are_needed_or_not(tmp_path, arrays):
+    write_folder(tmp_path / "log", arrays)
+    (tmp_path / "log/rewards.npy").write_bytes(b"\x93NUMPY")
+    with pytest.raises(ValueError, match=r"rewards\.npy: damaged"):
+        sopr_fast.load_log(tmp_path / "log")
+    (tmp_path / "log/rewards.npy").unlink()
+    with pytest.raises(ValueError, match="observations.npy: only states; this method needs rewards too"):
+        load_transitions(tmp_path / "log")
+    assert sopr_fast.load_log(tmp_path / "log").shape == (14, 3)  # states alone
+
+
+def test_parts_are_mapped_to_columns(tmp_path, arrays):
+    frame, path = frame_of(renamed(arrays, OWN), "{}_{}"), tmp_path / "log.csv"
+    frame.to_csv(path, index=False)
+    columns = OWN_COLUMNS | {"states": ["x_0", "x_1", "x_2"], "next_states": ("y_0", "y_1", "y_2")}
+    for source in (frame, path):
+        assert_same(sopr_fast.load_log(source, columns=columns), arrays)
+        reordered = load_states(source, columns=["x_2", "x_0"])
+        np.testing.assert_array_equal(np.asarray(reordered, np.float32), arrays["observations"][:, [2, 0]])
+        assert load_states(source, columns="x_1").shape == (14, 1)
+    tables = {"states": ["observations_2", "observations[0]"]}
+    log = sopr_fast.load_log(arrays, columns=tables)
+    np.testing.assert_array_equal(log.states, arrays["observations"][:, [2, 0]])
+    np.testing.assert_array_equal(log.next_states, arrays[NEXT][:, [2, 0]])
+    for wrong, message in (
+        ({**columns, "states": "z"}, r"log\.csv: no column 'z' for the states; it has x_"),
+        ({"state": "x"}, "columns name the part 'state'; a log's parts are states, actions"),
+        ({"states": []}, "columns must map parts of the log to names, .* got {'states': "),
+        (["x", "r"], r"columns must map parts of the log to names, .* got \['x', 'r'\]"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=message):
+            sopr_fast.load_log(path, columns=wrong)
+
+
+def dataset(episodes):
+    """Return an object like a dataset of Minari."""
+    return SimpleNamespace(id="maze-v0", iterate_episodes=lambda: (SimpleNamespace(**one) for one in episodes))
+
+
+@pytest.mark.parametrize("kind", ["dict", "hdf5", "minari"])
+def test_named_observations_are_joined_in_the_order_of_columns(kind, tmp_path, arrays):
+    def split(episodes, names=SHORT):
+        """Return episodes of which states are in two arrays, `a` of one column and `b` of two."""
+        parts = [{names[key]: {"a": one[key][:, :1], "b": one[key][:, 1:]} for key in names} for one in episodes]
+        return [without(one, *names) | part for one, part in zip(episodes, parts, strict=True)]
+
+    write_hdf5(tmp_path / "log.hdf5", numbered(split(episodes_of(arrays)), "data/demo_"))
+    stored = dataset(split(minari_episodes(arrays), {"observations": "observations"}))
+    source = {"dict": split([arrays])[0], "hdf5": tmp_path / "log.hdf5", "minari": stored}[kind]
+    message = r"the states have names: choose by .*columns={'states': \['[\w/]*/a', '[\w/]*/b'\]}"
+    with pytest.raises(ValueError, match=message):
+        sopr_fast.load_log(source)
+    log = sopr_fast.load_log(source, columns={"states": ["b", "a"] if kind == "minari" else ["obs/b", "obs/a"]})
+    np.testing.assert_array_equal(log.states, arrays["observations"][:, [1, 2, 0]])
+    np.testing.assert_array_equal(log.next_states, arrays[NEXT][:, [1, 2, 0]])
+    assert log.episodes.tolist() == [0, 3, 7, 9, 12, 14]
+
+
+def test_datasets_of_d3rlpy(tmp_path, arrays):
+    d3rlpy = pytest.importorskip("d3rlpy")
+    terminals, timeouts = (arrays[key].astype(np.float32) for key in ("terminals", "timeouts"))
+    parts = [arrays[key] for key in ("observations", "actions", "rewards")]
+    episodes = d3rlpy.dataset.EpisodeGenerator(*parts, terminals, timeouts)()
+    path = tmp_path / "buffer.h5"
+    with open(path, "w+b") as file:
+        d3rlpy.dataset.create_infinite_replay_buffer(episodes).dump(file)
+    for source in (path, d3rlpy.dataset.MDPDataset(*parts, terminals, timeouts), [*episodes]):
+        assert_same(sopr_fast.load_log(source), without(arrays, NEXT))
+        np.testing.assert_array_equal(np.asarray(load_states(source)), arrays["observations"])
+    with h5py.File(path, "a") as file:
+        del file["rewards_1"]
+    with pytest.raises(ValueError, match=r"buffer\.h5: episode 1 has no 'rewards'"):
+        sopr_fast.load_log(path)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:minari")
+def test_a_dataset_that_minari_wrote(tmp_path, arrays, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    minari = pytest.importorskip("minari", reason="minari is not installed")
+    from gymnasium.spaces import Box
+    from minari.data_collector.episode_buffer import EpisodeBuffer
+
+    buffers = [EpisodeBuffer(**{key: [*x] for key, x in one.items()}) for one in minari_episodes(arrays)]
+    boxes = {"observation_space": Box(-9, 9, (3,), np.float32), "action_space": Box(-9, 9, (2,), np.float32)}
+    made = minari.create_dataset_from_buffers("hopper/made-v0", buffers, **boxes)
+    folder = tmp_path / "hopper/made-v0"
+    path = folder / "data/main_data.hdf5"
+    for source in (made, "hopper/made-v0", folder, folder / "data", path):
+        assert_same(sopr_fast.load_log(source), arrays)
+        np.testing.assert_array_equal(np.asarray(load_states(source)), arrays["observations"])
+    with pytest.raises(FileNotFoundError, match="hopper/none-v0 not found locally"):
+        sopr_fast.load_log("hopper/none-v0")
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(ValueError, match=r"main_data\.hdf5: damaged"):
+        sopr_fast.load_log(folder)
+    path.unlink()
+    with pytest.raises(ValueError, match=r"made-v0: a folder is a log if .* the object that minari\.load_dataset"):
+        sopr_fast.load_log(folder)
+
+
+UNEQUAL = [{"observations": np.zeros((n, 1)), "actions": np.zeros((n, 1)), "rewards": np.zeros(4)} for n in (3, 5)]
+OBJECTS = {"observations": np.ones((3, 1)), "actions": np.ones(3), "rewards": np.array([None] * 3)}
+RAGGED = {"obs": [[1], [1, 2]], "action": [0, 1], "reward": [1, 2]}
+NOTHING = dict.fromkeys(("observations", "actions", "rewards", "dones", "pos"))
+BUFFER = b"cstable_baselines3.common.buffers\nReplayBuffer\n)\x81" + pickle.dumps(NOTHING, 2)[2:-1] + b"b."
+LISTS = frame_of(walk(), "lists")
+UNEVEN = [[1.0, 2.0]] * 11 + [[1.0], [1.0, 2.0, 3.0], [1.0, 2.0]]  # as many numbers as 14 rows of 2 have
+UNLIKE = (np.zeros((4, 3)), np.zeros((4, 2)))
+THREE = {key: np.zeros(3) for key in ("rewards", "terminations", "truncations")}
+
+
+WRONG = {  # file → content, message
+    "log.csv": [
+        ("1,2\n3,4\n", "its first line must name the columns"),
+        ("obs,obs\n1,2\n", "its first line must name the columns, each once"),
+        ("obs_0,obs_1,obs_01,action,reward\n1,2,3,4,5\n", "columns obs_0, .* repeat one: rename it, or"),
+        ("obs_0,action,reward\n1,2,3\n1,2\n", r"'reward' is not finite \(as float32\) at row 1"),
+        ("obs_0,action,reward\n1,2,3\n1,5,2,3\n", "Expected 3 fields in line 3, saw 4.*; write numbers with"),
+        ("obs_0,action,reward\n1,5,2,3\n", "line 2 has more values than the header; write numbers with a"),
+        ('obs,action,reward\n"[1, 2]",0,1\n"[1]",0,1\n', "'obs': lists of equal length expected, got 2 at"),
+        ("obs_0,action,reward\n1,2,x\n3,4,x\n", "'reward' must be numbers, .*: write numbers, .*'x': …"),
+        ("obs_0,action,reward\n1,E11,0\n3,10mg,1\n", "'action' must .*: number the words, .*'E11': 0"),
+        ("obs_0,action,reward,done\n1,1,0,N\n3,1,1,Y\n", "'done' .*: write 1 where episodes end, 0 elsewhere"),
+        ("obs_0,obs_1,action,reward\n1,C,0,1\n1,2,0,1\n", "'C' at row 0 is among numbers: write a number, or"),
+        ("obs;action;reward\n1.234,5;0;1\n2,5;0;1\n", "'1.234,5' at row 0 is among numbers: write a number"),
+    ],
+    "log.json": [
+        ("[1, 2]", "expected an object of arrays, or a list of objects"),
+        (json.dumps(RAGGED), "'obs' is no array: .*; pass a list of dictionaries"),
+        ('{"obs": "BCJN", "rewards": [1, 2]}\n' * 2, "0 has 0 'obs' for 2 'rewards', but text: if RLlib"),
+    ],
+    "log.npz": [
+        (OBJECTS, "'rewards' holds Python objects, stored as a pickle: if you trust the file, pass dict"),
+    ],
+    "log.npy": [
+        (OBJECTS, r"holds Python objects, .*: if you trust .* pass numpy.load\('.*', allow_pickle=True\).item\(\)"),
+    ],
+    "log.pkl": [
+        (pickle.dumps({"observations": print}), "its pickle names builtins.print; .* load it yourself"),
+        (pickle.dumps(3), "expected an object of arrays, or a list of objects, found a int"),
+        (pickle.dumps({"k" * 10**5: {f"_{i}": 0 for i in range(10**5)}}), "name is longer than 400 char"),
+        (BUFFER, "ReplayBuffer without observations, actions, rewards, dones, pos"),
+        (pickle.dumps(UNEQUAL), "episode 0 has 3 'observations' for 4 'rewards', expected as many or 5"),
+        (pickle.dumps([RAGGED]), "episode 0 has 0 'obs' for 2 'reward'"),
+        (pickle.dumps([{"obs": [1], "rewards": [1]}, {"obs": [1]}]), "episode 1 has no 'rewards'"),
+    ],
+    "log.hdf5": [
+        ("version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS, .*: run git lfs pull"),
+    ],
+    "log.xlsx": [
+        ("", "open others by their library, such as pandas or torch.load, and pass"),
+    ],
+    "log.txt": [
+        ("", r"expected a log in a file of \.npy, \.npz, "),
+    ],
+    "log.parquet": [
+        (LISTS.assign(actions=UNEVEN), r"'actions' has lists of different lengths, 2 and 1 at row 11$"),
+        (LISTS.assign(rewards=[0.0] * 3 + [None] * 11), "'rewards' has no value at row 3"),
+        (LISTS.assign(actions=[[1.0]] * 2 + [None] * 12), "'actions' has lists .*, 1 and 0 at row 2$"),
+        (LISTS.assign(actions=[[1.0]] * 2 + [[None]] * 12), "'actions' has no value at row 2"),
+        (LISTS.assign(rewards="a"), "'rewards' must be numbers"),
+        (LISTS[:0], "'observations' is empty"),
+        (b"PAR1" + bytes(200), "damaged"),
+    ],
+    "dataset": [
+        (THREE | {"actions": np.zeros((2, 2)), "observations": np.zeros((4, 3))}, "0 has 2 'actions' for 3"),
+        (THREE | {"actions": np.zeros(3), "observations": UNLIKE}, "0 has 0 'obs.*, expected as many or 4"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("name", "content", "message"), [(name, *row) for name, rows in WRONG.items() for row in rows])
+def test_wrong_files_and_datasets_are_refused_by_name(name, content, message, tmp_path):
+    source = tmp_path / name
+    if name == "dataset":
+        source = dataset([content])
+    elif name == "log.npy":
+        np.save(source, content, allow_pickle=True)
+    elif isinstance(content, dict):
+        np.savez(source, **content)
+    elif isinstance(content, pandas.DataFrame):
+        pytest.importorskip("pyarrow")
+        content.to_parquet(source)
+    else:
+        source.write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises((TypeError, ValueError), match=rf"{name}: .*{message}"):
+        sopr_fast.load_log(source)
+
+
+def test_hdf5_values_in_other_files_or_units_are_not_read(tmp_path, arrays):
+    (tmp_path / "secret").write_bytes(bytes(14 * 3 * 4))
+    write_hdf5(tmp_path / "other.hdf5", arrays)
+    path, shape, secret = tmp_path / "log.hdf5", (14, 3), [(str(tmp_path / "secret"), 0, 14 * 3 * 4)]
+    layout = h5py.VirtualLayout(shape, np.float32)
+    layout[:] = h5py.VirtualSource(str(tmp_path / "other.hdf5"), "observations", shape)
+    link, group = h5py.ExternalLink("other.hdf5", "observations"), h5py.ExternalLink("other.hdf5", "/")
+    ones, shift = np.ones(shape, np.int16), {"add_offset": 0.5}
+    for refer, message in (
+        (lambda file: file.create_dataset("observations", data=ones).attrs.update(shift), "'observations' is packed"),
+        (lambda file: file.create_dataset("observations", shape, "f4", external=secret), "'observations' refers to"),
+        (lambda file: file.create_virtual_dataset("observations", layout), "'observations' refers to other files"),
+        (lambda file: file.update({"observations": link}), "no array 'observations'"),
+        (lambda file: file.update({"a": group, "observations": h5py.SoftLink("/a/observations")}), "no array 'obs"),
+    ):
+        with h5py.File(path, "w") as file:
+            refer(file)
+            file["actions"] = file["rewards"] = np.zeros(14)
+        for read in (sopr_fast.load_log, load_states):
+            with pytest.raises(ValueError, match=rf"log\.hdf5: {message}"):
+                read(path)
+
+
+@pytest.mark.parametrize("name", ["log.npz", "log.hdf5", "folder"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_loading_takes_no_more_memory_than_was_checked(tmp_path, monkeypatch, name, dtype):
+    count, checked, check = 200_000, [], files.check_memory
+    arrays = {"observations": np.arange(17.0 * count).reshape(count, 17), "actions": np.ones((count, 6))}
+    arrays = {key: np.sqrt(values).astype(dtype) for key, values in (arrays | {"rewards": np.ones(count)}).items()}
+    arrays |= {"terminals": np.zeros(count, bool), "timeouts": np.arange(count) % 100 == 99}
+    WRITERS[name](tmp_path / name, arrays)
+    monkeypatch.setattr(loading, "check_memory", lambda where, size: (checked.append(size), check(where, size)))
+    tracemalloc.start()
+    log = sopr_fast.load_log(tmp_path / name)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(log) == 0.99 * count and peak <= checked[0] <= 4 * 4 * 24 * count  # 24 numbers in a row
+
+
+@pytest.mark.parametrize("name", ["log.npz", "log.hdf5", "lists.parquet"])
+def test_wanted_arrays_larger_than_the_free_memory_are_not_read(tmp_path, arrays, name, monkeypatch):
+    WRITERS[name](tmp_path / name, arrays | {"pixels": np.zeros((14, 100_000), np.uint8)})
+    monkeypatch.setattr(files, "free_memory", lambda: 10_000)
+    assert_same(sopr_fast.load_log(tmp_path / name), arrays)
+    monkeypatch.setattr(files, "free_memory", lambda: 100)
+    with pytest.raises(MemoryError, match=rf"{name}: [\d,]+ bytes when read, larger than the free memory"):
+        sopr_fast.load_log(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["log.npz", "log.npy", "log.hdf5", "log.parquet"])
+def test_a_pipe_is_refused(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    for read in (load_states, sopr_fast.load_log):
+        with pytest.raises(ValueError, match=rf"{name}: not a regular file"):
+            read(tmp_path / name)

@@ -1,0 +1,273 @@
+"""States of files and array-like objects: only drawn rows are read, the right ones, also of files that change."""
+
+import os
+import warnings
+from contextlib import contextmanager
+from pathlib import Path
+
+import h5py
+import large_log
+import numpy as np
+import pandas
+import pytest
+import torch
+from support.problems import log, transitions
+
+from sopr_fast import Subsets
+from sopr_fast.inputs import policies
+from sopr_fast.inputs.logs import StoredStates, load_log, load_states
+from sopr_fast.runtime.rows import FileRows
+
+STATES = log(3000)
+LAYOUTS = {
+    "contiguous": {},
+    "chunked": {"chunks": (64, 4)},
+    "compressed": {"chunks": (64, 1), "compression": "gzip"},
+    "shuffled": {"chunks": (500, 4), "shuffle": True, "fletcher32": True},
+    "big-endian": {"dtype": ">f8"},
+}
+
+
+def write(path, states=STATES, order="C", **layout):
+    if path.suffix == ".npy":
+        np.save(path, np.asarray(states, order=order))
+    elif path.suffix == ".npz":
+        np.savez(path, observations=states, rewards=np.zeros(3))
+    else:
+        with h5py.File(path, "w") as file:
+            file.create_dataset("observations", data=states, **layout)
+            file["rewards"] = np.zeros(3)
+    return path
+
+
+def draw(states, count=2, size=100):
+    return Subsets.draw(load_states(states), count, size=size, clusters=5)
+
+
+STEPS = transitions(STATES, STATES, STATES[:, 0], STATES)
+SOURCES = {
+    **{name: lambda path, layout=layout: write(path / "s.hdf5", **layout) for name, layout in LAYOUTS.items()},
+    "open dataset": lambda path: h5py.File(write(path / "s.hdf5"))["observations"],
+    "transitions": lambda _: STEPS,
+    "frame": lambda _: pandas.DataFrame(STATES),
+    "buffer of one environment": lambda _: STATES[:, None],
+    "file of such a buffer": lambda path: write(path / "s.npy", STATES[:, None]),
+    "HDF5 of such a buffer": lambda path: write(path / "s.hdf5", STATES[:, None], chunks=(5, 1, 4), compression="gzip"),
+}
+
+
+@pytest.mark.parametrize("size", [7, 100, 2000])
+@pytest.mark.parametrize("kind", SOURCES)
+def test_every_source_gives_the_same_subsets(tmp_path, kind, size):
+    expected, subsets = draw(STATES, size=size), draw(SOURCES[kind](tmp_path), size=size)
+    assert torch.equal(expected.states, subsets.states) and torch.equal(expected.rows, subsets.rows)
+
+
+def test_shapes_names_and_copies():
+    states = STATES[:14, None]
+    columns = {"observations": states, "actions": states, "rewards": states[:, :, 0], "terminals": np.ones((14, 1))}
+    np.testing.assert_array_equal(load_log(columns).states, STATES[:14])
+    assert load_states([[0.1, 0.2, 0.3, 0.4, True]] * 3).shape == (3, 5)  # no steps
+    message = r"data frame: no array 'observations' .*columns=\{'states': …\}.*; the arrays there are x, v; name a"
+    for read in (load_states, load_log):
+        with pytest.raises(ValueError, match=message):  # all columns could be states, or one of them the rewards
+            read(pandas.DataFrame(STATES[:, :2], columns=["x", "v"]))
+    values = STATES.copy()
+    copied = np.array(load_states(values))
+    np.testing.assert_array_equal(copied, values)
+    assert not np.shares_memory(copied, values)
+
+
+class Recorder:
+    """Rows of a file that records the slices taken from it."""
+
+    def __init__(self, values, unit=1):
+        self.values, self.unit, self.slices, self.name = values, unit, [], "file"
+        self.shape, self.dtype, self.row_bytes = values.shape, values.dtype, values.itemsize * values.shape[1]
+
+    @contextmanager
+    def reader(self):
+        yield lambda start, stop: self.slices.append((start, stop)) or self.values[start:stop]
+
+
+FORMS = {
+    "states": lambda states, _: states,
+    "list": lambda states, _: states.tolist(),
+    "frame": lambda states, _: pandas.DataFrame(states),
+    "npy": lambda states, path: write(path / "log.npy", states),
+    "transitions": lambda states, _: transitions(states, states, states[:, 0], states, timeouts=states[:, 0]),
+}
+
+
+@pytest.mark.parametrize("kind", FORMS)
+@pytest.mark.parametrize("offset", [4.5e8, 1e14, 0])
+@pytest.mark.parametrize("dtype", [np.float64, np.int64])
+def test_columns_that_float32_rounds_away_are_told(kind, offset, dtype, tmp_path):
+    """With an offset of 1e14, the second column is one float32 number."""
+    third = np.full(64, 0.1)  # constant, though the mean of its float64 numbers is another one
+    states = np.stack([np.arange(64) % 2, 100 * np.arange(64) + offset, third], 1).astype(dtype)
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        draw(FORMS[kind](states, tmp_path), 1, size=64)
+    told = [str(warning.message) for warning in caught if "float32" in str(warning.message)]
+    assert len(told) == bool(offset)
+    assert all("column 1 of the states varies by" in message for message in told)
+
+
+def test_only_drawn_rows_are_read_in_pieces_that_are_bounded():
+    states = Recorder(np.broadcast_to(np.float32(1), (10_000_000, 300)))  # 12 GB, were it read
+    drawn = draw(StoredStates(states), size=500).source.numpy()
+    assert states.slices == sorted(states.slices)
+    read = np.concatenate([np.arange(*rows) for rows in states.slices])
+    assert len(np.unique(read)) == len(read) and np.isin(drawn, read).all() and len(read) < 1.1 * len(drawn)
+    chunks = Recorder(states.values, unit=100)
+    draw(StoredStates(chunks), size=500)
+    read = np.concatenate([np.arange(start // 100, (stop - 1) // 100 + 1) for start, stop in chunks.slices])
+    np.testing.assert_array_equal(read, np.unique(drawn // 100))
+    dense = Recorder(states.values[:200_000])
+    draw(StoredStates(dense), size=90_000)
+    assert len(dense.slices) > 20 and max(stop - start for start, stop in dense.slices) * 1200 <= 8 << 20
+
+
+@pytest.mark.parametrize(("filled", "share"), [(10, 98), (240, 52), (260, 0)])
+def test_mostly_equal_states_warn(filled, share):
+    states = np.zeros((500, 4), np.float32)
+    states[:filled] = STATES[:filled]
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        draw(states, 1, size=500)
+        draw(states[:31], 1, size=31)
+    told = [each for each in caught if f"{share}% of the states are the same row, as in" in str(each.message)]
+    assert [each.filename for each in told] == [__file__] * bool(share) and len(caught) == len(told)
+
+
+def test_comparing_rows_reads_no_others():
+    states = np.full((1_000_000, 4), np.nan, np.float32)
+    source = np.array([3, 700_000, 999_999])
+    states[source] = STATES[:3]
+    log = Recorder(states)
+    stored = StoredStates(log)
+    assert stored.has_rows(source, STATES[:3])
+    assert not stored.has_rows(source, STATES[1:4]) and not stored.has_rows(source + 1, STATES[:3])
+    assert sum(stop - start for start, stop in log.slices) == 6
+
+
+@pytest.mark.slow
+def test_drawing_from_twenty_million_rows_stays_small(tmp_path):
+    large_log.write(tmp_path / "log.hdf5", 20_000_000, "chunked")
+    few, many = (large_log.measure(tmp_path / "log.hdf5", subsets) for subsets in (5, 200))
+    assert few["states"] > 81_000 and few["peak"] < 500e6 and few["read"] < 0.05 * few["file"]
+    assert many["states"] > 3_000_000 and many["peak"] < 1e9
+
+
+AT_123 = np.arange(12000).reshape(-1, 4) == 493
+FAR, LARGE = (np.where(AT_123, value, STATES) for value in (np.float64(1e39), np.float32(-1e25)))
+
+
+@pytest.mark.parametrize(
+    ("states", "message"),
+    [
+        (np.zeros((0, 3)), r"(states are|'\w+' is) empty: shape \(0, 3\)"),
+        (np.zeros((5, 2, 2)), r"states must have shape \(rows, dim_s\), got \(5, 2, 2\); pass values\.reshape"),
+        (np.array([[b"a", b"b"]]), r"must be numbers, got dtype \|S1"),
+        (FAR, r"states are not finite \(as float32\) at row 123"),
+        (LARGE, r"states hold -1e\+25, beyond .* magnitude 1e\+15 at row 123"),
+    ],
+)
+@pytest.mark.parametrize("name", ["", "s.npy", "s.npz", "s.hdf5", "chunked.hdf5"])
+def test_wrong_states(tmp_path, name, states, message):
+    chunks = {"chunks": True} if name.startswith("chunked") and states.size else {}  # HDF5 cannot chunk nothing
+    with pytest.raises((TypeError, ValueError), match=f"{name}.*{message}"):
+        draw(write(tmp_path / name, states, **chunks) if name else states, size=len(states) or 1)
+
+
+def test_a_damaged_chunk_is_named(tmp_path):
+    path = write(tmp_path / "s.hdf5", chunks=(500, 4), compression="gzip")
+    with h5py.File(path) as file:
+        offset = file["observations"].id.get_chunk_info(2).byte_offset
+    data = bytearray(path.read_bytes())
+    data[offset : offset + 50] = b"\xff" * 50
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=r"s\.hdf5: 'observations': damaged, cut short, or not an array with rows"):
+        draw(path)
+
+
+def test_numbers_that_hdf5_stores_in_another_form_are_converted(tmp_path):
+    """h5py reads bfloat16 as float32."""
+    kind = h5py.h5t.IEEE_F32LE.copy()
+    kind.set_fields(15, 7, 8, 0, 7), kind.set_size(2), kind.set_ebias(127)
+    with h5py.File(tmp_path / "s.hdf5", "w") as file:
+        space = h5py.h5s.create_simple(STATES.shape)
+        h5py.h5d.create(file.id, b"observations", kind, space).write(h5py.h5s.ALL, h5py.h5s.ALL, STATES)
+        file["actions"] = file["rewards"] = file["terminals"] = np.ones(len(STATES))
+        expected = file["observations"][()].astype(np.float32)
+    rows = np.arange(0, 3000, 7)
+    np.testing.assert_array_equal(load_states(tmp_path / "s.hdf5").read(rows), expected[rows])
+    np.testing.assert_array_equal(load_log(tmp_path / "s.hdf5").states, expected)
+
+
+RANDOM = np.random.default_rng(0)
+ARRAYS = {
+    "rows": RANDOM.normal(size=(3000, 17)).astype(np.float32),
+    "columns": np.asfortranarray(RANDOM.normal(size=(3000, 17))),
+    "replay buffer": np.asfortranarray(RANDOM.normal(size=(3000, 1, 5))),
+    "nested columns": np.asfortranarray(RANDOM.normal(size=(300, 3, 5))),
+    "indices": RANDOM.integers(0, 9, 3000),
+    "big endian": RANDOM.normal(size=(3000, 2)).astype(">f8"),
+    "no columns": np.zeros((30, 0)),
+}
+
+
+@pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS.keys())
+@pytest.mark.parametrize("piece_bytes", [64, 8 << 20])
+def test_rows_in_any_order(array, piece_bytes, tmp_path, monkeypatch):
+    monkeypatch.setattr("sopr_fast.runtime.rows._PIECE_BYTES", piece_bytes)
+    np.save(tmp_path / "a.npy", array)
+    stored = FileRows(tmp_path / "a.npy")
+    assert (stored.shape, stored.dtype, len(stored)) == (array.shape, array.dtype, len(array))
+    chosen = RANDOM.integers(0, len(array), 500)
+    for rows in (chosen, chosen[:1], chosen[:0]):
+        np.testing.assert_array_equal(stored[rows], array[rows])
+    np.testing.assert_array_equal(np.asarray(stored), array)
+
+
+@pytest.mark.parametrize(("name", "order"), [("a.npy", "C"), ("a.npy", "F"), ("a.hdf5", "C")])
+@pytest.mark.parametrize("change", ["cut short", "overwritten", "replaced"])
+def test_a_file_that_changes_while_it_is_in_use(name, order, change, tmp_path):
+    """A new file may have the same shape, so that nothing but its version tells."""
+    path, values, rows = tmp_path / name, RANDOM.normal(size=(5000, 3)), np.arange(0, 5000, 7)
+    layout = {"chunks": (16, 3)} if path.suffix == ".hdf5" else {"order": order}
+    write(path, values, **layout)
+    readers = [load_states(path).read]
+    np.testing.assert_array_equal(readers[0](rows), values[rows].astype(np.float32))
+    if path.suffix != ".hdf5":
+        readers.append(policies.load(path)["a"].original.__getitem__)
+    if change == "cut short":
+        os.truncate(path, 200)
+    elif change == "overwritten":
+        path.write_bytes(path.read_bytes()[::-1])
+    else:
+        path.unlink()
+        write(path, values + 1, **layout)
+    os.utime(path, ns=(0, 0))  # the clock of the file system may not have moved on
+    for read in readers:
+        with pytest.raises(ValueError, match=rf"{name}: .*(changed after it was opened; load it again|damaged)"):
+            read(rows)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux")
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.filterwarnings("ignore:.*neither next states nor timeouts")
+def test_no_file_stays_mapped(order, tmp_path):
+    parts = {name: RANDOM.normal(size=(50, 2)) for name in ("observations", "actions")}
+    parts |= {"rewards": RANDOM.normal(size=(50, 1)), "terminals": np.arange(50)[:, None] % 10 == 9}
+    (tmp_path / "log").mkdir()
+    for name, values in parts.items():
+        np.save(tmp_path / "log" / f"{name}.npy", np.asarray(values, order=order))
+    log = load_log(tmp_path / "log")
+    states = load_states(tmp_path / "log")
+    actions = policies.load(tmp_path / "log" / "actions.npy")
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
+    for file in (tmp_path / "log").iterdir():
+        os.truncate(file, 100)
+    for part, values in (("observations", log.states), ("actions", log.actions), ("rewards", log.rewards[:, None])):
+        np.testing.assert_array_equal(values, parts[part].astype(np.float32))
+    assert len(states) == 50 and len(actions) == 1

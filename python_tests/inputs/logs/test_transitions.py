@@ -1,0 +1,266 @@
+"""Transitions of arrays, dictionaries and replay buffers, and descriptions of them; a walk that other tests share."""
+
+import re
+import warnings
+
+import numpy as np
+import pandas
+import pytest
+import torch
+from support.walks import NEXT, only, walk, without
+
+import sopr_fast
+from sopr_fast.cli import main as cli
+from sopr_fast.inputs.logs import describe, load_states
+
+NAMES = {"states": "observations", "actions": "actions", "rewards": "rewards", "next_states": NEXT}
+
+
+USUAL = walk(ends="tctc ")
+SHORT = walk([2, 1, 2, 1], "tcct")
+LIMITED = walk([4, 3, 4, 4, 4, 2], "ctctc ")
+RESET = walk([4, 3, 4, 4, 2], "ctcct")
+RESET[NEXT][[3, 6, 10, 14]] = RESET["observations"][[4, 7, 11, 15]]  # as a vectorised environment returns them
+TWICE = only([*range(15), *range(18)], walk([6, 6, 6], "tcc"))  # the first session stops inside an episode
+TENSORS = {name: torch.from_numpy(values) for name, values in without(USUAL, "timeouts").items()}
+TENSORS |= {"actions": np.arange(14), "rewards": TENSORS["rewards"][:, None].bfloat16()}
+STILL = {name: np.zeros((12, 2)) for name in ("observations", NEXT, "actions")} | {"rewards": np.zeros(12)}
+MIXED = without(USUAL, "terminals", "timeouts") | {"over": USUAL["timeouts"]}
+MIXED |= {"done": USUAL["terminals"] | USUAL["timeouts"]}
+GROUPED = USUAL | {"infos/action_log_probs": np.arange(-14, 0), "infos/qpos": np.zeros((14, 2)), "metadata/x": "SAC"}
+NO_LIMITS, NO_RESETS = without(LIMITED, NEXT, "timeouts"), without(RESET, "timeouts")
+LIMIT, BOTH = {"max_episode_steps": 4}, {"columns": {"terminals": "done", "timeouts": "over"}}
+AT_LIMITS = "at 3 of 3 time limits, the next state is the first state of the next episode"
+READ = {  # situation → log, options, warning, rows that are dropped, terminal rows, cuts
+    "usual": (USUAL, {}, "", [], [2, 8], [6, 11]),
+    "grouped": (GROUPED, {}, "", [], [2, 8], [6, 11]),
+    "one-step episodes": (walk([1] * 4, "tctc"), {}, "", [], [0, 2], [1, 3]),
+    "one row": (only([0], USUAL), {}, "", [], [], []),
+    "no next states": (without(USUAL, NEXT), {}, "", [6, 11, 13], [2, 8], [5, 10, 12]),
+    "short, no next states": (without(SHORT, NEXT), {}, "", [2, 4], [1, 5], [3]),
+    "flags of cuts": (without(LIMITED, NEXT), {}, "", [3, 10, 18, 20], [6, 14], [2, 9, 17]),
+    "limit": (NO_LIMITS, LIMIT, "", [3, 10, 18, 20], [6, 14], [2, 9, 17]),
+    "limit, no cut": (NO_LIMITS | {"timeouts": np.zeros(21)}, LIMIT, "", [3, 10, 18, 20], [6, 14], [2, 9, 17]),
+    "unmarked cuts": (NO_LIMITS, {}, "neither next states nor timeouts show .*max_episode_steps", [20], [6, 14], []),
+    "resets": (RESET, {}, AT_LIMITS, [3, 10, 14], [6, 16], [2, 9, 13]),
+    "resets at a limit": (NO_RESETS, LIMIT, AT_LIMITS, [3, 10, 14], [6, 16], [2, 9, 13]),
+    "equal states": (STILL | {"timeouts": np.tile([0, 0, 1], 4)}, {}, "", [], [], [2, 5, 8, 11]),
+    "two sessions": (TWICE, {}, "after 1 rows, such as row 14, the next row does", [], [5, 20], [11, 14, 26, 32]),
+    "tensors": (TENSORS, {}, "", [], [2, 8], [6, 11, 13]),
+    "own names": (MIXED, BOTH, "", [], [2, 8], [6, 11]),
+    "one own name": (MIXED, {"columns": {"terminals": "done"}}, "ends by 'done' are taken", [], [2, 6, 8, 11], []),
+}
+
+
+@pytest.mark.parametrize(("arrays", "options", "warning", "dropped", "ends", "cuts"), READ.values(), ids=READ)
+def test_steps_and_ends_of_episodes(arrays, options, warning, dropped, ends, cuts):
+    """Ends and cuts are rows of the given arrays; the last episode may just stop."""
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        log = sopr_fast.load_log(arrays, **options)
+    assert all(each.filename == __file__ and re.match(f"dataset: .*{warning}", str(each.message)) for each in caught)
+    assert len(caught) == bool(warning)
+    count = len(arrays["observations"])
+    kept = np.delete(np.arange(count), dropped)
+    assert (log.source.tolist(), log.source_count) == (kept.tolist(), count)
+    assert log.source[log.terminals].tolist() == ends
+    assert log.source[log.timeouts].tolist()[: len(cuts)] == cuts
+    last = np.isin(kept, [*ends, *cuts])
+    last[-1] = True
+    assert log.episodes.tolist() == [0, *np.flatnonzero(last) + 1]
+    np.testing.assert_array_equal(log.initial_states, log.states[np.roll(last, 1)])
+    for part, key in NAMES.items():
+        values = arrays[key] if key in arrays else np.roll(arrays["observations"], -1, 0)
+        expected = torch.as_tensor(values).float().numpy()[kept].reshape(len(kept), -1)
+        if key not in arrays:
+            expected = np.where(log.terminals[:, None], log.states, expected)
+        assert getattr(log, part).dtype == np.float32
+        np.testing.assert_array_equal(getattr(log, part).reshape(len(kept), -1), expected)
+    if arrays is GROUPED:
+        assert log.log_probs.tolist() == [*range(-14, 0)]
+
+
+FIFTH = np.arange(14) == 5
+EACH_EPISODE = (
+    "; pass values.reshape(-1, 2), or for a log a dictionary of each episode, [{name: x[i] for name, x in log.items()} "
+    "for i in range(14)], or x[:, i] for i in range(3) if axis 1 is of environments"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("rewards", np.zeros(13), "has 13 rows, 'observations' has 14"),
+        ("actions", np.full((14, 2), np.nan), "is not finite (as float32) at row 0: fill it, or leave the row out; if"),
+        ("rewards", np.where(FIFTH, np.inf, 0), "is not finite (as float32) at row 5"),
+        ("observations", np.full((14, 3), 1e300), "is not finite (as float32) at row 0"),
+        ("actions", np.array([None] * 14), "is not finite (as float32) at row 0"),
+        ("observations", np.zeros((0, 3)), "is empty: shape (0, 3)"),
+        ("observations", np.zeros((14, 3, 2)), f"must have shape (rows, columns), got (14, 3, 2){EACH_EPISODE}"),
+        ("observations", np.zeros((14, 0)), "must have shape (rows, columns), got (14, 0)"),
+        (NEXT, np.zeros((14, 4)), "have 4 columns, 'observations' 3"),
+        ("rewards", np.zeros((14, 2)), "must have shape (rows,), got (14, 2)"),
+        ("terminals", np.full(14, 2), "must be 0 or 1, got 2 at row 0"),
+        ("actions", [[1.0], [1.0, 2.0]], "is no array"),
+        ("rewards", torch.zeros(14, device="meta"), "is no array: "),
+        ("rewards", [10**400] * 14, "must be numbers, got dtype object"),
+        ("rewards", np.zeros(14, [("r", float)]), "must be numbers, got dtype [('r', '<f8')]; pass {name: x[name] for"),
+        ("rewards", np.zeros(14, complex), "must be numbers, got dtype complex128"),
+        ("actions", np.ma.masked_array(np.ones((14, 2)), np.stack([FIFTH] * 2, 1)), "is not finite"),
+        ("log_probs", np.ma.masked_array(np.ones(14), FIFTH), "is not finite"),
+        ("timeouts", np.ma.masked_array(np.ones(14), FIFTH), "must be 0 or 1, got nan at row 5"),
+    ],
+)
+def test_wrong_arrays(name, values, message):
+    part = {"observations": "states", NEXT: "next_states"}.get(name, name)
+    for shown, columns in ((name, None), ("x", {part: "x"})):
+        expected = re.escape(f"dataset: '{shown}' {message}".replace(name, shown))
+        with pytest.raises((TypeError, ValueError), match=expected):
+            sopr_fast.load_log(without(USUAL, name) | {shown: values}, columns=columns)
+
+
+LOADED, LATE = sopr_fast.load_log(USUAL), "columns and max_episode_steps are for logs that are not loaded yet"
+LEVELS = pandas.DataFrame([[1, 2]], columns=[["obs", "u"], ["x", ""]])
+
+
+@pytest.mark.parametrize(
+    ("read", "source", "options", "message"),
+    [
+        (sopr_fast.load_log, USUAL, {"max_episode_steps": 0}, "max_episode_steps must be an integer, 1 or more, got 0"),
+        (sopr_fast.load_log, USUAL, {"rows": 0}, "rows must be an integer, 1 or more, got 0"),
+        (sopr_fast.load_log, LOADED, {"max_episode_steps": 4}, LATE),
+        (sopr_fast.load_log, LOADED, {"columns": {"states": "x"}}, LATE),
+        (sopr_fast.load_log, {}, {}, r"'observations' .*columns={'states': …}\) \(--columns states=…\); .* are none"),
+        (sopr_fast.load_log, {"obs": np.zeros((3, 1)), "rewards": np.zeros(3)}, {}, "'actions'.* are obs, rewards"),
+        (sopr_fast.load_log, {"a\x1b[2J\n\u202eb": [0], "c" * 199: [0]}, {}, r"are a\\x1b\[2J\\n\\u202eb, c{49}…c{50}"),
+        (sopr_fast.load_log, LEVELS, {}, r"data frame: the states have names: .*columns={'states': 'obs/x'}"),
+        (sopr_fast.load_log, ["a.npz", "b.npz"], {}, r"a list of paths, expected one log; of several .*dict\(numpy"),
+        (load_states, None, {}, "expected a path, array, data frame, dictionary or list, got NoneType"),
+        (load_states, np.array(3.0), {}, "dataset: 'states' is empty"),
+        (load_states, {"a", "b"}, {}, "dataset: 'states' must be numbers, got dtype object"),
+        (load_states, torch.eye(4).to_sparse(), {}, "dataset: 'states' is no array: .*dense"),
+        (load_states, pandas.DataFrame(columns=["obs_0", "reward"]), {}, "data frame: 'obs' is empty"),
+    ],
+)
+def test_wrong_logs_states_and_options(read, source, options, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        read(source, **options)
+
+
+def test_logs_and_states_alone_are_described(tmp_path, capsys):
+    """Two episodes have 2 and 3 steps, and returns 3 and 12; state column 1 is constant."""
+    states = np.stack([np.arange(5.0), np.full(5, 5)], 1)
+    arrays = {"states": states, "next_states": states + 1, "rewards": np.arange(1.0, 6)}
+    arrays |= {"actions": np.array([[0, 1, 2], [1, 1, 2], [1, 1, 2], [0, 1, 2], [1, 1, 2]])}
+    arrays |= {"terminals": np.array([0, 1, 0, 0, 0]), "timeouts": np.array([0, 0, 0, 0, 1])}
+    np.savez(tmp_path / "log.npz", **arrays)
+    described = describe(arrays)
+    for source in (tmp_path / "log.npz", str(tmp_path / "log.npz"), sopr_fast.load_log(arrays)):
+        assert describe(source) == described
+    cli.main(["info", str(tmp_path / "log.npz")])
+    assert capsys.readouterr().out == f"{described}\n"
+    assert [" ".join(line.split()) for line in described.splitlines()] == [
+        *("rows: 5", "state columns: 2", "action columns: 3"),
+        "episodes: 2 of 2 to 3 steps; 1 end in a terminal state, 1 are cut; decided by 'terminals' and 'timeouts'",
+        *("returns of episodes: 3 to 12, mean 7.5", "low high mean std", "state 0 0 4 2 1.414", "state 1 5 5 5 0"),
+        *("action 0 0 1 0.6 0.4899", "action 1 1 1 1 0", "action 2 2 2 2 0", "reward 1 5 3 1.414"),
+    ]
+    np.save(tmp_path / "states.npy", states)  # of a file, and of a folder
+    table = np.column_stack([states, states])
+    np.savetxt(tmp_path / "x.csv", table, delimiter=",", header="x,speed,u,v", comments="")
+    for name, *options in (["states.npy"], ["."], ["x.csv", "--columns", "states=x,speed"]):
+        cli.main(["info", str(tmp_path / name), *options])
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[:2] == ["rows: 5", "state columns: 2"]
+        assert lines[2] == "only states are read, since it has no rewards" and lines[-1].split()[:2] == ["state", "1"]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "replay_buffer.pkl"
+
+
+def save_buffer(path, steps, end=(), cut=(), *, size=8, environments=1, bound=1, factor=1, **options):
+    """Save a buffer and return its steps; `end` are (step, environment) that terminate, `cut` those cut by a limit."""
+    gymnasium, sb3 = pytest.importorskip("gymnasium"), pytest.importorskip("stable_baselines3")
+    spaces = [gymnasium.spaces.Box(-most, most, (width,), np.float32) for most, width in ((np.inf, 3), (bound, 2))]
+    buffer = sb3.common.buffers.ReplayBuffer(size, *spaces, device="cpu", n_envs=environments, **options)
+    random = np.random.default_rng(0)
+    states, following = random.normal(size=(2, steps, environments, 3)).astype(np.float32)
+    actions = factor * random.uniform(-1, 1, (steps, environments, 2)).astype(np.float32)
+    rewards = random.normal(size=(steps, environments)).astype(np.float32)
+    done = np.array([[(step, i) in {*end, *cut} for i in range(environments)] for step in range(steps)])
+    states[1:] = np.where(done[:-1, :, None], states[1:], following[:-1])
+    for step, rows in enumerate(zip(states, following, actions, rewards, done, strict=True)):
+        buffer.add(*rows, [{"TimeLimit.truncated": (step, i) in cut} for i in range(environments)])
+    sb3.common.save_util.save_to_pkl(path, buffer)
+    return states, actions, rewards, following
+
+
+UNTOLD = {"handle_timeout_termination": False}
+TWO = UNTOLD | {"optimize_memory_usage": True, "size": 16, "environments": 2}
+AS_TERMINALS, AS_THEY_ARE = "'dones' are taken as terminals", r"actions up to \d\.\d+ are taken as they are"
+BUFFERS = {  # situation → steps, steps that end, steps that a limit cuts, options, warning, first step that is kept
+    "ring": (11, [(5, 0)], [(8, 0)], {}, "", 3),
+    "cut": (6, [], [(3, 0)], {}, "", 0),
+    "cut, not told": (6, [], [(3, 0)], UNTOLD, AS_TERMINALS, 0),
+    "no cut": (6, [], [(9, 0)], UNTOLD, "", 0),
+    "actions without bounds": (5, [], [], {"bound": np.inf}, "", 0),
+    "actions beyond 1": (5, [], [], {"bound": 2, "factor": 3}, AS_THEY_ARE, 0),
+    "no next states": (6, [(2, 0), (5, 1)], [], TWO, AS_TERMINALS, 0),
+    "no next states, full": (8, [(2, 0), (5, 1)], [], TWO, AS_TERMINALS, 1),  # the oldest state was overwritten
+    "no next states, ring": (11, [(2, 0), (5, 1)], [], TWO, AS_TERMINALS, 4),
+}
+
+
+@pytest.mark.parametrize(("steps", "end", "cut", "options", "warning", "first"), BUFFERS.values(), ids=BUFFERS)
+def test_replay_buffers_of_stable_baselines3(path, steps, end, cut, options, warning, first):
+    stored = save_buffer(path, steps, end, cut, **options)
+    told = options.get("handle_timeout_termination", True)
+    ends, cuts = ({*end}, {*cut}) if told else ({*end, *cut}, set())
+    both = range(options.get("environments", 1))
+    # Without next states, that of the last row of each environment is unknown, unless it is terminal.
+    kept = [(t, i) for i in both for t in range(first, steps) if len(both) == 1 or t < steps - 1 or (t, i) in ends]
+    rows = tuple(np.transpose(kept))
+    for source in (path, pytest.importorskip("stable_baselines3").common.save_util.load_from_pkl(path)):
+        with warnings.catch_warnings(record=True, action="always") as caught:
+            log = sopr_fast.load_log(source)
+        assert [each.filename for each in caught if re.search(warning, str(each.message))] == [__file__] * len(caught)
+        assert len(caught) == bool(warning)
+        for part, values in zip(NAMES, stored, strict=True):
+            where = slice(None) if part != "next_states" else ~log.terminals
+            np.testing.assert_array_equal(getattr(log, part)[where], values[rows][where], err_msg=part)
+        assert log.terminals.tolist() == [place in ends for place in kept]
+        last = {max(place for place in kept if place[1] == i) for i in both}
+        assert log.timeouts.tolist() == [place in (cuts | last) - ends for place in kept]
+        if len(both) == 1:
+            np.testing.assert_array_equal(np.asarray(load_states(source)), log.states)
+
+
+def test_actions_of_a_replay_buffer_are_those_that_the_environment_got(path):
+    gymnasium, sb3 = pytest.importorskip("gymnasium"), pytest.importorskip("stable_baselines3")
+    taken, pendulum = [], gymnasium.make("Pendulum-v1")
+    bounds = gymnasium.spaces.Box(-4, 10, (1,))
+    environment = gymnasium.wrappers.TransformAction(pendulum, lambda action: taken.append(action) or action, bounds)
+    model = sb3.SAC("MlpPolicy", environment, seed=0, device="cpu", buffer_size=40, learning_starts=40).learn(40)
+    model.save_replay_buffer(path)
+    np.testing.assert_allclose(sopr_fast.load_log(path).actions, taken, rtol=1e-6, atol=1e-6)
+
+
+def test_other_buffers_are_refused_by_name(path):
+    spaces, sb3 = pytest.importorskip("gymnasium").spaces, pytest.importorskip("stable_baselines3")
+    observations = spaces.Dict({"camera": spaces.Box(0, 1, (2,)), "joints": spaces.Box(0, 1, (3,))})
+    buffer = sb3.common.buffers.DictReplayBuffer(4, observations, spaces.Box(-1, 1, (2,)), device="cpu")
+    state = {"camera": np.ones((1, 2)), "joints": np.zeros((1, 3))}
+    for _ in range(3):
+        buffer.add(state, state, np.zeros((1, 2)), np.ones(1), np.zeros(1), [{}])
+    sb3.common.save_util.save_to_pkl(path, buffer)
+    with pytest.raises(ValueError, match=r"replay_buffer\.pkl: the states have names: choose by .*columns={.*/camera'"):
+        sopr_fast.load_log(path)
+    log = sopr_fast.load_log(path, columns={"states": ["observations/joints", "observations/camera"]})
+    assert log.states.tolist() == log.next_states.tolist() == [[0, 0, 0, 1, 1]] * 3
+    empty = sb3.common.buffers.ReplayBuffer(4, observations["joints"], spaces.Box(0, 1), device="cpu")
+    sb3.common.save_util.save_to_pkl(path, empty)
+    for cut, message in ((None, "an empty replay buffer"), (-40, "damaged")):
+        path.write_bytes(path.read_bytes()[:cut])
+        with pytest.raises(ValueError, match=rf"replay_buffer\.pkl: {message}"):
+            sopr_fast.load_log(path)

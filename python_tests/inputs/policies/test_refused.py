@@ -1,0 +1,246 @@
+"""Bad policies raise one clear error, before long work starts; the options that it names let the very file act."""
+
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pandas
+import pytest
+import torch
+from support.programs import export_onnx
+from torch import distributions as dist
+from torch import nn
+
+from sopr_fast.inputs.policies import Actor, ArrayPolicy, Gaussian, Layout, Probabilities, collect, load, probe
+
+U, DS, DA = 40, 5, 3
+STATES = torch.randn(U, DS, generator=torch.Generator().manual_seed(0))
+SOURCE = torch.arange(U) * 2 + 1
+ZEROS = torch.zeros
+
+
+def good(states):
+    return states[:, :DA]
+
+
+RETURNS = {  # what a policy returns next to a good one → message
+    "fewer columns": (lambda s: s[:, :2], "'x' returned shape (13, 2), expected (13, 3) as policy 'good'"),
+    "fewer rows": (lambda s: s[1:, :3], "shape (12, 3), expected (13, action width); a policy gets a batch of states"),
+    "one action": (lambda s: s[0, :3], "'x' returned shape (3,), expected (13, action width)"),
+    "complex": (lambda s: good(s) * 1j, "'x' returned a ndarray of complex64, expected an array or tensor"),
+    "bool": (lambda s: good(s) > 0, "integers of shape (13, 3), expected (13,) indices; return floats"),
+    "bools": (lambda s: s[:, 0] > 0, "integer actions: load the policies by sopr_fast.load_policies("),
+    "sparse": (lambda s: torch.from_numpy(good(s)).to_sparse(), "'x' returned a Tensor of torch.float32, expected"),
+    "pair": (lambda s: (good(s), None), "'x' returned a tuple, expected an array or tensor of actions, Gaussian or "
+        "Probabilities, and nothing else; if one item is the actions, return only that, as by lambda states: module("),
+    "words": (lambda s: np.full(len(s), "left"), "give words as indices of discrete actions, codes[word], with one"),
+    "nothing": (lambda s: None, "'x' returned a NoneType"),
+    "nan": (lambda s: np.where(s == s[2, 0], np.nan, s)[:, :3], "'x' returned nan at state row 5"),
+    "negative deviation": (lambda s: Gaussian(good(s), -1.0), "a negative standard deviation"),
+    "deviation's shape": (lambda s: Gaussian(good(s), s[:, :2]), "of shape (13, 2), expected (13, 3)"),
+    "no mean": (lambda s: dist.TransformedDistribution(dist.Normal(torch.tensor(good(s)), 1.0),
+        dist.TanhTransform()), "'x' returned a TransformedDistribution, whose mean is unknown"),
+    "switches": (lambda s: dist.Independent(dist.Bernoulli(torch.full((len(s), 3), 0.3)), 1),
+        "'x' returned a Independent of event shape (3,): return a distribution of continuous actions"),
+    "a module without forward": (nn.Module(), "pass a callable of states that calls its method that acts"),
+    "joint": (lambda s: dist.Independent(dist.Normal(torch.tensor(good(s)), 1.0), 2),
+        "'x' returned a Independent of event shape (13, 3): return a distribution of continuous actions for each"),
+    "discrete": (lambda s: Probabilities(s * 0 + 0.2), "'x' has discrete actions, policy 'good' con"),
+    "integers": (lambda s: np.ones(len(s), int), "integer actions: load the policies by sopr_fast.load_policies("),
+    "integer matrix": (lambda s: np.ones((len(s), 3), int), "return floats of continuous actions, and of several"),
+    "raising": (lambda s: {}["weights"], "policy 'x' raised KeyError on 13 states: 'weights'"),
+    "a module in a callable": (lambda s: NET(s), "callables receive a numpy array: pass the module itself"),
+}  # fmt: skip
+DISCRETE = {  # ... with action_count=4
+    "index": (lambda s: np.full(len(s), 4), "'x' returned action 4, expected 0 to 3, at state row 1"),
+    "logits": (lambda s: s[:, :4], "], at state row 1; if they are logits, return the index of the largest, or torch"),
+    "width": (lambda s: s, "returned shape (13, 5), expected (13, 4)"),
+    "float index": (lambda s: 0 * s[:, 0], "(13,), expected (13, 4); if these are indices of actions, return or store"),
+    "distribution": (lambda s: Gaussian(good(s), 1 + 0 * good(s)), "continuous distribution, expected probabilities"),
+}
+UNLIKE = {  # ... with the layout of a model
+    "fewer than its columns": (lambda s: s[:, :2], Layout("action", 3, 3), "(13, 2), expected (13, 3) as the model"),
+    "fewer than its means": (lambda s: s[:, :2], Layout("gaussian", 3, 6), "(13, 2), expected (13, 3) as the model"),
+    "continuous": (good, Layout("discrete", 3, 3), "'x' has continuous actions, the model discrete ones"),
+    "not continuous": (lambda s: Probabilities(s * 0 + 0.2), Layout("action", 5, 5), "discrete actions, the model con"),
+}
+WRONG = {name: (policy, None, None, message) for name, (policy, message) in RETURNS.items()}
+WRONG |= {name: (policy, 4, None, message) for name, (policy, message) in DISCRETE.items()}
+WRONG |= {name: (policy, None, layout, message) for name, (policy, layout, message) in UNLIKE.items()}
+
+
+@pytest.mark.parametrize("policy, count, layout, message", WRONG.values(), ids=WRONG)
+def test_wrong_outputs(policy, count, layout, message):
+    calls = []
+
+    def first(states):
+        calls.append(len(states))
+        is_discrete = count or (layout is not None and layout.kind == "discrete")
+        return Probabilities(np.eye(count or 3)[[0] * len(states)]) if is_discrete else states[:, :wanted]
+
+    wanted = DA if layout is None else layout.action_dim
+    with pytest.raises((ValueError, RuntimeError), match=re.escape(message)) as caught:
+        probe(list(load({"good": first, "x": policy}, action_count=count).values()), STATES, SOURCE, layout)
+    assert isinstance(caught.value.__cause__, KeyError) == ("KeyError" in message)
+    assert calls == [13]  # no long work before the error
+
+
+NAMED = nn.Linear(5, 3)
+NAMED.name = "sac"
+FRAME = pandas.DataFrame({"policy": ["a", "b"], "a0": [0.1, 0.2]})
+ONE = "policies must be a dict or sequence of policies, got "
+NO_POLICIES = {
+    "nothing": (None, TypeError, f"{ONE}a NoneType; put one in a list"),
+    "a module": (nn.Linear(5, 3), TypeError, ONE),
+    "a distribution": (Gaussian(*[np.zeros((4, 3))] * 2), TypeError, ONE),
+    "a set": ({good, np.tanh}, TypeError, f"{ONE}a set"),
+    "a frame": (FRAME, TypeError, f"{ONE}a DataFrame"),
+    "a key": ({3: good}, TypeError, "names of policies must be strings, got 3"),
+    "a number in it": ([good, 3], TypeError, "policy 'policy-001' is a int, expected a callable, a torch module, an"),
+    "returns": ({"x": -1.5}, TypeError, "or a path; pass known returns as returns="),
+    "empty": ([], ValueError, "no policies given"),
+    "one name": ([NAMED, good, NAMED], ValueError, "2 policies are named 'sac': name them in a dict"),
+    "a count": ({"x": good}, ValueError, "action_count"),
+    "words": ({"x": np.array(["left"])}, ValueError, "'x' holds values of dtype <U4, expected numbers; give words as"),
+    "paths and others": ([good, "a.npz"], TypeError, "some policies are paths, others are not: name all of them"),
+    "numbers of rows": ({"x": pandas.DataFrame({"id": [3, 4, 5], "a": 0.0})}, ValueError, "'x': 'id' numbers the rows"),
+    **{f"a frame with {name}": ({"x": pandas.DataFrame(columns)}, ValueError, message) for name, columns, message in (
+        ("other names", {"reward": [1.0, 2.0]}, "of the columns actions, action, act, acts; found reward"),
+        ("a gap", {"action_0": [1.0], "action_2": [1.0]}, "numbers of the columns action_0, action_2 leave some out"),
+        ("two forms", {"action": [1.0], "action_1": [1.0]}, "there are 'action' and 'action_1': leave only the"),
+        ("lists", {"action": [[1.0], [2.0, 3.0]]}, "lists of equal length expected, got 1 at row 0, 2 at row 1"),
+        ("words", {"action": ["left", "right"]}, "give words as indices of discrete actions"))},
+    "records": ({"x": np.zeros(9, [("a", "f4")])}, ValueError, "'x' holds values of dtype [('a', '<f4')]"),
+    "a method": ({"x": SimpleNamespace(act=good)}, TypeError, "pass a callable of states that calls its method act"),
+    "an array's layout": ({"x": ZEROS(60, 3).to_sparse()}, ValueError, "'x' holds values of dtype object"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("policies, kind, message", NO_POLICIES.values(), ids=NO_POLICIES)
+def test_what_is_no_collection_of_policies(policies, kind, message):
+    with pytest.raises(kind, match=re.escape(message)):
+        load(policies, action_count=1 if message == "action_count" else None)
+
+
+ACTOR, TABLE = Actor("x", [(ZEROS(DA, DS), ZEROS(DA))]), ArrayPolicy("x", np.zeros((60, DA)))
+GAPS = pandas.DataFrame({"action": [1.0, None]})
+CALLS = {
+    "a row": (lambda: ACTOR.act(STATES[0]), "policy 'x': states must have shape (N, width), got (5,)"),
+    "an array": (lambda: ACTOR(STATES[None]), "observation must have shape (width,) or (N, width), got (1, 40, 5)"),
+    "of reset()": (lambda: ACTOR((STATES[0], {})), "observation must be an array of numbers, got a tuple"),
+    "names": (lambda: ACTOR.predict({"a": STATES[0]}), "must be an array of numbers, got a dict"),
+    "columns": (lambda: ACTOR.act(ZEROS(2, 4)), "policy 'x' reads states of width 5, got 4"),
+    "density": (lambda: ACTOR.output(STATES).log_prob(STATES[:, :DA]), "a deterministic policy: its actions have"),
+    "deviations": (lambda: Actor("x", [(ZEROS(DA, DS), ZEROS(DA))], stochastic=True), "'x': its standard deviations"),
+    "no source": (lambda: TABLE.act(STATES), "'x' is an array of actions: pass source"),
+    "a gap": (lambda: load({"x": GAPS})["x"].act(STATES[:1], torch.tensor([1])), "'x' returned nan at state row 1"),
+    "rows": (lambda: load([TABLE]).for_log(100), "'x' has actions for 60 states, the data has 100"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("call, message", CALLS.values(), ids=CALLS)
+def test_calls_that_do_not_fit_the_policy(call, message):
+    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
+        call()
+
+
+def test_nan_matters_only_where_it_is_read_and_names_the_row_in_the_users_data():
+    def late(states):
+        return np.where((states == STATES[33].numpy()).all(1, keepdims=True), np.nan, good(states))
+
+    policies = list(load({"x": late}).values())
+    with pytest.raises(ValueError, match="policy 'x' returned nan at state row 67"):
+        collect(policies, STATES, SOURCE, probe(policies, STATES, SOURCE))
+    actions = np.zeros((100, 3))
+    actions[0] = np.nan
+    policies = list(load({"x": actions}).values())
+    assert collect(policies, STATES, SOURCE, Layout("action", 3, 3)).shape == (1, U, 3)
+    actions[3, 1] = np.inf
+    with pytest.raises(ValueError, match="policy 'x' returned inf at state row 3"):
+        collect(policies, STATES, SOURCE, Layout("action", 3, 3))
+
+
+NET = nn.Sequential(nn.Linear(DS, 4), nn.ReLU(), nn.Linear(4, DA))
+SQUASHED, TRUST = {"activation": "relu", "squash": "tanh"}, {"trust": True}
+RAN = r"names \S+; only arrays, .*; trust=True \(--trust\) opens it as code"
+
+
+class RunningMeanStd:
+    """Statistics as baselines keeps them."""
+
+    mean, var = np.arange(DS) / 2.0, np.arange(1.0, DS + 1)
+
+    def __init__(self):
+        vars(self).update(mean=self.mean, var=self.var, count=9)
+
+
+def standardised(states):
+    return NET(((states.double() - RunningMeanStd.mean) / np.sqrt(RunningMeanStd.var + 1e-8)).float())
+
+
+def pickled(content):
+    return lambda path: torch.save(content, path)
+
+
+def graph(path):
+    export_onnx(NET, path, ["out"])
+
+
+MOMENTS, READ = RunningMeanStd(), {"activation": "relu", "squash": "none", "head": "action"}
+SAYS = "does not say its activation and head and squash: pass activation=…"
+FILES = {  # file → what writes it, given options, message, advised options, the actions that they then give
+    "module.pt": (pickled(NET), {}, RAN, TRUST, NET),
+    "modules.pt": (pickled({"actor": NET, "critic": nn.Linear(1, 1)}), SQUASHED, RAN, {**TRUST, **SQUASHED},
+        lambda s: NET(s).tanh()),
+    "values.pt": (pickled(NET), {"head": "values"}, RAN, {**TRUST, "head": "values"}, lambda s: NET(s).argmax(1)),
+    **{f"statistics.{suffix}": (pickled(content), TRUST, SAYS, {**TRUST, **READ}, standardised) for suffix, content in
+       (("pt", [NET, MOMENTS]), ("pkl", (NET, MOMENTS)), ("pth", {"actor": NET, "obs_rms": MOMENTS}))},
+    "net.pt": (torch.jit.script(NET).save, {}, r"a TorchScript program is code: .* trust=True \(--trust\)", TRUST, NET),
+    "net.onnx": (graph, {"action_count": DA},
+        "not probabilities, .* for a file, pass head='logits' or head='values'",
+        {"action_count": DA, "head": "values"}, lambda s: NET(s).argmax(1)),
+    "deviations.onnx": (graph, {"stochastic": True}, "not known: load it without stochastic", {}, NET),
+    "indices.npy": (lambda path: np.save(path, np.arange(60) % 3), {},
+        r"integer actions: load the policies by sopr_fast\.load_policies\(…, action_count=N\)", {"action_count": 3},
+        lambda s: torch.arange(U) % 3),
+}  # fmt: skip
+
+
+def acted(path, options):
+    (policy,) = load(path, **options).values()
+    output = policy.output(STATES, torch.arange(U))
+    return output.mean.argmax(1) if output.kind == "discrete" else output.mean
+
+
+def check(path, given, message, advised, expected=None):
+    with pytest.raises(ValueError, match=message) as caught:
+        acted(path, given)
+    assert given is TRUST or "trust" in advised or "trust" not in str(caught.value)
+    actions = acted(path, advised)
+    if expected is not None:
+        np.testing.assert_allclose(actions, torch.as_tensor(expected(STATES)).detach(), atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", FILES)
+def test_files_of_any_library(tmp_path, name):
+    write, *case = FILES[name]
+    write(tmp_path / name)
+    check(tmp_path / name, *case)
+
+
+class Pair(nn.Module):
+    """An actor-critic that returns probabilities and a value."""
+
+    net = NET
+
+    def forward(self, states):
+        return self.net(states).softmax(1), states.sum(1)
+
+
+def test_modules_that_return_more_than_actions():
+    module = Pair()
+    with pytest.raises(ValueError, match=re.escape("by lambda states: module(torch.from_numpy(states))[0]")):
+        load({"x": module}, action_count=DA)["x"].act(STATES)
+    policy = load({"x": lambda states: module(torch.from_numpy(states))[0]}, action_count=DA)["x"]
+    torch.testing.assert_close(policy.output(STATES).mean, module(STATES)[0].detach())

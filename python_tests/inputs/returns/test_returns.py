@@ -1,0 +1,314 @@
+"""Returns of policies, from whatever holds them to one table by name."""
+
+import json
+import re
+import warnings
+from functools import partial
+
+import numpy as np
+import pandas
+import pytest
+import torch
+from support.problems import ladder, log
+
+import sopr_fast
+from sopr_fast import load_policies, load_returns
+from sopr_fast.estimators import NearestPolicy
+from sopr_fast.inputs.returns import check_returns
+
+NAMES = ["a", "b", "12"]
+STATES = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+
+
+def of(table):
+    return table["return"].to_dict()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "read"),  # what is read is returns by name, or a message
+    [
+        ("r.csv", "name,return\na,1\nb,-2.5\n", {"a": 1, "b": -2.5}),
+        ("r.csv", ",name,return\n0,a,1\n1,b,-2.5\n", {"a": 1, "b": -2.5}),
+        ("r.CSV", "\ufeffreturn,seed,name\n1e3,0, b \n\n2,0,12\n", {"b": 1000, "12": 2}),
+        ("r.csv", "Policy;RETURN\na;1\n007;2\n", {"a": 1, "007": 2}),
+        ("r.csv", "policy\tsteps\treturn_mean\n0\t6000\t3\n1\t12000\t4\n", {"0": 3, "1": 4}),
+        ("r.csv", ",return,steps\na,1,7\n", {"a": 1}),
+        ("r.csv", 'name,return\r\n"x, y",1\r\nNA,2\r\n', {"x, y": 1, "NA": 2}),
+        ("r.json", '{"a": 1, "b": [1, 3], "c": null}', {"a": 1, "b": 2}),
+        ("r.csv", "name,return,\na,1,\nb,,\n", {"a": 1}),
+        ("r.csv", "name;return;note\na,b;-1,5;v1.2\nc;2;\n", {"a,b": -1.5, "c": 2}),
+        ("r.csv", "name,return,rollouts\na,1,5\nb,,0\n", {"a": 1}),
+        ("r.json", '[{"policy": "007", "return": 1}, {"policy": "b", "return": 2}]', {"007": 1, "b": 2}),
+        ("r.json", '{"policy": {"0": "a", "1": "b"}, "return": {"0": 1, "1": 2}}', {"a": 1, "b": 2}),
+        ("r.json", '{"a": {"return": 1, "error": 2}, "b": {"return": 2}}', {"a": 1, "b": 2}),
+        ("r.jsonl", '{"name": "007", "return": 1}\n\n{"name": "b", "return": null}\n', {"007": 1}),
+        ("r.csv", "", "its first line must name the columns"),
+        ("r.csv", "policy,score\na,1\n", "expected columns name and return in the first row, found policy, score"),
+        ("r.csv", "a,1\nb,2\n", "expected columns name and return in the first row, found a, 1"),
+        ("environment.csv", "1,1000,12.5\n2,2000,14\n", "its first line must name the columns, each once; it is '1,"),
+        ("r.csv", "name;return\na;1,5\nb;1.5\n", "the return of policy 'a' is '1,5', expected a finite number"),
+        ("r.csv", "name,return,rollouts\na,1,0\n", "the rollouts of policy 'a' is '0', expected a whole number"),
+        ("r.csv", "name,return,rollouts\na,1,2.5\n", "the rollouts of policy 'a' is '2.5', expected a whole"),
+        ("r.jsonl", '{"name": "a", "return": 1}\n{"name"', "damaged, cut short, or not JSON"),
+        ("r.csv", "name,step,return\na,1,1\na,2,1\n", "several returns of policy 'a': give their mean, or {name: ["),
+        (
+            "r.csv",
+            "name,return\na,2 ± 1\n",
+            "the return of policy 'a' is '2 ± 1', expected a finite number, without error",
+        ),
+        ("r.csv", "name,return\na,1\nb,1,234.5\n", "Error tokenizing data"),
+        ("r.csv", "policy,name,return\na,b,1\n", "columns policy and name mean the same; leave only one of them"),
+        ("r.csv", "name,return,Return\na,1,2\n", "columns return and Return mean the same"),
+        ("r.csv", "name,return,error\na,1,-1\n", "the error of policy 'a' is '-1', expected 0 or more"),
+        ("r.csv", "name,return\nß,2\n".encode("latin-1"), "not in UTF-8, or not a table"),
+        ("r.csv", b"name,return\n\0\xff", "not in UTF-8, or not a table"),
+        ("r.json", "{", "damaged, cut short, or not JSON"),
+        ("r.json", "[1, 2]", "its returns have no names: write an object of name and return"),
+        ("r.json", '{"a": []}', "the rollouts of policy 'a' must be one or more finite returns"),
+        ("r.json", '{"a": [1, null]}', "the rollouts of policy 'a' must be one or more finite returns"),
+        ("r.json", '{"a": 1, "b": 2, "a": 3}', "an object has the name 'a' twice"),
+        ("r.json", '{"a": 1' + "0" * 400 + "}", "the return of policy 'a' is '1000"),
+    ],
+)
+def test_returns_in_files(tmp_path, name, text, read):
+    path = tmp_path / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    for source, names in ((path, NAMES), (path, None), (str(path), NAMES)):
+        if isinstance(read, dict):
+            assert of(load_returns(source, names)) == read
+        else:
+            with pytest.raises(ValueError, match=f"{name}: {re.escape(read)}"):
+                load_returns(source, names)
+
+
+FRAME = pandas.DataFrame({"name": NAMES, "return": [1.0, 2.0, 3.0]})
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        dict(zip(NAMES, (1, np.float32(2), 3), strict=True)),
+        FRAME.set_index("name")["return"][::-1],
+        FRAME,
+        FRAME.set_index("name"),
+        FRAME.set_index("name").assign(**{"": np.nan}),
+        load_returns(FRAME),
+        [1, 2, 3],
+        (1.0, 2.0, 3.0),
+        pandas.Series([1, 2, 3]),
+        np.array([1, 2, 3], np.uint8),
+        torch.tensor([1, 2, 3], dtype=torch.float16),
+        [[0.0, 2.0], [2.0], np.array([3.0, 3.0])],
+    ],
+)
+def test_returns_in_memory(source):
+    assert of(load_returns(source, NAMES)) == {"a": 1, "b": 2, "12": 3}
+    np.testing.assert_array_equal(check_returns(source, NAMES), [1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "message"),
+    [
+        (None, ValueError, "returns are needed"),
+        ({"a": (100.0, 5.0), "b": (90.0, 4.0)}, TypeError, "the return of policy 'a' is a pair, which may be a mean"),
+        ([1, 2], ValueError, "there are 2 returns for 3 policies: map names to returns"),
+        ({1, 2, 3}, TypeError, "returns are a set: map names to returns"),
+        (3.0, TypeError, "returns are a float: map names to returns"),
+        ({0: 1.0}, TypeError, "names of policies must be strings, got 0"),
+        (pandas.Series([1, 2, 3], [2, 1, 0]), TypeError, "names of policies must be strings, got 2"),
+        (pandas.Series([1, 2], ["a", "a"]), ValueError, "several returns of policy 'a'"),
+        (pandas.DataFrame({"a": [1.0]}), ValueError, "returns: expected columns name and return"),
+        (pandas.DataFrame({"name": ["a"], "return": ["1,2"]}), ValueError, "policy 'a' is '1,2', expected a finite"),
+        ([1, np.inf, 2], ValueError, "the return of policy 'b' is 'inf', expected a finite number"),
+        ([1, np.nan, 2], ValueError, "returns hold nothing for policy 'b'"),
+        ([1, [1e308, 1e308], 2], ValueError, "the return of policy 'b' is 'inf', expected a finite number"),
+        ([1, True, 2], ValueError, "the return of policy 'b' is 'True'"),
+        ([1, 2j, 2], ValueError, "the return of policy 'b' is '2j'"),
+        (np.ma.masked_array([1.0, 2.0, 3.0], [0, 1, 0]), ValueError, "returns hold nothing for policy 'b'"),
+        (np.ones((3, 2, 2)), ValueError, "the return of policy 'a' is"),
+        ({"a": 1, "b": 2, "012": 1}, ValueError, "returns hold nothing for policy '12' (did you mean '012'?)"),
+    ],
+)
+def test_returns_in_memory_are_checked(source, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        check_returns(source, NAMES)
+    if isinstance(source, list):
+        with pytest.raises(TypeError, match="these returns have no names: map names to returns"):
+            load_returns(source)
+
+
+def test_returns_may_be_named_by_the_files_of_policies():
+    names = ["a", "runs/b", "c", "d", "best.v2"]
+    given = {"a.npz": 1, "runs/b.zip": 2, "models/c.pt": 3, "best.v2": 4, "d.5": 5}
+    assert of(load_returns(given, names)) == {"a": 1, "runs/b": 2, "c": 3, "best.v2": 4, "d.5": 5}
+    assert of(load_returns(given)) == given
+    ambiguous = {"1/d.zip": 1, "2/d.zip": 2, "a": 3, "old/a.zip": 4}
+    assert of(load_returns(ambiguous, names)) == ambiguous
+
+
+def test_standard_errors(tmp_path):
+    """A single rollout has none by itself."""
+    expected = {"b": 2 / np.sqrt(3), "c": 4 / np.sqrt(2), "f": 0.5, "g": 0.25}
+    path = tmp_path / "r.csv"
+    rows = "a,1,0,1,", "b,2,2,3,", "c,3,4,2,", "d,4,,1,", "e,5,,9,", "f,1,,,.5", "g,1,,1,.25"
+    path.write_text("\n".join(("name,return,std,rollouts,return_se", *rows)))
+    frame = pandas.read_csv(path)
+    frame.to_parquet(tmp_path / "r.parquet")
+    frame.to_json(tmp_path / "records.json", orient="records")
+    files, records = (path, tmp_path / "r.parquet", tmp_path / "records.json"), frame.to_dict("records")
+    by_name = frame.set_index("name")
+    for source in (*files, frame, by_name, by_name.to_dict("index"), records, frame.to_dict("list")):
+        table = load_returns(source)
+        assert table["error"].dropna().to_dict() == pytest.approx(expected)
+        assert table["rollouts"].dropna().to_dict() == {"a": 1, "b": 3, "c": 2, "d": 1, "e": 9, "g": 1}
+        pandas.testing.assert_frame_equal(load_returns(table), table)
+    rollouts = {"a": [1.0], "b": [0.0, 2.0, 4.0], "c": [-4.0, 4.0], "d": 4.0}
+    (tmp_path / "r.json").write_text(json.dumps(rollouts))
+    for source in (rollouts, tmp_path / "r.json"):
+        errors = load_returns(source)["error"].dropna().to_dict()
+        assert errors == pytest.approx({"b": 2 / np.sqrt(3), "c": 4})
+
+
+def test_names_of_errors_and_deviations():
+    errors = [{label: 2} for label in ("error", "stderr", "se", "SEM", "return_stderr", "standard_error")]
+    for columns in (*errors, {"std": 4, "rollouts": 4}, {"return_std": 4, "count": 4}, {"sd": 4, "n_episodes": 4}):
+        assert load_returns(pandas.DataFrame({"policy": ["a"], "mean": 1} | columns))["error"].tolist() == [2]
+
+
+IGNORED = ".* deviations are ignored .* policies"
+ROLLOUTS = np.random.default_rng(0).normal([[-900], [-400], [-100]], 90, (3, 2))
+PAIRS = np.stack([[-900, -400, 100], [40, 50, 0]], 1)
+
+
+@pytest.mark.parametrize(
+    ("source", "message", "expected"),
+    [
+        ("return_std,rollouts\na,1,2,\nb,3,,\nc,4,2,4", f"{IGNORED} a; add a column rollouts", {"c": 1}),
+        ("std\na,1,2\nb,3,4", f"{IGNORED} a, b; add a column rollouts", {}),
+        ("ci95\na,1,2", "columns not read: ci95, which may hold errors of returns; add a column error", {}),
+        ("return_var,lower\na,1,2,0", "columns not read: return_var, lower, which", {}),
+        ("std,episodes\na,1,50,10000\nb,3,50,400", "up to 10,000 rollouts of a policy make", {"a": 0.5, "b": 2.5}),
+        (PAIRS, "the second ones look like standard deviations: if they are, pass", [470, 225, 50]),
+        (ROLLOUTS, "", ROLLOUTS.std(1)),
+        ([[1, 0], [0, 1], [1, 1]], "", [0.5, 0.5, 0]),
+        ([[3, 1], [8, 3]], "", [1, 2.5]),
+    ],
+)
+def test_what_may_be_deviations_is_questioned(tmp_path, source, message, expected):
+    names = NAMES[: len(source)]
+    if isinstance(source, str):
+        (tmp_path / "r.csv").write_text(f"name,return,{source}\n")
+        source, message = tmp_path / "r.csv", rf"r\.csv: {message}"
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        errors = load_returns(source, names)["error"].dropna().to_dict()
+    assert errors == pytest.approx(expected if isinstance(expected, dict) else dict(zip(names, expected, strict=True)))
+    assert [bool(re.search(message, str(each.message))) for each in caught] == [True] * bool(message)
+
+
+def save_evaluations(folder, results):
+    """As Stable-Baselines3 2.9.2, common/callbacks.py, EvalCallback; or arrays by name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    steps, lengths = np.arange(1, len(results) + 1) * 1000, np.full(np.shape(results), 10)
+    arrays = results if isinstance(results, dict) else {"timesteps": steps, "results": results, "ep_lengths": lengths}
+    np.savez(folder / "evaluations.npz", **arrays)
+
+
+def test_the_evaluation_of_a_best_model_and_its_checkpoint_counts_once(tmp_path):
+    save_evaluations(tmp_path, np.array([[1.0, 3.0], [8.0, 12.0], [4.0, 6.0]]))
+    names = ["best_model", "rl_model_1000_steps", "rl_model_2000_steps", "rl_model_3000_steps", "final"]
+    with pytest.warns(UserWarning, match="no evaluation belongs to final"):
+        table = load_returns(tmp_path, names)
+    assert of(table) == dict(zip(names[1:4], [2, 10, 5], strict=True))
+    policies = {name: partial(np.multiply, i) for i, name in enumerate(names)}
+    policies["best_model"] = policies["rl_model_2000_steps"]
+    with warnings.catch_warnings(action="ignore"):
+        selection = sopr_fast.select(policies, STATES, returns=tmp_path, incumbent="best_model")
+    assert sorted(selection.names) == sorted({*names} - {"rl_model_2000_steps"})
+    assert selection.returns[selection.names.index("best_model")] == 10
+
+
+PATTERNS = ("policy_{}", "epoch_{}", "agent-{}", "ep{}", "{}", "model_{}_final", "td3_v2_{:06d}_seed3", "p.{}")
+RUNS = {"ppo_1": [[1.0, 3.0], [8.0, 12.0], [4.0, 4.0]], "ppo_1/b": [[3.0]], "sac_1": [[5.0], [7.0]]}
+OF_RUNS = ["ppo_1/best_model", "ppo_1/rl_model_1000_steps", "ppo_1/b/c/final", "sac_1"]
+OF_EITHER = "that of step 1000 could be that of 'a/model_1000' and of 'b/model_1000': pass the folder that"
+ONE, OF_TWO = {".": [[1.0], [5.0], [3.0]]}, ["a/model_1000", "b/model_1000"]
+
+
+@pytest.mark.parametrize(
+    ("runs", "source", "names", "read"),  # what is read is a return, or those of rollouts, of each name, or a message
+    [
+        (RUNS, ".", OF_RUNS, [[8, 12], [1, 3], [3], [7]]),
+        *((ONE, "", [pattern.format(step) for step in (1000, 1998, 3000)], [1, 5, 3]) for pattern in PATTERNS),
+        (ONE, "", [f"rl_model_{500 * i}_steps" for i in range(1, 7)], [None, 1, None, 5, None, 3]),  # save_freq=500
+        (ONE, "", ["model_1996", "rl_model_2004_steps"], [5, 5]),  # four environments step at once
+        (ONE, "", ["policy_7", "policy_9000", "best"], [None, None, 5]),  # no evaluated step
+        (ONE, "", ["policy_1000_2000", "10k", "last_v3"], [None, None, 3]),
+        (ONE, "", ["policy_2000_2600"], [5]),
+        (ONE, "", ["a", "b", "actor_1000"], [None, None, 1]),  # only one can be the last
+        (ONE, "", ["elastic_7", "best_a", "best_b", "final_7"], [None, None, None, 3]),
+        (ONE, "", ["HalfCheetah-v2", "best_7"], [3, 5]),
+        *(({"a": [[1.0]]}, source, OF_TWO, OF_EITHER) for source in ("a", "a/evaluations.npz")),
+        ({"runs/ppo": [[1.0]]}, ".", NAMES, "its returns lie in runs/ppo, and no policy does; pass the folder to"),
+        ({"a": [[1.0]]}, "none", NAMES, r"none: no returns: expected evaluations\.npz of runs"),
+        (ONE, ".", None, "these returns have no names: map names to returns, {name: return}, or pass names="),
+        ({".": {"timesteps": [1, 2]}}, "", NAMES, "no array 'results', only timesteps"),
+        ({".": {"timesteps": [1, 2], "results": [1, 1]}}, "", NAMES, r"timesteps \(2,\) and results \(2,\), expected"),
+        ({".": {"timesteps": [1], "results": [[np.nan]]}}, "", NAMES, "evaluations.npz: .* its results are not finite"),
+        ({".": {"timesteps": [1], "results": [[None]]}}, "", NAMES, "evaluations.npz: damaged, cut short, or not"),
+    ],
+)
+def test_policies_get_the_evaluations_of_their_own_steps_or_none(tmp_path, runs, source, names, read):
+    for run, results in runs.items():
+        save_evaluations(tmp_path / run, results)
+    (tmp_path / "none").mkdir()
+    path = tmp_path / (source or "evaluations.npz")
+    if isinstance(read, str):
+        with pytest.raises((TypeError, ValueError), match=read):
+            load_returns(path, names)
+        return
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        table = load_returns(path, names)
+    rollouts = {name: np.atleast_1d(row) for name, row in zip(names, read, strict=True) if row is not None}
+    pandas.testing.assert_frame_equal(table, load_returns(rollouts), check_like=True)
+    without = [name for name in names if name not in rollouts]
+    assert len(caught) == bool(without)
+    assert all(f"no evaluation belongs to {', '.join(without)}, so" in str(each.message) for each in caught)
+
+
+IN_ORDER = {
+    "returns": lambda known: sopr_fast.fit(known, [1, 2, 3], STATES),
+    "preferences": lambda known: sopr_fast.fit(known, states=STATES, preferences=np.eye(3)),
+    "validation": lambda known: sopr_fast.fit([np.tanh] * 2, [1, 2], STATES, validation=(known, np.arange(3))),
+    "estimate": lambda known: NearestPolicy().estimate([np.tanh], STATES, known=known, returns=[1, 2, 3]),
+    "evaluate": lambda known: sopr_fast.evaluate(STATES, known, (1, 2, 3)),
+    "select": lambda known: sopr_fast.select(known, STATES, returns=[1, 2, 3]),
+    "groups": lambda known: sopr_fast.evaluate(STATES, known, {"s_2": 1, "s_10": 2}, groups=[1, 2, 3]),
+}
+
+
+@pytest.mark.filterwarnings("ignore:only 2 training policies")
+@pytest.mark.parametrize("call", IN_ORDER.values(), ids=IN_ORDER)
+def test_what_is_in_order_needs_names_where_policies_come_from_files(call, tmp_path):
+    for step in (10, 2, 30):
+        np.save(tmp_path / f"s_{step}.npy", np.zeros((5, 2)))
+    for known in (tmp_path, [tmp_path / "s_2.npy", tmp_path / "s_10.npy"], load_policies(tmp_path)):
+        with pytest.raises(ValueError, match="are in order, but policies come from files: give .* by their names"):
+            call(known)
+
+
+def test_evaluate_select_and_update_take_frames(tmp_path):
+    known = ladder(np.linspace(0.1, 1.2, 8))
+    frame = pandas.DataFrame({"name": [*known], "return": np.linspace(0.1, 1.2, 8), "return_se": 0.02})
+    with pytest.warns(UserWarning, match="policies without a return are left out: .* 'gain-0.100' .did you mean"):
+        evaluation = sopr_fast.evaluate(log(), known, frame[1:], methods={"nearest": NearestPolicy()}, cv=2)
+    assert evaluation.names == [*known][1:]
+    np.testing.assert_array_equal(evaluation.return_errors, np.full(7, 0.02))
+    frame[:3].to_csv(tmp_path / "returns.csv", index=False)
+    selection = sopr_fast.select(known, log(), returns=tmp_path / "returns.csv")
+    new = selection.names[-1]
+    measured = pandas.DataFrame({"name": ["other", new], "return": [1.0, 0.4], "return_se": 0.01})
+    with pytest.warns(UserWarning, match="returns of other are of no policy"):
+        updated = selection.update(measured)
+    assert (updated.returns[-1], updated.return_errors[-1]) == (0.4, 0.01)
+    with pytest.raises(ValueError, match="no policy has a return: returns are given of other"):
+        selection.update(measured[:1])

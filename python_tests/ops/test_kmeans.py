@@ -1,0 +1,269 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.cluster import KMeans, kmeans_plusplus
+from support import reference
+from support.problems import blobs
+
+from sopr_fast import ops as cpu_ops
+
+
+def assert_consistent(ops, points, result):
+    """Labels, sizes, inertia and order are those of the centroids returned."""
+    k = result.sizes.shape[1]
+    again = ops.kmeans(points, k, init=result.centroids, iterations=0)
+    assert all(map(torch.equal, again[:3], result[:3])) and torch.equal(again.inertia, result.inertia)
+    assert torch.equal(result.sizes, torch.stack([row.bincount(minlength=k) for row in result.labels]).int())
+    _, nearest = reference.kmeans_assign(points.double(), result.centroids.double())
+    own = result.centroids.double().gather(1, result.labels.long()[..., None].expand(points.shape))
+    squared = (points.double() - own).square().sum(-1)
+    torch.testing.assert_close(squared, nearest, rtol=1e-5, atol=0)
+    torch.testing.assert_close(result.inertia, squared.sum(1), rtol=1e-6, atol=0)
+    rows, offsets = reference.sort_by_cluster(result.labels, k)
+    assert torch.equal(rows, result.rows) and torch.equal(offsets, result.offsets)
+    assert result.centroids.isfinite().all()
+
+
+@pytest.mark.parametrize("exponent", [-110, -100, -40, 40, 120])
+def test_kmeans_does_not_depend_on_the_unit(exponent, generator, ops):
+    """Labels are correct although squared distances of 2^-220 or 2^240 exceed the range of float32."""
+    points = (blobs(1, 500, 4, generator) * 4096).round() / 4096
+    unit = 2.0**exponent
+    plain, result = ops.kmeans(points, 20), ops.kmeans(points * unit, 20)
+    assert torch.equal(result.labels, plain.labels)
+    assert torch.equal(result.centroids, plain.centroids * unit)
+    torch.testing.assert_close(result.inertia / unit / unit, plain.inertia, rtol=1e-12, atol=0)
+    smallest = torch.randn(1, 200, 3, generator=generator) * 1e-38
+    assert (ops.kmeans(smallest, 20).sizes > 0).all()
+
+
+@pytest.mark.parametrize("offset", [1e3, 1e6])
+def test_kmeans_far_from_the_origin(offset, generator, ops):
+    points = blobs(2, 800, 6, generator) + offset
+    assigned = ops.kmeans(points, 30, init=points[:, :30], iterations=0)
+    labels, squared = reference.kmeans_assign(points.double(), points[:, :30].double())
+    torch.testing.assert_close(assigned.inertia, squared.sum(1), rtol=1e-5, atol=0)
+    assert torch.equal(assigned.labels, labels)
+    result = ops.kmeans(points, 30)
+    assert_consistent(ops, points, result)
+    oracle = [KMeans(30, n_init=1, random_state=0).fit(x.double() - offset).inertia_ for x in points]
+    assert (result.inertia.numpy() < np.array(oracle) * 1.1).all()
+
+
+def test_kmeans_steps_match_float64(generator, ops):
+    points = blobs(3, 900, 5, generator)
+    start = points[:, :25]
+    for iterations in (0, 1, 5):
+        result = ops.kmeans(points, 25, init=start, iterations=iterations, tolerance=0)
+        centroids, labels, inertia, steps = reference.kmeans(points.double(), start.double(), iterations, 0)
+        torch.testing.assert_close(result.centroids.double(), centroids, rtol=1e-5, atol=1e-6)
+        assert torch.equal(result.labels, labels) and torch.equal(result.iterations, steps)
+        torch.testing.assert_close(result.inertia, inertia, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("exponent", [30, 60, 100])
+def test_kmeans_keeps_the_digits_of_small_columns(exponent, generator, ops):
+    points = blobs(1, 2000, 4, generator)
+    points[..., 0] = points[..., 0].sign() * 2.0**exponent
+    result = ops.kmeans(points, 2, tolerance=0)
+    means = [points[0, result.labels[0] == k].double().mean(0) for k in range(2)]
+    torch.testing.assert_close(result.centroids[0].double(), torch.stack(means), rtol=1e-6, atol=0)
+
+
+def test_kmeans_rounds_beside_an_outlier(generator, ops):
+    """The outlier leaves its column a unit of 2^-11; the rounding errors cancel in the mean."""
+    points = torch.rand(1, 2000, 3, generator=generator)
+    points[0, 7, 0] = 1e12
+    result = ops.kmeans(points, 2, tolerance=0)
+    mean = points[0, torch.arange(2000) != 7].double().mean(0)
+    torch.testing.assert_close(result.centroids[0, result.labels[0, 0]].double(), mean, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("kind", ["blobs", "grid", "duplicates", "line", "outlier"])
+def test_kmeans_skips_no_nearest_centroid(kind, generator, ops):
+    """A single iteration compares with every centroid, later ones only with nearby centroids; results are equal."""
+    points = blobs(2, 1500, 5, generator)
+    if kind == "grid":
+        points = (points * 2).round()
+    elif kind == "duplicates":
+        points = points[:, torch.arange(1500) % 100]
+    elif kind == "line":
+        points[..., 1:] = 0
+    elif kind == "outlier":
+        points[:, 77] = 1e12
+    centroids = points[:, :40]
+    for _ in range(12):
+        centroids = ops.kmeans(points, 40, init=centroids, iterations=1, tolerance=0).centroids
+    result = ops.kmeans(points, 40, init=points[:, :40], iterations=12, tolerance=0)
+    assert torch.equal(result.centroids, centroids)
+    assert_consistent(ops, points, result)
+
+
+@pytest.mark.parametrize("tolerance", [0, 1e-4, 1e-2])
+def test_kmeans_stops_as_scikit_learn(tolerance, generator, ops):
+    points = blobs(1, 2000, 8, generator, spread=1.0)
+    start = points[:, :16]
+    result = ops.kmeans(points, 16, init=start, tolerance=tolerance)
+    peer = KMeans(16, init=start[0].double().numpy(), n_init=1, tol=tolerance).fit(points[0].double().numpy())
+    assert abs(result.iterations.item() - peer.n_iter_) <= (1 if tolerance else 3)
+    assert result.inertia.item() == pytest.approx(peer.inertia_, rel=1e-3)
+    assert_consistent(ops, points, result)
+
+
+def test_kmeans_fills_empty_clusters(generator, ops):
+    points = blobs(1, 400, 3, generator)
+    start = torch.full((1, 12, 3), 1e3)
+    for iterations in (0, 1, 300):
+        result = ops.kmeans(points, 12, init=start, iterations=iterations)
+        assert (result.sizes > 0).all()
+        assert_consistent(ops, points, result)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    problems=st.integers(1, 4),
+    count=st.integers(1, 60),
+    width=st.integers(1, 19),
+    distinct=st.integers(1, 60),
+    init=st.sampled_from(["k-means++", "random"]),
+    tolerance=st.sampled_from([0.0, 1e-4]),
+    data=st.data(),
+)
+def test_kmeans_any_problem(problems, count, width, distinct, init, tolerance, data, ops):
+    k = data.draw(st.integers(1, count))
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 2**31)))
+    points = torch.randn(problems, min(distinct, count), width, generator=generator)
+    points = points[:, torch.arange(count) % points.shape[1]]
+    result = ops.kmeans(points, k, init=init, tolerance=tolerance)
+    assert_consistent(ops, points, result)
+    assert ((result.sizes > 0).sum(1) == min(k, distinct)).all()  # else clusters stay empty
+    if distinct <= k:
+        assert (result.inertia == 0).all()
+
+
+def test_kmeans_is_the_same_alone_and_in_a_batch(generator, ops):
+    points = blobs(5, 2100, 17, generator)
+    seeds = torch.tensor([5, 3, 8, 1, 9])
+    together = ops.kmeans(points, 40, seeds=seeds, restarts=2)
+    for b in range(5):
+        alone = ops.kmeans(points[b : b + 1], 40, seeds=seeds[b : b + 1], restarts=2)
+        assert all(torch.equal(whole[b : b + 1], one) for whole, one in zip(together, alone, strict=True))
+
+
+def test_kmeans_is_the_same_on_any_number_of_threads(generator, on_threads):
+    points, far = torch.randn(3, 5000, 17, generator=generator), torch.full((3, 40, 17), 50.0)
+
+    def call():
+        filled = cpu_ops.kmeans(points, 40, init=far, iterations=5)
+        return *cpu_ops.kmeans(points, 40), *cpu_ops.kmeans(points[:1], 40, tolerance=0), *filled
+
+    first, *others = on_threads(call, 1, 2, 8)
+    assert all(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
+
+
+def test_kmeans_of_no_problems_and_of_equal_seeds(generator, ops):
+    points = blobs(2, 300, 4, generator)[:1].expand(2, -1, -1)
+    none = ops.kmeans(torch.zeros(0, 5, 3), 2)
+    assert none.centroids.shape == (0, 2, 3) and none.offsets.shape == (0, 3)
+    same = ops.kmeans(points, 20, seeds=torch.tensor([7, 7]))
+    assert torch.equal(same.centroids[0], same.centroids[1])
+    largest = torch.tensor([2**63 - 3, 2**63 - 2])
+    assert torch.equal(ops.kmeans(points, 20, seeds=2**63 - 3).labels, ops.kmeans(points, 20, seeds=largest).labels)
+    other = ops.kmeans(points, 20, seeds=7)
+    assert all(map(torch.equal, other, ops.kmeans(points, 20, seeds=np.int64(7))))
+    assert torch.equal(other.centroids[0], same.centroids[0])
+    assert not torch.equal(other.centroids[1], same.centroids[1])
+
+
+def test_kmeans_restarts_keep_the_best(generator, ops):
+    points = blobs(3, 400, 4, generator)
+    inertias = [ops.kmeans(points, 30, restarts=n).inertia for n in (1, 2, 6)]
+    assert (inertias[1] <= inertias[0]).all() and (inertias[2] < inertias[0]).any()
+
+
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
+def test_kmeans_takes_read_only_memory_and_leaves(generator, ops):
+    points = blobs(2, 300, 6, generator)
+    memory = points.numpy().copy()
+    memory.flags.writeable = False
+    read_only = torch.from_numpy(memory)
+    labels = ops.kmeans(points, 9).labels
+    assert torch.equal(ops.kmeans(read_only, 9).labels, labels)
+    assert torch.equal(ops.kmeans(points.requires_grad_(), 9).labels, labels)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_kmeans_names_the_point_that_is_not_finite(value, ops):
+    points = torch.zeros(2, 30, 3)
+    points[1, 17, 2] = value
+    with pytest.raises(ValueError, match=f"points must be finite; problem 1, row 17, column 2 is {value}"):
+        ops.kmeans(points, 3)
+
+
+def rows_of(points, rows):
+    return points.gather(1, rows.long()[..., None].expand(-1, -1, points.shape[2]))
+
+
+def test_kmeans_init_draws_as_the_reference(generator, ops):
+    points, seeds = blobs(4, 700, 6, generator), torch.tensor([0, 1, -5, 2**40 + 3])
+    for k, restart in ((1, 0), (2, 0), (30, 0), (30, 1)):
+        expected = reference.kmeans_init(points.double(), k, seeds, restart, True)
+        assert torch.equal(ops.kmeans_init(points, k, seeds, restart=restart), expected)
+    for k in (1, 20, 50):
+        few = points[:, :50]
+        again, expected = (reference.kmeans_init(few, k, seeds, restart, False) for restart in (1, 0))
+        assert torch.equal(ops.kmeans_init(few, k, seeds, method="random"), expected)
+        assert torch.equal(ops.kmeans_init(few, k, seeds, method="random", restart=1), again)
+        result = ops.kmeans(few, k, init="random", seeds=seeds, iterations=0)
+        assert torch.equal(result.centroids, rows_of(few, expected))
+        assert all(len(set(rows)) == k for rows in expected.tolist())
+
+
+def test_kmeans_plusplus_is_as_good_as_scikit_learn(generator, ops):
+    points = blobs(1, 2000, 8, generator).expand(20, -1, -1).contiguous()
+    chosen = rows_of(points, ops.kmeans_init(points, 12, 0))
+    ours = ops.kmeans(points, 12, init=chosen, iterations=0).inertia.mean().item()
+    x = points[0].double()
+    peers = [kmeans_plusplus(x.numpy(), 12, random_state=seed)[0] for seed in range(20)]
+    theirs = np.mean([reference.kmeans_assign(x[None], torch.tensor(c)[None])[1].sum().item() for c in peers])
+    assert ours == pytest.approx(theirs, rel=0.25)
+
+
+def test_kmeans_plusplus_survives_an_outlier(generator, ops):
+    """Weights keep their precision after the outlier is chosen."""
+    points = torch.randn(1, 300, 2, generator=generator)
+    points[0, 7] = 1e15
+    chosen = ops.kmeans_init(points, 100, 0)
+    assert len(set(chosen[0].tolist())) == 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"k": 0}, ValueError, "k must be between 1 and 30"),
+        ({"k": 31}, ValueError, "k must be between 1 and 30, the number of points of a problem, got 31"),
+        ({"init": "means"}, ValueError, "init must be 'k-means\\+\\+', 'random' or a tensor"),
+        ({"init": np.zeros((2, 3, 3))}, ValueError, "or a tensor of centroids, got ndarray"),
+        ({"init": torch.zeros(2, 4, 3)}, ValueError, r"init must have shape \(2, 3, 3\), got \(2, 4, 3\)"),
+        ({"init": torch.zeros(2, 3, 3), "restarts": 2}, ValueError, "restarts must be 1 if init is a tensor"),
+        ({"init": torch.full((2, 3, 3), torch.nan)}, ValueError, "init must be finite; problem 0, centroid 0"),
+        ({"iterations": -1}, ValueError, "iterations and tolerance"),
+        ({"tolerance": torch.nan}, ValueError, "iterations and tolerance must be at least 0 and .* got 300, nan and 1"),
+        ({"seeds": torch.zeros(3, dtype=torch.int64)}, ValueError, r"seeds must have shape \(2\)"),
+        ({"seeds": torch.zeros(2)}, TypeError, "seeds must be torch.int64"),
+        ({"seeds": 2**63 - 2}, ValueError, r"seeds must be between -2\^63 and 2\^63 - 1 - 2, got 9223372036854775806"),
+        ({"seeds": -(2**63) - 1}, ValueError, r"seeds must be between .*, got -9223372036854775809"),
+        ({"points": torch.zeros(2, 30, 3, dtype=torch.float64)}, TypeError, "points must be torch.float32"),
+        ({"points": torch.zeros(30, 3)}, ValueError, "points must have shape"),
+        ({"points": [[0.0]]}, TypeError, "points must be a tensor"),
+        ({"method": "means"}, ValueError, "method must be 'k-means\\+\\+' or 'random'"),
+        ({"restart": -1}, ValueError, r"restart must be between 0 and 2\^32 - 1, got -1"),
+        ({"restart": 2**32}, ValueError, r"restart must be between 0 and 2\^32 - 1"),  # would draw as restart 0
+    ],
+)
+def test_kmeans_refuses(arguments, error, message, ops):
+    operator = ops.kmeans_init if arguments.keys() & {"method", "restart"} else ops.kmeans
+    with pytest.raises(error, match=message):
+        operator(**{"points": torch.zeros(2, 30, 3), "k": 3} | arguments)

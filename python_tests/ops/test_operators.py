@@ -1,0 +1,239 @@
+"""Every operator on every device, on the inputs of operators.py."""
+
+import contextlib
+from types import SimpleNamespace
+
+import pytest
+import torch
+from support import operators
+from support.problems import default_dtype
+
+from sopr_fast import ops
+from sopr_fast.ops import checks, library
+from sopr_fast.runtime import native
+
+
+@pytest.mark.parametrize("name", operators.CALLS)
+def test_operator_writes_all_of_its_outputs_and_repeats_them(name, device, poison):
+    assert torch.empty(3).isnan().all()
+    operators.check(name, device)
+    one = operators.CALLS[name]
+    first, second = (operators.run(one.operator, one, device=device) for _ in range(2))
+    assert all(map(torch.equal, first, second))
+
+
+@pytest.mark.parametrize("name", operators.CALLS)
+def test_operator_takes_strided_tensors(name, device, monkeypatch):
+    one = operators.CALLS[name]
+
+    def strided(**arguments):
+        every_second = {
+            key: torch.stack([x, torch.zeros_like(x)], -1)[..., 0] if isinstance(x, torch.Tensor) else x
+            for key, x in arguments.items()
+        }
+        return one.operator(**every_second)
+
+    monkeypatch.setitem(operators.CALLS, name, one._replace(operator=strided))
+    operators.check(name, device)
+
+
+@pytest.mark.parametrize("captures", [False, True])
+def test_values_on_a_gpu_are_checked_on_request_but_not_in_a_capture(captures, monkeypatch):
+    on_gpu = SimpleNamespace(device=torch.device("cuda", 0))
+    assert not checks.is_checked(on_gpu)
+    monkeypatch.setenv("SOPR_FAST_CUDA_DEBUG", "1")
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: captures)
+    assert checks.is_checked(on_gpu) is not captures
+
+
+@pytest.mark.parametrize("name", operators.CALLS)
+def test_operator_ignores_torch_defaults(name):
+    one = operators.CALLS[name]
+    expected = one.operator(**one.arguments)
+    with default_dtype(torch.bfloat16), torch.device("meta"):
+        result = one.operator(**one.arguments)
+    assert all(map(torch.equal, result, expected))
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize(
+    ("name", "argument", "message"),
+    [
+        ("kmeans", "points", "points must be finite"),
+        ("kmeans", "start", "init must be finite"),
+        ("kmeans_init", "points", "points must be finite"),
+        ("segment_mean", "offsets", "offsets must ascend from 0 to 236"),
+        ("segment_dropout", "offsets", "offsets must ascend from 0 to 236"),
+        ("segment_attention", "offsets", "offsets must ascend from 0 to 236"),
+        ("segment_encoder", "offsets", "must ascend from 0 to at most 240"),
+        ("segment_encoder", "rows", "rows must be in"),
+    ],
+)
+def test_operator_refuses_invalid_values(name, argument, message, compiled):
+    one = operators.CALLS[name]
+    operator = torch.compile(one.operator, backend="eager") if compiled else one.operator
+    operator(**one.arguments)
+    value = one.arguments[argument]
+    wrong = value * torch.inf if value.is_floating_point() else value + 9
+    with pytest.raises(ValueError, match=message):
+        operator(**one.arguments | {argument: wrong})
+
+
+class Recorder(torch.utils._python_dispatch.TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.calls = {}
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.namespace == "sopr_fast":
+            self.calls[function] = args
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", operators.CALLS)
+def test_registered_operators_check_dtypes_and_shapes(name):
+    with Recorder() as recorder:
+        operators.run(operators.CALLS[name].operator, operators.CALLS[name])
+    for operator, arguments in recorder.calls.items():
+        for place, value in enumerate(arguments):
+            if not isinstance(value, torch.Tensor):
+                continue
+            other = torch.float64 if value.is_floating_point() else torch.int16
+            name = operator._schema.arguments[place].name
+            with pytest.raises(TypeError, match=rf"{name} must be {value.dtype}, got {other}"):
+                operator(*arguments[:place], value.to(other), *arguments[place + 1 :])
+            with pytest.raises(ValueError, match=rf"{name} must have shape"):
+                operator(*arguments[:place], value[None], *arguments[place + 1 :])
+            if name != "columns":  # which may have no rows
+                with pytest.raises(ValueError, match="must have shape|must be between|must have at least|must ascend"):
+                    operator(*arguments[:place], value[:0], *arguments[place + 1 :])
+
+
+@pytest.mark.parametrize("name", operators.CALLS)
+def test_registered_operators_pass_opcheck(name, device):
+    one = operators.CALLS[name]
+    with Recorder() as recorder:
+        operators.run(one.operator, one, device=device)
+    for operator, arguments in recorder.calls.items():
+        if operator._schema.name.endswith("_backward"):  # differentiable once
+            continue
+        names = [argument.name for argument in operator._schema.arguments]
+        leaves = [
+            x.detach().clone().requires_grad_(name in one.gradients) if isinstance(x, torch.Tensor) else x
+            for name, x in zip(names, arguments, strict=True)
+        ]
+        torch.library.opcheck(operator, tuple(leaves))
+
+
+DIFFERENTIABLE = [name for name, call in operators.CALLS.items() if call.gradients]
+INDICES = [(name, i) for name in DIFFERENTIABLE for i in ("offsets", "rows") if i in operators.CALLS[name].arguments]
+
+
+@pytest.mark.parametrize(("name", "index"), INDICES)
+def test_backward_checks_indices_that_numpy_changed(name, index):
+    one = operators.CALLS[name]
+    numbers = one.arguments[index].numpy().copy()
+    leaf = one.arguments[one.gradients[0]].clone().requires_grad_()
+    out = one.operator(**one.arguments | {index: torch.from_numpy(numbers), one.gradients[0]: leaf})
+    numbers[...] = 2_000_000_000
+    with pytest.raises(ValueError, match=rf"{index}.* must (ascend|be in)"):
+        out.sum().backward()
+
+
+@pytest.mark.parametrize("name", sorted(operators.CALLS.keys() - {"kmeans_init"}))  # one tensor
+def test_operator_refuses_tensors_of_several_devices(name):
+    one = operators.CALLS[name]
+    for argument, value in one.arguments.items():
+        if isinstance(value, torch.Tensor):
+            message = f"{name.split()[0]}: tensors are on cpu, meta; move all of them to one device"
+            with pytest.raises(ValueError, match=message):
+                one.operator(**one.arguments | {argument: value.to("meta")})
+
+
+@pytest.mark.parametrize("operator", [ops.kmeans, ops.kmeans_init])
+def test_kmeans_refuses_points_without_columns_and_more_rows_than_int32_numbers(operator):
+    with pytest.raises(ValueError, match=r"points must have at least one column, got shape \(1, 5, 0\)"):
+        operator(torch.empty(1, 5, 0), 2)
+    with pytest.raises(ValueError, match=r"must have fewer than 2\^31 rows a problem, got 2147483648"):
+        operator(torch.empty(1, 2**31, 1, device="meta"), 2)  # takes no memory
+
+
+def test_a_kernel_without_memory_says_what_to_do(monkeypatch):
+    points = torch.zeros(1, 9, 64)
+    monkeypatch.setattr(native, "threads", lambda: 2**31 - 1)  # 500 TB of scratch
+    with pytest.raises(MemoryError, match="kmeans_init needs more memory than is free; pass less at a time or"):
+        ops.kmeans_init(points, 9)
+    monkeypatch.undo()
+    assert (ops.kmeans_init(points, 9) >= 0).all()
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_second_derivatives_are_correct_or_raise(name):
+    one = operators.CALLS[name]
+
+    def second(function, dtype):
+        arguments = {
+            key: x.to(dtype) if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+            for key, x in one.arguments.items()
+        }
+        inputs = [arguments[key].clone().requires_grad_() for key in one.gradients]
+        out = function(**arguments | dict(zip(one.gradients, inputs, strict=True)))
+        first = torch.autograd.grad((out**3).sum(), inputs, create_graph=True)
+        return torch.autograd.grad(sum(x.square().sum() for x in first), inputs)[0]
+
+    if name == "segment_dropout":
+        expected = second(one.reference, torch.float64)
+        torch.testing.assert_close(second(one.operator, torch.float32).double(), expected, atol=1e-6, rtol=1e-4)
+    else:
+        with pytest.raises(NotImplementedError, match=f"{name.split()[0]} is differentiable once"):
+            second(one.operator, torch.float32)
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_forward_mode_and_torch_func_raise_instead_of_returning_zeros(name):
+    one = operators.CALLS[name]
+    key = one.gradients[0]
+    x = one.arguments[key].detach()
+
+    def function(x):
+        return one.operator(**one.arguments | {key: x}).sum()
+
+    message = f"{name.split()[0]} has no derivative in forward mode and by torch.func; use torch.autograd.grad"
+    with pytest.raises(NotImplementedError, match=message):
+        torch.func.jvp(function, (x,), (torch.ones_like(x),))
+    with pytest.raises(NotImplementedError, match=message):
+        torch.func.grad(function)(x)
+    with pytest.raises(NotImplementedError, match=message), torch.autograd.forward_ad.dual_level():
+        function(torch.autograd.forward_ad.make_dual(x, torch.ones_like(x)))
+    expected = function(x)
+    with torch.autograd.forward_ad.dual_level():  # of constants
+        assert torch.equal(function(x), expected)
+
+
+def test_operators_refuse_a_device_without_kernels(monkeypatch):
+    monkeypatch.setattr(native, "_cuda", None)
+    monkeypatch.setattr(native, "why_no_cuda", "not built")
+    reasons = {device: library._why_no_kernel(torch.device(device)) for device in ("cpu", "meta", "mps", "cuda")}
+    assert reasons["cpu"] == reasons["meta"] == "" and reasons["mps"] == "compute on a CPU or with CUDA"
+    assert reasons["cuda"] == "the CUDA module is not built. Or compute on the CPU"
+    monkeypatch.setattr(library, "_why_no_kernel", lambda device: "wait for one")
+    for name, one in operators.CALLS.items():
+        with pytest.raises(NotImplementedError, match=f"{name.split()[0]} has no kernel for cpu: wait for one"):
+            one.operator(**one.arguments)
+
+
+@pytest.mark.parametrize(
+    ("reason", "error", "message"),
+    [
+        ("no kernel image is available", NotImplementedError, "was built for 80-real, 90. Build sopr_fast"),
+        ("invalid device function", NotImplementedError, "was built for 80-real, 90. Build sopr_fast on this machine"),
+        ("misaligned address", RuntimeError, "^kernel x: misaligned address$"),
+    ],
+)
+def test_a_gpu_without_code_is_refused(reason, error, message, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    module = SimpleNamespace(architectures="80-real 90", set_device=lambda index: None)
+    monkeypatch.setattr(native, "_cuda", module)
+    with pytest.raises(error, match=message), library.current_device(torch.device("cuda", 0)):
+        raise RuntimeError(f"kernel x: {reason}")

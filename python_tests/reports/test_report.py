@@ -1,0 +1,273 @@
+"""Reports as files: structure, hostile names, numbers, reproducibility, and files that cannot be written."""
+
+import base64
+import hashlib
+import re
+import sys
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import matplotlib
+import numpy as np
+import pytest
+from support.reports import HOSTILE, METHODS, RESULTS, evaluation, ranking, selection
+
+from sopr_fast import report
+from sopr_fast.estimators import Estimates
+from sopr_fast.reports import figures
+from sopr_fast.reports.page import MISSING, Name, Numbers, chance, listed, number, plain
+from sopr_fast.selection.folds import Fold
+
+VOID = {"meta", "link", "br", "img", "input", "source"}
+OPTIONS = {"command": "sopr-fast select --policies '<b>'", "title": "pendulum.hdf5", "date": "1 May 2030"}
+KINDS = [(kind, hostile) for kind in RESULTS for hostile in (False, True)]
+
+
+class Document(HTMLParser):
+    """Elements of a page with their attributes and text, checked for nesting."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict, list[str]]] = []
+        self.open: list[tuple[str, dict, list[str]]] = []
+        self.feed(text)
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag, attributes):
+        element = (tag, dict(attributes), [])
+        self.elements.append(element)
+        if tag not in VOID:
+            self.open.append(element)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop()[0] == tag
+
+    def handle_data(self, data):
+        for element in self.open:
+            element[2].append(data)
+
+    def all(self, *tags):
+        return [element for element in self.elements if element[0] in tags]
+
+    def text(self, tag):
+        return ["".join(parts) for _, _, parts in self.all(tag)]
+
+
+def read(result, path, **options):
+    report(result, path, **options)
+    return Document(path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    folder, found = tmp_path_factory.mktemp("reports"), {}
+    for kind, hostile in KINDS:
+        path = folder / f"{kind}{hostile}.html"
+        report(RESULTS[kind](hostile=hostile), path, **OPTIONS)
+        found[kind, hostile] = path.read_text(encoding="utf-8")
+    return found
+
+
+def pictures(page: Document) -> list[str]:
+    uris = [attributes["src"] for _, attributes, _ in page.all("img")]
+    uris += [attributes["srcset"] for _, attributes, _ in page.all("source")]
+    assert all(uri.startswith("data:image/svg+xml;base64,") for uri in uris)
+    return [base64.b64decode(uri.partition(",")[2]).decode() for uri in uris]
+
+
+@pytest.mark.parametrize("key", KINDS)
+def test_pages_are_well_formed_and_allow_only_their_own_style_script_and_images(pages, key):
+    page = Document(pages[key])
+    levels = [int(tag[1]) for tag, _, _ in page.all("h1", "h2", "h3")]
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+    assert page.all("html")[0][1]["lang"] == "en"
+    identities = [attributes["id"] for _, attributes, _ in page.elements if "id" in attributes]
+    assert len(identities) == len(set(identities))
+    assert {attributes["aria-labelledby"] for _, attributes, _ in page.all("section")} == set(identities)
+    assert {attributes["scope"] for _, attributes, _ in page.all("th")} == {"row", "col"}
+    assert all(attributes["alt"] for _, attributes, _ in page.all("img"))
+    [policy] = [a["content"] for _, a, _ in page.all("meta") if a.get("http-equiv") == "Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'") and "unsafe" not in policy and "img-src data:;" in policy
+    for tag in ("style", "script"):
+        [text] = page.text(tag)
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+    assert not [name for _, names, _ in page.elements for name in names if name == "style" or name.startswith("on")]
+    assert "http" not in re.sub(r"data:[^\"]*|http-equiv", "", pages[key])
+
+
+@pytest.mark.parametrize("kind", RESULTS)
+def test_hostile_names_stay_text(pages, kind):
+    text = pages[kind, True]
+    page = Document(text)
+    assert len(page.all("script")) == 1 and not page.all("b", "i")
+    assert not [char for char in text if not char.isprintable() and char not in "\n\u00a0"]
+    assert not [svg for svg in pictures(page) if "<script" in svg or "<b>" in svg]
+    shown = "".join(page.text("body"))
+    names = METHODS[3:] if kind == "evaluation" else (HOSTILE[0], r"a \u202egnp.exe \x1b[31m\x00 \u2066b", HOSTILE[4])
+    assert all(name in shown for name in names)
+
+
+@pytest.mark.parametrize("kind", RESULTS)
+def test_tables_and_plots_escape_hostile_names(kind):
+    result = RESULTS[kind](hostile=True)
+    axes = result.plot()
+    axes.figure.draw_without_rendering()  # names are no formulas
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    lines = [*result.table().split("\n"), *repr(result).split("\n")]
+    assert all(text.isprintable() for text in [*lines, axes.get_title(), *labels])
+    assert not [line for line in lines if line.startswith("gnp.exe")]  # a line break in a name forges no row
+    assert max(len(label) for label in labels) < 60
+    assert "<script>" not in result._repr_html_() + selection(hostile=True).verdict._repr_html_()
+
+
+@pytest.mark.parametrize("kind", RESULTS)
+def test_equal_results_give_equal_bytes_whatever_the_user_s_settings_of_matplotlib(pages, kind, tmp_path):
+    with matplotlib.rc_context({"font.size": 30, "svg.fonttype": "path", "axes.grid": True, "text.usetex": True}):
+        report(RESULTS[kind](), tmp_path / "r.html", **OPTIONS)
+        assert matplotlib.rcParams["font.size"] == 30
+    assert (tmp_path / "r.html").read_text(encoding="utf-8") == pages[kind, False]
+
+
+def test_the_title_says_the_answer_the_log_and_the_date(pages, tmp_path):
+    for kind, what in (("selection", "Selection of policies"), ("ranking", "Ranking of policies")):
+        page = Document(pages[kind, False])
+        [verdict], [title] = page.text("h1"), page.text("title")
+        assert title == f"{verdict} – {what} · pendulum.hdf5 · 1 May 2030"
+    assert re.search(r" · \d{4}-\d\d-\d\d$", read(ranking(), tmp_path / "r.html").text("title")[0])
+
+
+def cells(page, section):
+    [text] = [part for part in page if f'aria-labelledby="{section}"' in part]
+    table = Document(text[text.index("<tbody>") : text.index("</tbody>") + 8])
+    count = len(table.all("tr"))
+    found = ["".join(parts) for _, _, parts in table.all("th", "td")]
+    return [found[i : i + len(found) // count] for i in range(0, len(found), len(found) // count)]
+
+
+def test_a_selection_shows_its_numbers(pages):
+    selected, text = selection(), pages["selection", False]
+    page = Document(text)
+    assert page.text("h1") == [f"{selected.verdict.text}."] and selected.verdict.reason in page.text("header")[0]
+    rows = cells(text.split("<section"), "order")
+    order = np.argsort(-selected.predicted)
+    assert [row[0] for row in rows] == [selected.names[i] for i in order]
+    assert [row[3].strip() for row in rows] == [chance(selected.probability_best[i]) for i in order]
+    beats = selected.probability_beats(selected.incumbent)
+    assert [row[4] for row in rows] == [
+        MISSING if selected.names[i] == selected.incumbent else chance(beats[i]) for i in order
+    ]
+    assert number(selected.evidence["left out"]) in "".join(page.text("section"))
+    assert "sopr-fast select --policies '<b>'" in page.text("code")[0]
+
+
+def test_a_selection_of_measured_policies_predicts_nothing(tmp_path):
+    measured = dict.fromkeys(selection().candidates, -900.0)
+    text = read(selection().update(measured), tmp_path / "s.html").text("html")[0]
+    assert f"known returns{len(selection().names)}" in "".join(text.split("\n"))
+    assert "Measured returns" in text and "Distance is" not in text and "Blue: predicted" not in text
+
+
+def test_few_policies_and_estimates_have_a_report(tmp_path):
+    for count, verdict in ((1, "is the only candidate"), (2, "has the highest score of 2 candidates")):
+        ranked = replace(ranking(count=count, known=2), distance_limit=1e9)
+        estimates = Estimates(["a", "b"][:count], np.array([1.0, 2.0])[:count], method="FQE")
+        assert all(verdict in read(result, tmp_path / "r.html").text("h1")[0] for result in (ranked, estimates))
+    for known, count in ((0, 3), (1, 2), (3, 4), (6, 0)):
+        page = read(selection(known=known, count=count, incumbent=known == 6), tmp_path / "r.html")
+        assert len(page.all("tr")) > known + count
+        assert ("unlike" in page.text("header")[0].lower()) == (known == 3)
+
+
+def test_an_evaluation_sells_no_tie_as_a_win(pages, tmp_path):
+    page = Document(pages["evaluation", False])
+    assert page.text("h1")[0].startswith("No method is clearly better than SOPR-T on a new group of policies")
+    assert "FQE was dropped: it diverged" in "".join(page.text("section"))
+    rows = cells(pages["evaluation", False].split("<section"), "order")
+    means = evaluation().measures("random")
+    assert {row[0]: row[1] for row in rows} == {name: number(means[name]["spearman"][0]) for name in METHODS}
+    folds = [Fold("random", str(i), np.arange(4), np.array([4 + i])) for i in range(2)]
+    few = replace(evaluation(), folds=folds, values={name: [np.ones(1), np.zeros(1)] for name in METHODS})
+    title = read(few, tmp_path / "r.html").text("h1")
+    assert title == ["These policies are too few to choose the best method."]
+
+
+def test_a_ranking_shows_its_numbers(pages, tmp_path):
+    ranked = ranking()
+    rows = cells(pages["ranking", False].split("<section"), "order")
+    order, wins = np.argsort(-ranked.scores), ranked.win_probability
+    assert [row[0] for row in rows] == ranked.order and [row[1] for row in rows] == list("123456")
+    assert [row[4] for row in rows] == [*(chance(wins[i, j]) for i, j in pairwise(order)), MISSING]
+    assert [row[-1] for row in rows] == ["foreign" if ranked.foreign[i] else "" for i in order]
+    page = read(ranked, tmp_path / "r.html", returns=dict(zip(ranked.names, ranked.scores, strict=True)))
+    assert "rank correlation of 1.00 with the true returns" in page.text("header")[0]
+    assert "rank correlation of 0.80" in "".join(page.text("section"))  # on validation policies, at the best step
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, "is no return"),
+        ({"in_training": [True] * 6}, "act exactly as a training policy"),
+        ({"distances": np.full(6, np.nan)}, "distance of some candidates to the known policies is unknown"),
+        ({"distance_limit": 1e9}, "the highest score of 6 candidates"),
+        ({"training": None}, "keeps nothing of how its scores were made"),
+        ({"subset_scores": None}, "before you deploy one"),
+        ({"training": replace(ranking().training, history={"collapsed": True})}, "collapsed: this order means nothing"),
+    ],
+)
+def test_a_ranking_says_what_limits_it(change, expected, tmp_path):
+    ranked = replace(ranking(), **change)
+    text = "".join(read(ranked, tmp_path / "r.html").text("body"))
+    assert (expected in text) == bool(change)
+    assert ("Unlike every known policy" in text) == any(ranked.foreign)
+
+
+@pytest.mark.slow
+def test_memory_grows_with_the_candidates_and_not_with_their_square(tmp_path):
+    ranked = ranking(count=4000)
+    tracemalloc.start()
+    report(ranked, tmp_path / "r.html")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 120e6  # the win probabilities of all pairs take 128 MB for each copy
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert text.count("<tr") > 4000 and len(text) < 3e6
+
+
+def test_figures_of_several_threads_are_those_of_one():
+    before, interval = dict(matplotlib.rcParams), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    with ThreadPoolExecutor(4) as threads:
+        draw = lambda _: figures.draw(lambda ax: ax.plot([0, 1]), 2, "a line").light  # noqa: E731
+        assert len(set(threads.map(draw, range(8)))) == 1
+    sys.setswitchinterval(interval)
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_wrong_uses_are_refused(tmp_path):
+    path = tmp_path / "r.html"
+    with pytest.raises(FileNotFoundError, match="cannot write .*missing does not exist"):
+        report(ranking(), tmp_path / "missing" / "r.html")
+    with pytest.raises(TypeError, match="result must be what rank, .* or an estimator returned, got dict"):
+        report({}, path)
+    with pytest.raises(TypeError, match="returns belong to the report of a ranking"):
+        report(selection(), path, returns={})
+    with pytest.raises(ValueError, match="returns hold nothing for policy"):
+        report(ranking(), path, returns={"a": 1.0})
+    assert not path.exists()
+
+
+def test_numbers_have_the_decimals_that_distinguish_them():
+    assert Numbers([0.0, 6000.0])(-1234.5) == "−1,234"
+    assert Numbers([0.1, 0.2])(0.1234) == "0.123"
+    assert Numbers([])(np.nan) == number(np.nan) == chance(np.nan) == MISSING
+    assert number(-0.001) == "0.00"
+    assert [chance(x).replace("\u00a0", " ") for x in (0, 0.256, 1)] == ["< 1 %", "26 %", "> 99 %"]
+    assert [plain(x) for x in (True, 12345, 0.5, "a")] == ["yes", "12,345", "0.5", "a"]
+    assert [listed(list("abcdefg")[:n]) for n in (0, 1, 2, 7)] == ["", "a", "a and b", "a, b, c, d, e and 2 more"]
+    assert Name("a<b").__html__() == "<bdi>a&lt;b</bdi>"

@@ -1,0 +1,52 @@
+"""Checkpoints whose content hash is right but whose contents are not are refused, and named."""
+
+import dataclasses
+
+import pytest
+import torch
+from support.estimators import SMALL, gains, small_log
+from support.problems import TINY, ladder, log, training_gains
+
+import sopr_fast
+from sopr_fast.estimators import FQE, learning
+from sopr_fast.runtime.tensor_files import load_tensors, save_tensors
+
+
+def fit(path):
+    config = dataclasses.replace(TINY, steps=2, subsets=1)
+    sopr_fast.fit(ladder(training_gains()), training_gains(), log(), config=config, checkpoint=path)
+
+
+def estimate(path):
+    FQE(**SMALL).estimate(gains(), small_log(), checkpoint=path)
+
+
+RUNS = {fit: "training checkpoint", estimate: learning.CHECKPOINT}
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("checkpoints")
+    for run in RUNS:
+        run(folder / run.__name__)
+    return folder
+
+
+CHANGES = {  # of the first tensor of a prefix
+    "dropped": lambda tensors, name: tensors.pop(name),
+    "longer": lambda tensors, name: tensors.update({name: torch.zeros(tensors[name].numel() + 1)}),
+    "another": lambda tensors, name: tensors.update({f"{name.partition('.')[0]}.99.step": torch.zeros(1)}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(
+    ("run", "prefix"), [(fit, "adam."), (fit, "model."), (fit, "best."), (estimate, "adam."), (estimate, "trained.")]
+)
+def test_damaged_checkpoints_are_refused(run, prefix, change, checkpoints, tmp_path):
+    path = tmp_path / "run"
+    tensors, description = load_tensors(checkpoints / run.__name__, RUNS[run])
+    CHANGES[change](tensors, next(name for name in sorted(tensors) if name.startswith(prefix)))
+    save_tensors(path, tensors, RUNS[run], description)
+    with pytest.raises(ValueError, match=rf"^{path} is damaged: .*(tensor '|state_dict)"):
+        run(path)

@@ -1,0 +1,165 @@
+"""Several processes: the same bits as one, and errors that reach all."""
+
+import contextlib
+import copy
+import json
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import support.distributed_cases as cases
+import torch
+import torch.distributed as dist
+from support import selection_problems
+from support.problems import ladder, train_scores
+
+from sopr_fast.cli.main import main as command
+from sopr_fast.runtime import distributed
+from sopr_fast.sopr.losses import Objective
+from sopr_fast.sopr.subsets import Subsets
+from sopr_fast.sopr.training import _Trainer
+from sopr_fast.sopr.update import Examples
+
+pytestmark = pytest.mark.skipif(not dist.is_gloo_available(), reason="needs gloo")
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("one")
+    with warnings.catch_warnings(action="ignore"):
+        return folder, [*cases.results(folder), *cases.estimates()]
+
+
+def torchrun(folder, *arguments, count=2):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}", *arguments]
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    return subprocess.run(launcher, cwd=folder, env=environment, capture_output=True, text=True, timeout=cases.TIMEOUT)
+
+
+@pytest.mark.parametrize("count", [3, pytest.param(2, marks=pytest.mark.slow)])
+def test_any_number_of_processes_gives_the_same_bits(count, one, tmp_path):
+    folder, hashes = one
+    result = torchrun(tmp_path, "-m", "support.distributed_cases", "same_bits", str(tmp_path), count=count)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == hashes
+    for path in folder.glob("*.safetensors"):
+        assert (tmp_path / path.name).read_bytes() == path.read_bytes()
+
+
+def test_unequal_inputs_are_refused_by_all_processes(tmp_path):
+    result = torchrun(tmp_path, "-m", "support.distributed_cases", "unequal_inputs")
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    states, transitions = cases.log(), selection_problems.log()
+    values = selection_problems.gains(12)
+    for kind, policies, logged in (
+        ("known", cases.KNOWN, states),
+        ("candidates", ladder([0.3, 0.4, 0.5]), states),
+        ("gains", values, transitions.states),
+    ):
+        (folder / kind).mkdir()
+        for name, policy in policies.items():
+            np.save(folder / kind / f"{name}.npy", policy(logged))
+    np.save(folder / "states.npy", states)
+    names = {"observations": "states", "next_observations": "next_states"}
+    parts = ("observations", "actions", "rewards", "next_observations", "terminals", "timeouts")
+    np.savez(folder / "log.npz", **{name: getattr(transitions, names.get(name, name)) for name in parts})
+    (folder / "returns.json").write_text(json.dumps(cases.RETURNS))
+    returns = selection_problems.true_values(values)
+    (folder / "all.json").write_text(json.dumps(returns))
+    with contextlib.chdir(folder), warnings.catch_warnings(action="ignore"):
+        assert command([*FIT, "--out", "one.safetensors"]) == 0
+    return folder
+
+
+CONFIG = {**cases.CONFIGS[0].to_dict(), "steps": 4}
+FIT = ["fit", "--policies", "known", "--returns", "returns.json", "--states", "states.npy"]
+FIT += [f"--{name.replace('_', '-')}={value}" for name, value in CONFIG.items() if name != "class_token"]
+NEAREST = ["--log", "log.npz", "--policies", "gains", "--methods", "nearest policy"]
+
+
+def without_times(text):
+    times = ("seconds", "timings")
+    return json.loads(text, object_hook=lambda values: {k: v for k, v in values.items() if k not in times})
+
+
+def test_torchrun_trains_the_same_model(files):
+    result = torchrun(files, "-m", "sopr_fast", *FIT, "--out", "two.safetensors")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("trained on 19 policies") == 1
+    assert (files / "two.safetensors").read_bytes() == (files / "one.safetensors").read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["rank", "--model", "one.safetensors", "--policies", "candidates", "--states", "states.npy", "--json"],
+        ["evaluate", *NEAREST, "--returns", "all.json", "--json"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_torchrun_prints_the_same_result_once(arguments, files, monkeypatch, capsys):
+    result = torchrun(files, "-m", "--", "sopr_fast", *arguments)  # without "--", torchrun takes --log for its own
+    assert result.returncode == 0, result.stderr
+    monkeypatch.chdir(files)
+    assert command(arguments) == 0
+    assert without_times(result.stdout) == without_times(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    "event", ["kill", *(pytest.param(each, marks=pytest.mark.slow) for each in ("interrupt", "fail"))]
+)
+def test_torchrun_names_what_ended_and_one_process_resumes(event, files, tmp_path, monkeypatch):
+    shutil.copytree(files, tmp_path, dirs_exist_ok=True)
+    fit = [*FIT, "--checkpoint", "checkpoint", "--out", "model.safetensors"]
+    result = torchrun(tmp_path, "-m", "support.distributed_cases", "command", event, *fit)
+    assert result.returncode and not (tmp_path / "model.safetensors").exists()
+    if event == "fail":
+        assert "ValueError: out of luck" in result.stderr.partition("Root Cause")[2], result.stderr
+    assert (tmp_path / "checkpoint").exists(), result.stderr
+    monkeypatch.chdir(tmp_path)
+    assert command(fit) == 0
+    assert (tmp_path / "model.safetensors").read_bytes() == (files / "one.safetensors").read_bytes()
+
+
+def test_gradients_by_blocks_are_those_of_all_policies_at_once():
+    config = replace(cases.CONFIGS[0], dropout=0.2, policy_share=1.0)
+    subsets = Subsets.draw(cases.log(), 1, size=config.subset_size, clusters=config.clusters)
+    columns = torch.from_numpy(np.stack([policy(subsets.states.numpy()) for policy in cases.KNOWN.values()])).float()
+    returns = np.array([*cases.RETURNS.values()])
+    objective = Objective.from_returns(config, returns, 0.0, 1.0)
+    examples = Examples(columns, slice(0, len(columns)), returns, objective)
+    trainer = _Trainer(subsets, examples, None, config, 0)
+    whole = copy.deepcopy(trainer.model).train()
+    rng = trainer.update._rng.copy_(torch.tensor([5, 0]))
+    loss = trainer.update.compute_gradients()
+    expected = objective.loss(train_scores(whole, subsets.states, columns, subsets.rows, subsets.offsets, rng)[:, 0])
+    expected.backward()
+    assert loss == expected
+    for mine, theirs in zip(trainer.model.parameters(), whole.parameters(), strict=True):
+        expected_grad = torch.zeros_like(mine) if theirs.grad is None else theirs.grad
+        torch.testing.assert_close(mine.grad, expected_grad, rtol=1e-3, atol=1e-6)
+    for name, buffer in whole.named_buffers():
+        torch.testing.assert_close(dict(trainer.model.named_buffers())[name], buffer)
+
+
+def test_a_group_without_gloo_is_refused(monkeypatch):
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(dist, "get_backend_config", lambda: "cuda:nccl")
+    with pytest.raises(ValueError, match=r"init_process_group\('cpu:gloo,cuda:nccl'\)"):
+        distributed.current()
+    with distributed.in_one_process():
+        assert distributed.current().count == 1

@@ -1,0 +1,184 @@
+"""Captured steps and tiles, on the CPU: nothing waits for the device, and replays repeat what eager runs do."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from support.problems import TINY, ladder, log, training_gains
+from support.tape import stand_in
+
+import sopr_fast
+from sopr_fast import Config, Subsets, ops
+from sopr_fast.ops import composed
+from sopr_fast.ranking.metrics import spearman
+from sopr_fast.runtime import checkpoints, distributed, graphs
+from sopr_fast.runtime.distributed import Group
+from sopr_fast.sopr import scoring, update
+from sopr_fast.sopr.losses import Objective
+from sopr_fast.sopr.model import ScoringModel
+from sopr_fast.sopr.training import _Trainer
+from sopr_fast.sopr.update import Examples
+
+STEP, MOMENTS = 182, 8  # launches of torch in a step, and of these again for every eight policies
+SHORT = dataclasses.replace(TINY, steps=7, warmup_steps=4, subsets=3)
+VALIDATION = (ladder([0.3, 0.8, 0.6]), [0.3, 0.8, 0.6])
+
+
+def fit(config, **options):
+    gains = training_gains()
+    ranker = sopr_fast.fit(ladder(gains), gains, log(), config=config, **options)
+    return ranker.model.state_dict(), ranker.history
+
+
+@pytest.mark.parametrize(
+    ("changes", "options"),
+    [
+        ({"loss": "listwise"}, {}),
+        ({"score": "sort"}, {"validation": VALIDATION}),
+        ({"class_token": True, "validation_metric": "loss"}, {"validation": VALIDATION}),
+        ({"encoder": "mlp", "loss": "mse", "gradient_clip": 0.0}, {}),
+    ],
+    ids=["listwise", "sort", "class token", "mlp"],
+)
+def test_replayed_steps_are_those_of_an_eager_run(changes, options, monkeypatch):
+    config = dataclasses.replace(SHORT, **changes)
+    with monkeypatch.context() as patch:
+        stand_in(patch, captures=False)
+        weights, history = fit(config, **options)
+    made = stand_in(monkeypatch)
+    replayed_weights, replayed_history = fit(config, **options)
+    steps = [graph for graph in made if graph.replays == 5]  # after two eager steps
+    assert len(steps) == 1
+    assert replayed_history == history
+    assert all(torch.equal(replayed_weights[name], value) for name, value in weights.items())
+
+
+def test_the_composed_encoder_never_waits(monkeypatch):
+    """It takes the place of kernels for unusual shapes."""
+    made = stand_in(monkeypatch)
+    monkeypatch.setattr(ops, "segment_encoder", composed.segment_encoder)
+    fit(SHORT)
+    assert 5 in [graph.replays for graph in made]
+
+
+def test_a_run_that_reads_rarely_is_that_of_the_cpu(monkeypatch):
+    _, history = fit(SHORT, validation=VALIDATION)
+    stand_in(monkeypatch)
+    _, ahead_history = fit(SHORT, validation=VALIDATION)
+    assert history.keys() == ahead_history.keys()
+    assert history["best_step"] == ahead_history["best_step"]
+    np.testing.assert_allclose(ahead_history["loss"], history["loss"], rtol=1e-4)  # Adam in one kernel rounds otherwise
+    np.testing.assert_allclose(ahead_history["validation_loss"], history["validation_loss"], rtol=1e-3)
+    assert len(ahead_history["loss"]) == SHORT.steps
+
+
+def test_a_replayed_run_resumes_from_its_checkpoint(tmp_path, monkeypatch):
+    stand_in(monkeypatch)
+    path, step = tmp_path / "checkpoint.safetensors", _Trainer.step
+    weights, history = fit(SHORT, validation=VALIDATION)
+
+    def interrupted(trainer):
+        if trainer.at.step == 4:
+            raise KeyboardInterrupt
+        step(trainer)
+
+    monkeypatch.setattr(_Trainer, "step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fit(SHORT, validation=VALIDATION, checkpoint=path)
+    monkeypatch.setattr(_Trainer, "step", step)
+    resumed_weights, resumed_history = fit(SHORT, validation=VALIDATION, checkpoint=path)
+    assert resumed_history == history
+    assert all(torch.equal(resumed_weights[name], value) for name, value in weights.items())
+
+
+def paper_sized(policies, subsets=None, **changes):
+    config = Config(subset_size=40, clusters=4, subsets=2, **changes)
+    subsets = subsets or Subsets.draw(log(), 2, size=40, clusters=4)
+    columns = torch.randn(policies, len(subsets.states), 3, generator=torch.Generator().manual_seed(0))
+    returns = np.arange(float(policies))
+    examples = Examples(columns, slice(0, policies), returns, Objective.from_returns(config, returns, 0.0, 1.0))
+    return _Trainer(subsets, examples, None, config, 0)
+
+
+@pytest.mark.parametrize("policies", [7, 30])
+def test_launches_of_a_training_step(policies, monkeypatch):
+    """Ours are one forward and backward a level; torch's do not grow with policies, but for moments of eight each."""
+    made = stand_in(monkeypatch)
+    trainer = paper_sized(policies, policy_share=1.0)
+    for _ in range(3):
+        trainer.step()
+    theirs, ours = made[0].tape.launches()
+    assert sorted(ours) == sorted(["segment_encoder", "segment_encoder_backward"] * 2)
+    assert len(theirs) == STEP + MOMENTS * -(-policies // 8)
+    assert theirs.count("_fused_adamw_") == 1 and "_foreach_mul_" in theirs
+
+
+def test_launches_of_a_ranking_tile(monkeypatch, generator):
+    made = stand_in(monkeypatch)
+    monkeypatch.setattr(scoring, "_TILE_BYTES", 1)
+    config = Config(clusters=4, subset_size=40)
+    subsets = Subsets.draw(log(), 4, size=40, clusters=4)
+    model = ScoringModel(subsets.state_dim + 2, config).eval()
+    scoring.score_grid(model, subsets, torch.randn(1, len(subsets.states), 2, generator=generator))
+    theirs, ours = made[0].tape.launches()
+    assert ours == ["segment_encoder"] * 2 and len(theirs) == 37
+
+
+@pytest.mark.parametrize("options", [{}, {"score": "sort"}, {"class_token": True}, {"encoder": "mlp"}], ids=str)
+def test_replayed_tiles_have_the_scores_of_an_eager_run(options, monkeypatch, generator):
+    config = dataclasses.replace(TINY, **options)
+    subsets = Subsets.draw(log(), 7, size=config.subset_size, clusters=config.clusters)
+    model = ScoringModel(subsets.state_dim + 2, config).eval()
+    columns = torch.randn(5, len(subsets.states), 2, generator=generator)
+    cell = 4 * config.clusters * config.width
+    monkeypatch.setattr(scoring, "_TILE_BYTES", 3 * cell)
+    with monkeypatch.context() as patch:
+        stand_in(patch, captures=False)
+        expected = scoring.score_grid(model, subsets, columns)
+    made = stand_in(monkeypatch)
+    assert torch.equal(scoring.score_grid(model, subsets, columns), expected)
+    assert [graph.replays for graph in made] == [5, 5]  # 3 and 2 policies, a subset at a time
+
+
+def test_what_cannot_be_captured_runs_launch_by_launch(caplog, monkeypatch):
+    stand_in(monkeypatch, captures=False)
+    calls = []
+    run = graphs.Replayed(lambda: calls.append(1), torch.device("cpu"))
+    for _ in range(5):
+        run()
+    assert len(calls) == 5
+    assert caplog.messages == ["no CUDA graph, every launch runs by itself: not here"]
+
+
+@pytest.mark.parametrize(
+    ("encoder", "processes", "blocks"), [("transformer", 1, 1), ("transformer", 2, 4), ("mlp", 1, 1)]
+)
+def test_a_process_on_a_gpu_takes_all_policies_at_once(encoder, processes, blocks, monkeypatch):
+    subsets = Subsets.draw(log(), 2, size=40, clusters=4)  # processes of a group would share the work
+    assert len(paper_sized(30, subsets).update.blocks) == 4  # on a CPU
+    stand_in(monkeypatch)
+    monkeypatch.setattr(distributed, "current", lambda: Group(0, processes))
+    made = paper_sized(30, subsets, encoder=encoder).update
+    assert len(made.blocks) == blocks and made._run._allowed == (processes == 1)
+
+
+def test_the_host_reads_results_only_where_it_must(tmp_path, monkeypatch):
+    """With a checkpoint, it waits for the device when the file is due, not in every step."""
+    stand_in(monkeypatch)
+    reads, read = [], _Trainer.read
+    monkeypatch.setattr(_Trainer, "read", lambda self: (reads.append(self.at.step), read(self)))
+    fit(dataclasses.replace(SHORT, steps=9), checkpoint=tmp_path / "checkpoint.safetensors")
+    assert set(reads) == {9}
+    monkeypatch.setattr(checkpoints.Checkpoint, "is_due", lambda self: True)
+    reads.clear()
+    fit(dataclasses.replace(SHORT, steps=9), checkpoint=tmp_path / "other.safetensors")
+    assert set(reads) == {*range(1, 10)}
+
+
+@pytest.mark.parametrize("scores", [[0.1, 0.4, 0.4, -1.0, 2.0], [1.0] * 5, [0.0, 1.0, float("nan"), 2.0, 3.0]])
+def test_spearman_on_the_device_has_the_bits_of_spearman(scores):
+    returns = [3.0, 1.0, 3.0, 0.0, 8.0]
+    actual = update._spearman(torch.tensor(returns, dtype=torch.float64), torch.tensor(scores))
+    expected = spearman(returns, scores) if np.isfinite(scores).all() else float("nan")
+    np.testing.assert_equal(actual.item(), expected)

@@ -1,0 +1,182 @@
+"""`evaluate`: methods on policies that they have not learned from."""
+
+import numpy as np
+import pandas
+import pytest
+from scipy import stats
+from support.selection_problems import Failing, Scripted, gains, log, true_values
+
+from sopr_fast.estimators import FQE, NearestPolicy, Simulator
+from sopr_fast.selection import evaluate
+from sopr_fast.selection.folds import group_folds, read_groups
+
+POLICIES = gains(12)
+RETURNS = true_values(POLICIES)
+NAMES, VALUES = list(POLICIES), np.array(list(RETURNS.values()))
+
+
+def run(methods, policies=POLICIES, returns=RETURNS, **options):
+    return evaluate(log(), policies, returns, **{"methods": methods, "cv": 3, **options})
+
+
+def test_a_learner_never_sees_the_policies_it_is_asked_about():
+    learner = Scripted(RETURNS, supervised=True, needs_rewards=False)
+    evaluation = run({"m": learner})
+    asked = [names for names, _ in learner.calls]
+    assert sorted(name for names in asked[:3] for name in names) == sorted(NAMES)
+    assert all(not set(names) & set(known) for names, known in learner.calls)
+    assert asked[3:] == [[name for name in NAMES if name.startswith(side)] for side in ("right", "left")]
+    assert evaluation.kinds == ["random", "group"]
+    other = run({"m": learner}, seed=1)
+    assert sorted(other.folds[0].test) != sorted(evaluation.folds[0].test)
+
+
+def test_a_method_without_returns_values_every_policy_once():
+    method = Scripted(RETURNS)
+    evaluation = run({"m": method})
+    assert len(method.calls) == 1
+    for fold, values in zip(evaluation.folds, evaluation.values["m"], strict=True):
+        np.testing.assert_array_equal(values, VALUES[fold.test])
+
+
+def test_methods_that_order_policies_in_reverse_are_named():
+    reversed_returns = {name: -value for name, value in RETURNS.items()}
+    methods = {"m": Scripted(RETURNS), "costs": Scripted(reversed_returns)}
+    methods |= {"learns": Scripted(reversed_returns, supervised=True), "acts": Scripted(reversed_returns, False, False)}
+    lines = run(methods).table()
+    assert "costs orders policies in reverse: if returns or logged rewards are costs" in lines
+    assert lines.count("in reverse") == 1  # the others read no logged rewards, or learn from returns, costs or not
+
+
+def test_measures_are_taken_over_all_random_folds_together():
+    random = np.random.default_rng(3)
+    says = dict(zip(NAMES, VALUES + random.standard_normal(12), strict=True))
+    measures = run({"m": Scripted(says)}, cv=6).measures("random")["m"]
+    values = np.array([says[name] for name in NAMES])
+    assert measures["spearman"][0] == pytest.approx(stats.spearmanr(values, VALUES).statistic)
+    regret = (VALUES.max() - VALUES[values.argmax()]) / np.ptp(VALUES)
+    assert measures["regret@1"][0] == pytest.approx(regret)
+    low, high = measures["spearman"][1:]
+    assert low < measures["spearman"][0] < high < 1
+
+
+def test_measures_of_groups_are_means_over_groups_of_three_or_more():
+    says = dict(zip(NAMES, VALUES + np.random.default_rng(4).standard_normal(12), strict=True))
+    groups = {name: "pair" if i < 2 else "ab"[i % 2] for i, name in enumerate(NAMES)}
+    evaluation = run({"m": Scripted(says)}, groups=pandas.Series(groups)[::-1])
+    parts = [[i for i, name in enumerate(NAMES) if groups[name] == group] for group in "ab"]
+    expected = np.mean([stats.spearmanr(VALUES[p], [says[NAMES[i]] for i in p]).statistic for p in parts])
+    assert evaluation.measures("group")["m"]["spearman"][0] == pytest.approx(expected)
+    assert evaluation.notes == []
+    pairs = run({"m": Scripted(says)}, groups=[str(i // 2) for i in range(12)])
+    assert np.isnan(pairs.measures("group")["m"]["spearman"][0]) and "three or more" in pairs.notes[0]
+    with pytest.raises(ValueError, match="no folds of kind 'pair'; choose from random, group"):
+        evaluation.measures("pair")
+
+
+def test_the_model_of_select_is_a_method():
+    evaluation = run({"select": Scripted(RETURNS), "alone": Scripted(RETURNS)})
+    assert evaluation.measures("random")["select"]["spearman"][0] > 0.9
+    for fold, values in zip(evaluation.folds[:3], evaluation.values["select"], strict=False):
+        np.testing.assert_allclose(values, VALUES[fold.test], atol=1)
+
+
+def test_a_tie_is_called_a_tie():
+    random = np.random.default_rng(1)
+    noisy = {name: value + 0.3 * random.standard_normal() for name, value in RETURNS.items()}
+    wrong = {name: -value for name, value in RETURNS.items()}
+    evaluation = run({"right": Scripted(RETURNS), "near": Scripted(noisy), "wrong": Scripted(wrong)})
+    assert evaluation.tied("random") == ["right", "near"]
+    assert "no clear difference: right, near" in str(evaluation)
+
+
+def test_methods_that_fail_or_say_nothing_are_dropped_with_a_reason():
+    methods = {"fine": Scripted(RETURNS), "broken": Failing(RuntimeError("no memory\nleft"))}
+    methods |= {"equal": Scripted(dict.fromkeys(NAMES, 1.0)), "diverged": Scripted(dict.fromkeys(NAMES, np.nan))}
+    evaluation = run(methods)
+    assert list(evaluation.values) == ["fine"]
+    assert evaluation.dropped == {
+        "broken": "no memory left",
+        "equal": "it gives all policies the same value",
+        "diverged": "it diverged: values are not finite",
+    }
+    with pytest.raises(ValueError, match="no method is left to value the policies .broken: no memory left"):
+        run({"broken": methods["broken"]})
+    states = {"observations": log().states}
+    evaluation = evaluate(states, POLICIES, RETURNS, methods=["nearest policy", "FQE"], cv=2)
+    assert evaluation.dropped == {"FQE": "it needs rewards, which the log lacks"}
+
+
+def test_a_simulator_resumes_from_its_folder(tmp_path):
+    options = {"methods": {"simulator": Simulator(updates=30, hidden=(8,), members=1)}, "checkpoints": tmp_path}
+    first = run(**options)
+    assert [path.name for path in tmp_path.iterdir()] == ["simulator.safetensors"]
+    again = run(**options)
+    np.testing.assert_array_equal(first.values["simulator"][0], again.values["simulator"][0])
+
+
+@pytest.mark.parametrize("name", ["Nearest-Policy", "nearest_policy", "NEAREST POLICY"])
+def test_policies_without_a_return_are_left_out_and_methods_found_in_any_case(name):
+    evaluation = run([name], returns=dict(list(RETURNS.items())[:6]))
+    assert evaluation.names == NAMES[:6] and list(evaluation.values) == ["nearest policy"]
+
+
+@pytest.mark.parametrize(
+    ("groups", "expected"),
+    [
+        (["a", "b", "a", "c", "b"], ["a", "b"]),  # a single policy has no order
+        (["a", "a", "a"], []),
+        (["a"] * 10 + ["b"] * 2, ["b"]),  # a quarter must be left to learn from
+        (["a"] * 10 + ["b"] * 4, ["a", "b"]),
+    ],
+)
+def test_group_folds(groups, expected):
+    assert [fold.name for fold in group_folds(groups)] == expected
+
+
+@pytest.mark.parametrize(
+    ("names", "groups"),
+    [
+        (["sac/1", "sac/2", "sac/30", "ppo/1", "ppo/2", "ppo/3"], ["sac"] * 3 + ["ppo"] * 3),
+        (["a1", "a2", "a3", "x", "y"], ["a"] * 3 + ["others"] * 2),
+        (["run1/s1", "run1/s2", "run1/s3"], ["run1/s"] * 3),
+        (list("pqrstu"), ["all"] * 6),
+        ([], []),
+    ],
+)
+def test_groups_are_found_by_name(names, groups):
+    assert read_groups(None, names) == groups
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"methods": ["magic"]}, ValueError, "no method 'magic'"),
+        ({"methods": []}, ValueError, "no methods given"),
+        ({"methods": [FQE]}, TypeError, r"an estimator such as FQE\(\), got <class"),
+        ({"methods": ["FQE", FQE()]}, ValueError, "two methods are called 'FQE'"),
+        ({"methods": ["nearest policy"], "returns": dict.fromkeys(NAMES, 1.0)}, ValueError, "returns .* are equal"),
+        ({"methods": ["nearest policy"], "returns": {NAMES[0]: 1.0}}, ValueError, "at least 4 policies"),
+        ({"methods": ["nearest policy"], "cv": 1}, ValueError, "cv must be an integer, 2 or more"),
+        ({"methods": ["nearest policy"], "groups": ["a"] * 11 + [None]}, ValueError, "groups hold nothing for policy"),
+        ({"methods": ["nearest policy"], "groups": {"right-00": 1}}, ValueError, "hold nothing for .* and 10 more"),
+        ({"methods": ["nearest policy"], "groups": ["a"]}, ValueError, "groups must be one for each of 12 policies"),
+    ],
+)
+def test_bad_input_is_named(options, error, message):
+    with pytest.raises(error, match=message):
+        run(**options)
+
+
+def test_the_order_of_arguments_of_select_is_refused():
+    with pytest.raises(TypeError, match=r"of policies: the log comes first, as in evaluate\(log, policies, returns"):
+        evaluate({"a": np.tanh, "b": np.sin}, np.ones((9, 2)), {"a": 1, "b": 2})
+
+
+def test_the_result_is_text_a_dict_a_frame_and_a_plot():
+    evaluation = run({"a": Scripted(RETURNS), "b": NearestPolicy()})
+    assert max(map(len, str(evaluation).splitlines())) <= 80
+    assert set(evaluation.to_dict()["measures"]) == {"random", "group"}
+    assert len(evaluation.to_pandas()) == 2 * 2 * 3
+    assert evaluation.plot().get_xlabel() == "spearman (90 % interval)"
+    assert "<table" in evaluation._repr_html_()

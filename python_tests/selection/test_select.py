@@ -1,0 +1,513 @@
+"""`select`: one model from no known return to many, and a verdict among all policies."""
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pandas
+import pytest
+from support.problems import transitions
+from support.selection_problems import Scripted, gains, log, true_values
+
+from sopr_fast import Config, fit, load_log
+from sopr_fast.estimators import BehaviourQ
+from sopr_fast.estimators.gaussian_process_posterior import Posterior
+from sopr_fast.selection import select
+from sopr_fast.selection.compared import possible_returns
+from sopr_fast.selection.measured import Measured
+from sopr_fast.selection.verdict import _likelier, best_to_measure, draw_returns, numbers
+
+KNOWN, CANDIDATES = gains(12), gains(4, first=20)
+TRUTH = true_values(KNOWN) | true_values(CANDIDATES)
+RETURNS = {name: TRUTH[name] for name in KNOWN}
+BEST = max(RETURNS, key=RETURNS.get)
+
+
+def simulator(**changes):
+    """Return a simulator that errs a little, or as told."""
+    random = np.random.default_rng(0)
+    return Scripted({name: value + 0.02 * random.standard_normal() for name, value in TRUTH.items()} | changes)
+
+
+def choose(candidates=CANDIDATES, known=KNOWN, returns=RETURNS, **options):
+    return select(candidates, log(), known, returns, **{"simulator": simulator(), **options})
+
+
+def far(name="far", value=-1.0):
+    return {name: lambda states: np.full((len(states), 1), 50.0)}, simulator(**{name: value})
+
+
+def test_a_sole_candidate_below_the_known_policies_is_not_deployed():
+    worst = min(CANDIDATES, key=TRUTH.get)
+    selection = choose({worst: CANDIDATES[worst]}, simulator=simulator(**{worst: min(TRUTH.values()) - 1}))
+    assert (selection.verdict.kind, selection.verdict.policies) == ("deploy", (BEST,))
+    assert selection.verdict.text.startswith(f"Deploy {BEST}; measured ")
+    assert selection.measure_next(3) == []
+    kept = choose({worst: CANDIDATES[worst]}, incumbent=BEST)
+    assert kept.verdict.text.startswith(f"Keep {BEST}; measured ")
+
+
+def test_a_candidate_that_surely_beats_the_known_ones_is_deployed():
+    name = "right-20"
+    selection = choose({name: CANDIDATES[name]}, simulator=simulator(**{name: RETURNS[BEST] + 3}))
+    assert (selection.verdict.kind, selection.verdict.policies) == ("deploy", (name,))
+    assert f"Deploy {name}; predicted " in str(selection)
+    assert selection.measure_next() == [name]
+
+
+@pytest.mark.parametrize(
+    ("mean", "rankable", "why"),
+    [
+        (-1e-3, True, "return is lower"),
+        (0.5, True, "it would gain too little"),
+        (0.5, False, "this log cannot rank it"),
+    ],
+)
+def test_a_likelier_best_policy_that_is_not_deployed_is_explained(mean, rankable, why):
+    selection = choose()
+    count = len(selection.names)
+    means, deviations = np.full(count, -100.0), np.full(count, 1e-3)
+    means[-1], means[:2], deviations[:2] = 0, mean, 5.0  # two uncertain policies: one of them is likely to be better
+    deviations[1] = 4.0
+    limits = (-np.inf, np.inf)
+    posterior = replace(selection.posterior, mean=means, covariance=np.diag(deviations**2), limits=limits)
+    marks = np.append(rankable, np.ones(count - 1, bool))
+    said = _likelier(replace(selection._standing, posterior=posterior, rankable=marks), count - 1)
+    assert (
+        said.startswith(f". {selection.names[0]} is likelier to be the best (0.")
+        and ", but " in said
+        and said.endswith(why)
+    )
+
+
+@pytest.mark.parametrize(("most", "first"), [(np.inf, 0), (40, 1)])
+def test_what_is_measured_first_gains_most_among_possible_returns(most, first):
+    mean, deviation = np.array([22.0, 37.4]), np.array([15.0, 1.5])
+    posterior = Posterior(mean, np.diag(deviation**2), 1.0, np.full((2, 2), np.nan), (-np.inf, most))
+    assert best_to_measure(posterior, np.arange(2), 38.0, 1, 0) == [first]
+    assert draw_returns(posterior, np.arange(2), 0).max() <= most
+
+
+def test_numbers_have_no_digits_below_a_thousandth_of_their_range():
+    np.testing.assert_allclose(numbers(np.array([-720.4, -155.25, -0.00116])), [-720.4, -155.2, 0], atol=0.06)
+    assert np.signbit(numbers(np.array([-720.4, -0.00116]))).tolist() == [True, False]
+    assert numbers(np.array([0.5, 0.5, np.nan]))[:2].tolist() == [0.5, 0.5]
+
+
+def test_what_is_not_decided_is_measured_in_the_order_of_measure_next():
+    errors = {name: [value - 0.5, value + 0.5] for name, value in RETURNS.items()}
+    near = {name: RETURNS[BEST] + 0.02 * i for i, name in enumerate(CANDIDATES)}
+    selection = choose(returns=errors, simulator=simulator(**near))
+    assert selection.verdict.kind == "measure"
+    assert list(selection.verdict.policies) == selection.measure_next(2)
+    assert selection.verdict.text == f"Measure {' and '.join(selection.measure_next(2))}, 20 episodes each"
+
+
+def test_a_better_known_policy_replaces_the_named_incumbent():
+    second = sorted(RETURNS, key=RETURNS.get)[0]
+    selection = choose(incumbent=second)
+    assert selection.verdict.kind == "deploy"
+    assert selection.rival == second
+    assert "beats" in selection.verdict.reason and second in selection.verdict.reason
+
+
+def test_a_known_policy_that_may_beat_the_incumbent_is_measured_again():
+    rollouts = {name: [-9.0, -8.0] for name in KNOWN} | {"right-00": [0.0, 2.0], "left-01": [0.3, 2.3]}
+    selection = select(KNOWN, log(), returns=rollouts, simulator=simulator(), incumbent="right-00")
+    assert (selection.verdict.kind, set(selection.verdict.policies)) == ("measure", {"right-00", "left-01"})
+    assert selection.measure_next(2) == list(selection.verdict.policies)
+    assert selection.verdict.reason.startswith("left-01 beats right-00 with a probability of ")
+
+
+def test_only_measured_policies_get_a_verdict_with_ties(monkeypatch):
+    rollouts = {name: [0.0 - i // 3, 1.0 - i // 3, 2.0 - i // 3] for i, name in enumerate(KNOWN)}
+    selection = select(KNOWN, log(), returns=rollouts, simulator=simulator())
+    assert selection.verdict.kind == "deploy"
+    assert "; measured 1 ± 0.577; " in selection.verdict.text and "are as good" in selection.verdict.text
+    assert selection.candidates == []
+    kept = select(KNOWN, log(), returns=rollouts, simulator=simulator(), incumbent=selection.verdict.policies[0])
+    assert kept.verdict.kind == "keep"
+    monkeypatch.setattr("sopr_fast.selection.selecting.Simulator", None)  # which is not needed
+    selection = select(KNOWN, log(), returns=RETURNS)
+    assert selection.verdict.policies == (BEST,) and selection.values is None
+
+
+def test_without_known_returns_only_the_simulator_ranks():
+    selection = select(CANDIDATES, log(), simulator=simulator())
+    assert selection.candidates == sorted(CANDIDATES, key=simulator().says.get, reverse=True)
+    assert selection.verdict.kind == "measure"
+    assert list(selection.verdict.policies) == selection.measure_next(2)
+    assert "no return is known: the order is by the simulator" in str(selection)
+    assert (np.diff(selection.intervals()) > 0).all()
+    assert np.isnan(selection.evidence["simulator"])
+
+
+def test_a_candidate_that_surely_beats_few_known_policies_is_measured_since_they_are_few():
+    few = dict(list(RETURNS.items())[:5])
+    candidate = {"right-20": CANDIDATES["right-20"]}
+    known = {name: KNOWN[name] for name in few}
+    selection = choose(candidate, known, few, simulator=simulator(**{"right-20": RETURNS[BEST] + 9}))
+    assert selection.verdict.text == "Measure right-20, 20 episodes"
+    assert selection.verdict.reason.endswith(" %, but only 5 returns are known.")
+
+
+def test_without_known_returns_a_policy_that_is_surely_worse_is_not_to_be_measured():
+    random = np.random.default_rng(0)
+    states = random.standard_normal((2000, 1))
+    alike = {f"near-{i}": (lambda s, g=0.02 * i: 0.5 * s + g) for i in range(4)}
+    policies = {**alike, "opposite": lambda s: -3 * s}
+    said = Scripted({**{name: 1.0 - 0.1 * i for i, name in enumerate(alike)}, "opposite": -1.0})
+    bandit = {"states": states, "actions": states, "rewards": states[:, 0], "terminals": np.ones(len(states), bool)}
+    selection = select(policies, bandit, simulator=said)
+    assert selection.verdict.text.endswith(", 1,000 episodes each")  # of one step
+    chosen = selection.measure_next(5)
+    assert chosen[0] == "near-0" and "opposite" not in chosen
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_few_known_returns_work_and_are_said_to_be_few(count):
+    few = dict(list(RETURNS.items())[:count])
+    selection = choose(returns=few)
+    assert f"only {count} return" in " ".join(selection.doubts)
+    assert selection.verdict.kind != "deploy" or selection.verdict.policies[0] in few
+    assert set(selection.candidates) == (set(KNOWN) | set(CANDIDATES)) - set(few)
+
+
+def test_lower_bounds_are_quantiles_of_the_posterior_and_known_returns_have_none():
+    selection = choose()
+    bound, low = selection.lower_bound(0.05), selection.lower_bound(0.1)
+    np.testing.assert_allclose(low, selection.intervals()[:, 0])
+    assert (bound <= low).all() and (bound < low)[~selection.known].any()
+    np.testing.assert_array_equal(bound[selection.known], selection.returns[selection.known])
+    with pytest.raises(ValueError, match="risk must be"):
+        selection.lower_bound(0.5)
+
+
+def test_what_a_few_close_returns_say_does_not_bound_what_the_simulator_says():
+    """Predictions of strangers were clipped at three deviations of the known policies, which may be close together."""
+    alike = sorted(RETURNS, key=RETURNS.get)[:4]
+    says = simulator().says
+    selection = choose(returns={name: RETURNS[name] for name in alike}, simulator=Scripted(says))
+    best = max(says, key=says.get)
+    place = selection.names.index(best)
+    low, high = selection.intervals()[place]
+    assert low <= TRUTH[best] <= high
+    assert selection.predicted[place] > max(RETURNS[name] for name in alike)
+
+
+def test_more_known_returns_narrow_the_intervals():
+    widths = []
+    for count in (0, 2, 12):
+        selection = choose(returns=dict(list(RETURNS.items())[:count]) or None)
+        at = [selection.names.index(name) for name in CANDIDATES]
+        widths.append(np.mean(np.diff(selection.intervals()[at])))
+    assert widths[0] > widths[1] > widths[2]
+
+
+def test_predictions_stay_within_what_rewards_and_lengths_allow():
+    name = next(iter(CANDIDATES))
+    selection = choose(simulator=simulator(**{name: 1e4}))
+    low, high = possible_returns(log())
+    assert high <= 0
+    ends = selection.intervals(0.99)[~selection.known]
+    assert ((ends >= low) & (ends <= max(high, max(RETURNS.values())))).all()
+    assert (selection.predicted[~selection.known] <= max(high, max(RETURNS.values()))).all()
+
+
+@pytest.mark.parametrize(
+    ("rewards", "terminals", "timeouts", "limit", "expected"),
+    [
+        ([1, 1, 1, 1], [0, 0, 0, 0], [0, 1, 0, 1], None, (2, 2)),  # all episodes last two steps
+        ([1, 1, 1, 1], [0, 0, 0, 1], [0, 0, 1, 0], None, (1, 3)),  # the time limit is three
+        ([1, 2, 1, 1], [1, 0, 0, 1], [0, 0, 0, 0], None, (1, np.inf)),  # the time limit is unknown
+        ([-1, -2, -1, -1], [1, 0, 0, 1], [0, 0, 0, 0], None, (-np.inf, -1)),
+        ([0, 0, 0, 1], [1, 0, 0, 1], [0, 0, 0, 0], None, (0, 1)),  # a goal is reached once
+        ([0, -1, -1, 9], [0, 0, 0, 1], [0, 1, 0, 0], None, (-2, 9)),
+        ([-1, 0, 0, 3], [1, 1, 1, 1], [0, 0, 0, 0], None, (-1, 3)),
+        ([-1, 2, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1], None, (-np.inf, np.inf)),
+        ([1, 2, 1, 1], [1, 0, 0, 1], [0, 0, 0, 0], 5, (1, 10)),  # policies may reach a limit that no episode reached
+        ([1, 1, 1, 1], [0, 1, 0, 1], [0, 0, 0, 0], 3, (1, 3)),
+        ([1, 1, 1, 1], [0, 0, 0, 1], [0, 0, 1, 0], 2, (1, 3)),  # the log shows that the limit is three
+        ([1, 1, 1, 1], [0, 0, 0, 0], [0, 1, 0, 1], 3, (2, 3)),  # last steps were dropped
+        ([-1, 0, 0, 3], [1, 1, 1, 1], [0, 0, 0, 0], 1, (-1, 3)),
+    ],
+)
+def test_possible_returns(rewards, terminals, timeouts, limit, expected):
+    states, ends = np.arange(5.0)[:, None], np.add(terminals, timeouts)[:, None]
+    given = states[:4], states[:4], np.array(rewards), states[1:] + 0.5 * ends, terminals, timeouts
+    assert possible_returns(replace(transitions(*given), max_episode_steps=limit)) == expected
+
+
+def test_candidates_unlike_all_known_policies_are_not_ranked():
+    stranger, method = far(value=-4.0)
+    alone = choose(stranger, simulator=method)
+    assert alone.verdict.text == "Measure far, 20 episodes"
+    assert alone.verdict.reason.endswith("but this log cannot rank it.")
+    selection = choose(CANDIDATES | stranger, simulator=method)
+    place = selection.names.index("far")
+    assert selection.distance_ratio[place] > 1.4 and not selection.rankable[place]
+    assert selection.flags[place] == "cannot be ranked"
+    assert selection.verdict.policies[:1] != ("far",) or selection.verdict.kind == "measure"
+    assert "far" in selection.measure_next(4)
+    text = "far cannot be ranked from this log, since it acts unlike every known policy"
+    assert selection.unrankable() == [text]
+    both = stranger | {"further": lambda states: np.full((len(states), 1), 60.0)}
+    selection = choose(both, simulator=simulator(far=-4.0, further=-3.0))
+    _, *lines = selection.unrankable()
+    starts = ("  by the return of the nearest known policy:", "  by the simulator:")
+    assert all(map(str.startswith, lines, starts)) and len(lines) == 2
+    assert lines[1].endswith(": further, far")
+    assert all(" ".join(line.split()) in " ".join(str(selection).split()) for line in lines)
+    assert all(len(line) <= 80 for line in str(selection).splitlines())
+
+
+def test_copies_have_one_row_and_one_pooled_return():
+    twins = {f"twin-{i}": lambda states: KNOWN[BEST](states) for i in range(3)}
+    rollouts = {BEST: [RETURNS[BEST] - 1, RETURNS[BEST] + 1], "twin-1": [RETURNS[BEST] + 2] * 2}
+    selection = choose(CANDIDATES | twins, KNOWN | twins, RETURNS | rollouts, simulator=simulator())
+    place = selection.names.index(BEST)
+    assert selection.measured.copies[place] == [BEST, *twins] and not {*twins} & {*selection.names}
+    together = np.concatenate(list(rollouts.values()))
+    assert selection.returns[place] == pytest.approx(together.mean())
+    assert selection.return_errors[place] == pytest.approx(together.std(ddof=1) / 2)
+    assert selection.flags[place] == "measured, 4 copies"
+    assert "3 policies are copies: they act as another one in all 600 states, so they share" in str(selection)
+    assert selection.measure_next(9) == [name for name in selection.measure_next(9) if name in CANDIDATES]
+    again = choose(
+        CANDIDATES | twins,
+        KNOWN | twins,
+        RETURNS | rollouts,
+        incumbent="twin-2",
+        simulator=simulator(**dict.fromkeys(twins, 0.0)),
+    )
+    assert again.names[place] == again.rival == "twin-2"
+    assert again.probability_beats("twin-0")[place] == 0.5
+
+
+def test_a_candidate_that_differs_in_rare_states_alone_is_valued():
+    """The states in which it differs are not among those compared."""
+    transitions = log(300, 20)
+    states = transitions.states
+    rare = np.setdiff1d(np.arange(len(states)), np.linspace(0, len(states) - 1, 4096).astype(int))[:15]
+    places = {row.tobytes() for row in states[rare]}
+
+    def override(asked):
+        asked = np.asarray(asked, np.float32)
+        acted = np.array(KNOWN[BEST](asked))
+        acted[[row.tobytes() in places for row in asked]] = -5
+        return acted
+
+    method = simulator(override=TRUTH[BEST] - 1)
+    selection = select({"override": override}, transitions, KNOWN, RETURNS, simulator=method)
+    assert "override" in selection.candidates
+    assert selection.predicted[selection.names.index("override")] != RETURNS[BEST]
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_update_equals_a_new_selection(seed):
+    """Some returns are plain numbers, some of one rollout, some of several; some policies are copies of others."""
+    random = np.random.default_rng(seed)
+    policies = KNOWN | CANDIDATES
+    names = list(random.permutation(list(policies)))
+    copies = {f"copy-{i}": policies[names[i]] for i in range(random.integers(4))}
+    policies |= copies
+    says = Scripted(TRUTH | {f"copy-{i}": TRUTH[names[i]] for i in range(len(copies))})
+    everyone = list(random.permutation([*policies]))
+
+    def measure(name):
+        kind = random.integers(3)
+        rollouts = says.says[name] + random.standard_normal(1 if kind < 2 else random.integers(2, 6))
+        return float(rollouts[0]) if kind == 0 else rollouts.tolist()
+
+    first = {name: measure(name) for name in everyone[: random.integers(1, len(everyone))]}
+    later = [{name: measure(name) for name in random.permutation(everyone)[: random.integers(1, 9)]} for _ in range(2)]
+    options = {"incumbent": str(random.choice(everyone)) if seed % 3 == 0 else None, "simulator": says}
+    updated = select(policies, log(), returns=first, **options).update(later[0]).update(later[1])
+    anew = select(policies, log(), returns=first | later[0] | later[1], **options)
+    assert updated.names == anew.names and updated.verdict == anew.verdict and updated.doubts == anew.doubts
+    for part in ("returns", "return_errors", "predicted", "probability_best"):
+        np.testing.assert_array_equal(getattr(updated, part), getattr(anew, part))
+    np.testing.assert_array_equal(updated.intervals(), anew.intervals())
+
+
+def test_update_trains_nothing_and_is_refused_if_values_depend_on_returns():
+    method, name = simulator(), "left-21"
+    first = choose(simulator=method)
+    updated = first.update({name: [TRUTH[name] - 0.1, TRUTH[name] + 0.1]})
+    assert len(method.calls) == 1
+    assert updated.flags[updated.names.index(name)] == "measured"
+    assert "only 1 return is known" in select(CANDIDATES, log(), simulator=method).update({name: -1.0}).doubts[0]
+    learned = choose(simulator=replace(method, supervised=True))
+    with pytest.raises(ValueError, match="has learned from the known returns: call select again, with all returns"):
+        learned.update({name: -1.0})
+    assert first.flags[first.names.index(name)] == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"incumbent": "nobody"}, "the incumbent nobody is none of the policies"),
+        ({"returns": {"x": 1.0}}, "no policy has a return: returns are given of x, the policies are "),
+        ({"returns": [1.0, 2.0]}, "there are 2 returns for 12 policies: map names to returns"),
+        ({"returns": {"right-00": [1.0, np.inf]}}, "the return of policy 'right-00' is 'inf', expected a finite"),
+        ({"candidates": {"right-00": gains(1, first=5)["left-05"]}}, "both named 'right-00'"),
+        ({"simulator": simulator(**{"left-21": np.nan})}, "the simulator gives policy 'left-21' no finite value"),
+        ({"simulator": "fq"}, "no method 'fq' .did you mean 'FQE'"),
+        ({"simulator": 3}, "a method must be a name, or an estimator such as"),
+        ({"seed": -1}, "seed must be an integer, 0 or more"),
+        ({"update": {"nobody": 1.0}}, "no policy 'nobody' in the selection"),
+        ({"update": [1.0, 2.0]}, "returns must be by name"),
+        ({"update": {"left-21": np.nan}}, "returns: no returns in it"),
+    ],
+)
+def test_bad_input_is_named(options, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        choose().update(**{"returns": options["update"]}) if "update" in options else choose(**options)
+
+
+def test_impossible_returns_a_simulator_that_errs_and_equal_rewards_are_doubted():
+    selection = choose()
+    low, high = selection.bounds
+    known = selection.names[int(np.argmax(selection.known))]
+    above, below = (selection.update({known: value}).doubts[0] for value in (high + 100, low - 100))
+    assert above.startswith(f"the return of {known}, ") and ", the highest that the logged rewards" in above
+    assert ", the lowest that the logged rewards" in below
+    wrong = {name: -value for name, value in TRUTH.items()}
+    reverse = choose(simulator=Scripted(wrong))
+    (doubt,) = reverse.doubts
+    assert doubt.startswith("the simulator orders the known policies with a rank correlation of -1.00: if returns or l")
+    assert reverse.verdict.kind == "measure" and "as if returns or logged rewards were costs" in reverse.verdict.reason
+    assert choose(incumbent=BEST, simulator=Scripted(wrong)).verdict.kind == "keep"
+    (doubt,) = choose(returns={name: value / 20 for name, value in RETURNS.items()}).doubts
+    assert doubt.startswith("the known returns are 0.05 times the simulated ones")
+    assert choose(returns={name: value / 4 for name, value in RETURNS.items()}).doubts == []
+    assert selection.doubts == []
+    transitions = log()
+    arrays = {"states": transitions.states, "actions": transitions.actions, "rewards": 0 * transitions.rewards}
+    arrays |= {"next_states": transitions.next_states, "timeouts": transitions.timeouts | transitions.terminals}
+    selection = select(CANDIDATES, arrays, simulator=simulator())
+    assert selection.doubts[0].startswith("by the logged rewards every policy returns 0: check")
+
+
+def test_tables_of_actions_without_known_returns_need_a_critic():
+    tables = {name: policy(log().states) for name, policy in CANDIDATES.items()}
+    tables["far"] = np.full_like(log().actions, 3)
+    with pytest.raises(ValueError, match=r"no return is known.*BehaviourQ\(\) \(sopr-fast estimate"):
+        select(tables, log())
+    selection = select(tables, log(), simulator=BehaviourQ(updates=500, hidden=(16,), discount=0.9))
+    assert selection.names[selection.predicted.argmin()] == "far"
+    assert "values of BehaviourQ are not returns of episodes" in str(selection)
+
+
+def test_tables_of_actions_are_in_the_order_of_the_data():
+    """Loaded rows may be fewer, or sorted: then nothing tells whether a table is in their order."""
+    steps, order = log(), np.random.default_rng(0).permutation(600)
+    data = {key: getattr(steps, key) for key in ("states", "actions", "rewards", "timeouts")}
+    shuffled = {key: values[order] for key, values in data.items()}
+    shuffled |= {"episode": order // 20, "step": order % 20}
+    critic = BehaviourQ(updates=3, hidden=(4,))
+
+    def choose_among(log, table=lambda states: states, *, like):
+        tables = {name: table(policy(like)) for name, policy in CANDIDATES.items()}
+        return select(tables, log, simulator=critic).predicted
+
+    loaded = load_log(data)
+    expected = choose_among(data, like=steps.states)
+    np.testing.assert_array_equal(choose_among(loaded, like=steps.states), expected)
+    assert len(choose_among(shuffled, like=shuffled["states"])) == len(expected)
+    with pytest.raises(ValueError, match="rows of the log were sorted by episode and step: sort the data before it is"):
+        choose_among(load_log(shuffled), like=shuffled["states"])
+    with pytest.raises(
+        ValueError, match=r"actions for 570 states, the data has 600: make an array of 600 rows, and set"
+    ):
+        choose_among(loaded, like=loaded.states)
+
+    def whole(actions):
+        table = np.zeros((600, 1))
+        table[loaded.source] = actions
+        return table
+
+    np.testing.assert_array_equal(choose_among(loaded, whole, like=loaded.states), expected)
+    known = {name: policy(steps.states) for name, policy in KNOWN.items()}
+    with pytest.raises(ValueError, match=r"has 570: of rows of the data, pass actions\[log.source\]"):
+        fit(known, RETURNS, loaded, config=Config(subset_size=64, clusters=4, steps=1))
+
+
+def test_sopr_takes_the_place_of_the_simulator_where_rewards_are_missing():
+    with pytest.raises(ValueError, match="holds no rewards.*no return is known.*--columns rewards="):
+        select(CANDIDATES, {"observations": log().states})
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
+        selection = select(CANDIDATES, {"observations": log(60, 20).states}, KNOWN, RETURNS)
+    assert selection.method == "SOPR-T" and selection.values is not None
+    assert any("SOPR-T takes the place of the simulator" in note for note in selection.notes)
+    assert selection.evidence["left out"] > 0.5
+
+
+def test_returns_may_be_in_the_order_of_policies_and_errors_widen():
+    named, ordered = choose(), choose(returns=list(RETURNS.values()))
+    np.testing.assert_array_equal(named.predicted, ordered.predicted)
+    noisy = choose(returns={name: [value - 1, value + 1] for name, value in RETURNS.items()})
+    assert noisy.return_errors[:12] == pytest.approx(np.ones(12))
+    assert np.diff(noisy.intervals()[:12])[:, 0] == pytest.approx(np.full(12, 2 * 1.2816), rel=1e-3)
+
+
+def test_the_order_of_policies_does_not_matter():
+    first = choose()
+    second = choose(dict(reversed(CANDIDATES.items())), dict(reversed(KNOWN.items())))
+    places = [second.names.index(name) for name in first.names]
+    np.testing.assert_allclose(second.predicted[places], first.predicted, rtol=1e-9)
+    np.testing.assert_allclose(second.probability_best[places], first.probability_best, atol=0.02)
+    assert second.verdict.text == first.verdict.text
+
+
+def test_the_result_is_a_table_of_80_columns_a_dict_a_frame_and_a_plot():
+    selection = choose()
+    assert max(map(len, selection.table().splitlines()[2:-3])) <= 80
+    content = selection.to_dict()
+    assert content["verdict"] == selection.verdict.kind
+    assert content["table"]["policy"][0] == selection.names[int(selection.predicted.argmax())]
+    frame = selection.to_pandas()
+    assert list(frame.columns) == [
+        "return",
+        "low",
+        "high",
+        "best",
+        "known",
+        "note",
+        "nearest",
+        "distance",
+        "copies",
+        "simulator",
+    ]
+    assert frame["best"].sum() == pytest.approx(1)
+    assert len(selection.plot().get_yticklabels()) == 16
+    assert selection.verdict.text in selection._repr_html_()
+    assert selection.probability_beats(BEST)[selection.names.index(BEST)] == 0.5
+
+
+@pytest.mark.parametrize("bad", [-1e2, -1e4])
+def test_one_disastrous_return_does_not_end_measuring(bad):
+    returns = RETURNS | {min(RETURNS, key=RETURNS.get): bad}
+    selection = choose(returns=returns, simulator=simulator(**dict.fromkeys(CANDIDATES, RETURNS[BEST])))
+    assert selection.verdict.kind == "measure" and len(selection.measure_next(2)) == 2
+
+
+def test_without_known_returns_two_like_candidates_vary_as_the_log_does():
+    pair = {name: CANDIDATES[name] for name in list(CANDIDATES)[:2]}
+    selection = choose(pair, None, None, simulator=Scripted(dict.fromkeys(pair, -3.0) | {next(iter(pair)): -3.001}))
+    episodes = np.split(log().rewards, log().episodes[1:-1])
+    spread = np.std([rewards.sum() for rewards in episodes])
+    assert (selection.posterior.deviation > 0.3 * spread).all() and selection.logged_spread == pytest.approx(spread)
+
+
+def test_plain_returns_of_copies_show_their_noise():
+    """The first two differ only by noise, so the return of the third is as noisy."""
+    table = pandas.DataFrame(
+        {"return": [1.0, 3, 7, 9], "error": [np.nan] * 3 + [0.5], "rollouts": np.nan}, list("abcd")
+    )
+    returns, errors = Measured(list("abcd"), np.array([0, 0, 2, 3]), table).pooled()
+    assert returns.tolist() == [2, 7, 9] and errors == pytest.approx([1, np.sqrt(2), 0.5])
+    returns, errors = Measured(list("abcd"), np.array([0, 1, 2, 2]), table).pooled()
+    assert returns.tolist() == [1, 3, 8] and errors == pytest.approx([np.sqrt(2)] * 2 + [1])
+    both = table.assign(error=[0.3, 0.4, 0, 0])
+    assert Measured(list("abcd"), np.array([0, 0, 2, 3]), both).pooled()[1] == pytest.approx([0.25, 0, 0])

@@ -1,0 +1,194 @@
+import dataclasses
+import itertools
+
+import pytest
+import torch
+from peers.loop import ReleasedModel
+from peers.released import from_released
+from support.problems import train_scores
+from torch.nn import functional
+
+from sopr_fast import Config, ops
+from sopr_fast.ops import composed
+from sopr_fast.runtime import devices
+from sopr_fast.sopr import input_norm
+from sopr_fast.sopr.input_norm import part_moments
+from sopr_fast.sopr.model import ScoringModel
+
+STATE_DIM, ACTION_DIM, CLUSTERS = 5, 3, 12
+
+
+def problem(generator, policies=3, subsets=2, rows=150, clusters=CLUSTERS, count=400, empty=False):
+    states = torch.randn(count, STATE_DIM, generator=generator)
+    columns = torch.randn(policies, count, ACTION_DIM, generator=generator)
+    drawn = torch.stack([torch.randperm(count, generator=generator)[:rows] for _ in range(subsets)]).int()
+    cuts = torch.stack([torch.randperm(rows - 1, generator=generator)[: clusters - 1] + 1 for _ in range(subsets)])
+    offsets = torch.cat([torch.zeros(subsets, 1), cuts.sort(1).values, torch.full((subsets, 1), rows)], 1).int()
+    if empty:
+        offsets[:, 4] = offsets[:, 5] = offsets[:, 6]
+        offsets[0, 1] = 0
+    return states, columns, drawn, offsets
+
+
+def released(generator, **options):
+    torch.manual_seed(int(torch.randint(1000, (1,), generator=generator)))
+    model = ReleasedModel(STATE_DIM, ACTION_DIM, clusters=CLUSTERS, **options)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
+        model.fc[1].running_mean.normal_(generator=generator)
+        model.fc[1].running_var.uniform_(0.5, 2, generator=generator)
+    return model.eval()
+
+
+def oracle_scores(model, states, columns, rows, offsets):
+    model = model.double()
+    scores = [
+        model(states.double(), columns.double(), (subset.long(), bounds))
+        for subset, bounds in zip(rows, offsets, strict=True)
+    ]
+    return torch.stack(scores, 1)
+
+
+# A class token means nothing without attention.
+KINDS = [("transformer", "mean"), ("transformer", "sort"), ("transformer", "cls"), ("mlp", "mean"), ("mlp", "sort")]
+LARGE = {"policies": 2, "subsets": 1, "rows": 4096, "clusters": 64, "count": 4096}
+
+
+@pytest.mark.parametrize(
+    ("encoder", "score", "shape"),
+    [
+        *((*kind, {"policies": policies}) for kind in KINDS for policies in (1, 4)),
+        *(("transformer", "mean", shape) for shape in ({"empty": True}, LARGE)),
+    ],
+)
+def test_scores_of_a_released_checkpoint(encoder, score, shape, generator):
+    oracle = released(generator, encoder=encoder, score=score)
+    ours = from_released(oracle.state_dict(), score="class_token" if score == "cls" else score)
+    data = problem(generator, **shape)
+    with torch.no_grad():
+        expected, actual = oracle_scores(oracle, *data), ours(*data)
+    assert (actual - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+@pytest.mark.parametrize("encoder", ["transformer", "mlp"])
+def test_model_takes_no_policies_and_only_float32(encoder, generator):
+    model = ScoringModel(STATE_DIM + ACTION_DIM, Config(encoder=encoder, clusters=CLUSTERS)).eval()
+    states, columns, rows, offsets = problem(generator)
+    assert model(states, columns[:0], rows, offsets).shape == (0, 2)
+    with pytest.raises(TypeError, match=r"must be torch.float32, got torch.float64"):
+        model.double()(states.double(), columns.double(), rows, offsets)
+
+
+# Zero whatever the data: a shift before batch norm, of all keys, or of all scores.
+EXACTLY_ZERO = ("projection.bias", "score.bias", "sorted_score.bias")
+
+
+@pytest.mark.parametrize(("encoder", "score"), KINDS)
+def test_gradients_match_float64_autograd(encoder, score, generator):
+    oracle = released(generator, encoder=encoder, score=score)
+    score = "class_token" if score == "cls" else score
+    ours = from_released(oracle.state_dict(), score=score).train()
+    ours.config = dataclasses.replace(ours.config, dropout=0.0)
+    oracle = oracle.double().train()
+    for module in oracle.modules():
+        if hasattr(module, "dropout") and isinstance(module.dropout, float):
+            module.dropout = 0.0
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    states, columns, rows, offsets = problem(generator, policies=6, subsets=1)
+    weights = torch.randn(6, 1, generator=generator)
+    weights -= weights.mean()
+    (train_scores(ours, states, columns, rows, offsets, torch.tensor([0, 0])) * weights).sum().backward()
+    (oracle_scores(oracle, states, columns, rows, offsets) * weights).sum().backward()
+    gradients = {name: p.grad for name, p in oracle.named_parameters() if p.grad is not None}
+    expected = _renamed_gradients(gradients, oracle, score)
+    actual = {name: torch.zeros_like(p) if p.grad is None else p.grad.double() for name, p in ours.named_parameters()}
+    largest = max(x.norm() for x in (weights, *expected.values()))
+    last = "high.5.1.bias" if encoder == "mlp" else "high.5.norm2.bias"
+    for name, gradient in expected.items():
+        error = (actual[name] - gradient).norm()
+        if name in (*EXACTLY_ZERO, last):
+            assert error <= 1e-6 * largest, name
+        else:
+            if name.endswith("in_proj_bias"):  # its key third is exactly zero
+                keep = torch.ones(len(gradient), dtype=bool)
+                keep[len(gradient) // 3 : 2 * len(gradient) // 3] = False
+                assert actual[name][~keep].norm() <= 1e-6 * largest
+                error, gradient = (actual[name] - gradient)[keep].norm(), gradient[keep]
+            assert error <= 1e-4 * gradient.norm(), name
+
+
+def _renamed_gradients(gradients, oracle, score):
+    """The oracle's gradients under our names, by sending them through the loader as if they were weights."""
+    state = {name: torch.zeros_like(value) for name, value in oracle.state_dict().items()} | gradients
+    loaded = dict(from_released(state, score=score).double().named_parameters())
+    return {name: value.detach() for name, value in loaded.items()}
+
+
+def test_evaluation_normalises_by_all_rows_seen_under_the_weights_as_they_are(generator):
+    ours = from_released(released(generator).state_dict()).train()
+    batches = [problem(generator, subsets=1) for _ in range(2)]
+    for states, *rest in batches:
+        states += 100.0
+        train_scores(ours, states, *rest, torch.tensor([1, 2]))
+    with torch.no_grad():
+        ours.projection.weight += 0.1 * torch.randn(ours.projection.weight.shape, generator=generator)
+    means, variances = [], []
+    for states, columns, rows, _ in batches:
+        index = rows.flatten().long()
+        x = torch.cat([states[index].expand(3, -1, -1), columns[:, index]], -1).flatten(0, 1).double()
+        projected = x @ ours.projection.weight.double().T + ours.projection.bias.double()
+        means.append(projected.mean(0))
+        variances.append(projected.var(0))
+    ours.eval()
+    torch.testing.assert_close(ours.norm.running_mean.double(), sum(means) / 2, atol=1e-5, rtol=1e-6)
+    torch.testing.assert_close(ours.norm.running_var.double(), sum(variances) / 2, atol=1e-5, rtol=1e-6)
+
+
+@pytest.mark.parametrize("encoder", ["transformer", "mlp"])
+def test_products_of_the_composed_path_are_tiled(encoder, generator, monkeypatch):
+    model = ScoringModel(STATE_DIM + ACTION_DIM, Config(clusters=CLUSTERS, subset_size=150, encoder=encoder)).eval()
+    monkeypatch.setattr(ops, "segment_encoder", composed.segment_encoder)
+    data = problem(generator, subsets=3)
+    whole, sizes, linear = model(*data), [], functional.linear
+
+    def recorded(x, *others):
+        sizes.append(x.shape[-2])
+        return linear(x, *others)
+
+    monkeypatch.setattr(composed, "MAX_TOKENS", 64)
+    monkeypatch.setattr(functional, "linear", recorded)
+    torch.testing.assert_close(model(*data), whole, rtol=1e-4, atol=1e-5)
+    assert max(sizes) == 64 and len(sizes) > 3 * 450 // 64
+
+
+@pytest.mark.parametrize("widths", [{}, {"low_feedforward": 190, "high_feedforward": 256}])
+def test_an_untrained_mlp_passes_its_input_through(widths, generator):
+    model = ScoringModel(8, Config(encoder="mlp", **widths))
+    x = torch.randn(5, 64, generator=generator)
+    for first, second in (*model.low, *model.high):
+        torch.testing.assert_close(second(first(x).relu()), x, rtol=1e-5, atol=1e-5)
+
+
+def test_layers_of_a_stack_start_alike_and_weights_depend_only_on_the_seed():
+    first, *others = (layer.state_dict() for layer in ScoringModel(8, Config()).high)
+    assert all(torch.equal(first[name], other[name]) for other in others for name in first)
+    one, same, other = (ScoringModel(8, Config(encoder="mlp"), seed=seed).low[0][0].weight for seed in (1, 1, 2))
+    assert torch.equal(one, same) and not torch.equal(one, other)
+
+
+def test_moments_on_a_gpu_do_not_depend_on_how_processes_share_policies(generator, monkeypatch):
+    """Libraries choose kernels by shapes: these are always those of eight policies."""
+    states, columns, rows, _ = problem(generator, policies=21)
+    monkeypatch.setattr(devices, "runs_ahead", lambda device: True)
+    shapes, of_policies = set(), input_norm._policy_moments
+    monkeypatch.setattr(
+        input_norm, "_policy_moments", lambda drawn, taken: (shapes.add(taken.shape), of_policies(drawn, taken))[1]
+    )
+    together = part_moments(states, columns, rows, [])
+    for bounds in ([0, 11, 21], [0, 0, 5, 21]):
+        shares = [columns[first:last] for first, last in itertools.pairwise(bounds)]
+        parts = torch.cat([part_moments(states, share, rows, []) for share in shares])
+        torch.testing.assert_close(parts, together, rtol=1e-12, atol=1e-12)
+    assert shapes == {(8, rows.numel(), columns.shape[2])}

@@ -1,0 +1,121 @@
+import numpy as np
+import pytest
+import torch
+from support.problems import log
+
+from sopr_fast import Config
+from sopr_fast.inputs.logs import load_states
+from sopr_fast.runtime.tensor_files import save_tensors
+from sopr_fast.sopr.subsets import Drawing, Subsets
+
+
+def draw(states, count=3, **options):
+    return Subsets.draw(states, count, **{"size": 100, "clusters": 7, **options})
+
+
+def test_rows_are_distinct_states_sorted_by_cluster():
+    states = log()
+    subsets = draw(states)
+    assert torch.equal(subsets.states, torch.from_numpy(states[subsets.source.numpy()]))
+    for s in range(3):
+        assert subsets.rows[s].unique().numel() == 100
+        drawn = subsets.states[subsets.rows[s].long()]
+        label = torch.cdist(drawn.double(), subsets.centroids[s].double()).argmin(1)
+        assert torch.equal(label, label.sort().values)
+        assert torch.equal(torch.bincount(label, minlength=7).cumsum(0).int(), subsets.offsets[s, 1:])
+    assert subsets.source.numel() == subsets.rows.unique().numel()
+
+
+def test_subsets_that_share_most_of_their_states_are_warned_of(recwarn):
+    with pytest.warns(UserWarning, match="subsets of 100 of 199 states have most of them in common"):
+        draw(log(199), 2)
+    recwarn.clear()
+    draw(log(200), 2)
+    draw(log(100), 1)
+    assert not recwarn
+
+
+def test_a_subset_depends_on_seed_and_number_alone():
+    states = log()
+    few, many = draw(states, 2, seed=5), draw(states, 11, seed=5)
+    for s in range(2):
+        assert torch.equal(few.source[few.rows[s].long()], many.source[many.rows[s].long()])
+        assert torch.equal(few.offsets[s], many.offsets[s])
+    taken = many.take(2)
+    assert torch.equal(taken.states, few.states) and torch.equal(taken.rows, few.rows)
+    other = draw(states, 2, seed=6)
+    assert not torch.equal(few.source[few.rows[0].long()], other.source[other.rows[0].long()])
+
+
+def test_restarts_improve_the_clusters():
+    def errors(**options):
+        config = Config(subset_size=100, clusters=20, **options)
+        subsets = Drawing.draw(load_states(log()), 8, size=100, seed=0).clustered(config, torch.device("cpu"))
+        label = subsets.offsets.long().diff()
+        centres = [c.repeat_interleave(n, 0) for c, n in zip(subsets.centroids, label, strict=True)]
+        drawn = subsets.states[subsets.rows.long()]
+        return (drawn - torch.stack(centres)).square().sum((1, 2))
+
+    plain, restarted = errors(), errors(kmeans_restarts=5)
+    assert (restarted <= plain * (1 + 1e-6)).all() and (restarted < 0.999 * plain).any()
+
+
+@pytest.mark.parametrize("size", [1, 30, 299, 301, 600])
+def test_drawing_is_uniform(size):
+    log_states = np.arange(600, dtype=np.float32)[:, None]
+    counts = np.zeros(600)
+    for seed in range(200):
+        drawing = Drawing.draw(load_states(log_states), 1, size=size, seed=seed)
+        assert drawing.rows.unique().numel() == size
+        counts[drawing.source.numpy()] += 1
+    expected = 200 * size / 600
+    assert abs(counts.mean() - expected) < 1e-9
+    spread = np.sqrt(200 * size / 600 * (1 - size / 600))
+    assert np.abs(counts - expected).max() <= 5 * spread
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "message"),
+    [
+        (50, {}, "subset_size is 100, but there are 50 states"),
+        (600, {"clusters": 101}, "clusters 101 is more than subset_size 100"),
+        (600, {"seed": -1}, "seed"),
+        (600, {"seed": 0.5}, "seed"),
+    ],
+)
+def test_subsets_that_cannot_be_drawn(rows, options, message):
+    with pytest.raises(ValueError, match=message):
+        draw(log(rows), **options)
+
+
+def test_subsets_round_trip_through_a_file(tmp_path):
+    subsets = draw(log())
+    subsets.save(tmp_path / "subsets.safetensors")
+    loaded = Subsets.load(tmp_path / "subsets.safetensors")
+    assert loaded.states_count == 600
+    assert repr(loaded) == "Subsets(3 of 100 states of width 4, in 7 clusters)"
+    for name, value in subsets.tensors().items():
+        assert torch.equal(getattr(loaded, name), value)
+
+
+def test_fewer_distinct_states_than_clusters():
+    states = np.repeat(log(5), 40, 0)
+    subsets = draw(states)
+    assert (subsets.offsets[:, 1:] > subsets.offsets[:, :-1]).sum(1).tolist() == [5, 5, 5]
+
+
+@pytest.mark.parametrize(
+    ("tensors", "description", "message"),
+    [
+        ({}, {}, "description has no field 'states_count'"),
+        ({}, {"states_count": 3}, "source must ascend from 0 to 2"),
+        ({"rows": torch.zeros(2, 3)}, {"states_count": 600}, "tensor 'rows' must be torch.int32"),
+        ({"offsets": torch.zeros(2, 3, dtype=torch.int32)}, {"states_count": 600}, "subsets of shape"),
+    ],
+)
+def test_damaged_subsets_are_refused(tmp_path, tensors, description, message):
+    path = tmp_path / "subsets"
+    subsets = draw(log(), 2)
+    save_tensors(path, subsets.tensors() | tensors, "set of clustered subsets", description)
+    with pytest.raises(ValueError, match=rf"^{path} is damaged: .*{message}"):
+        Subsets.load(path)

@@ -1,0 +1,418 @@
+import dataclasses
+import math
+import re
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from support.problems import TINY, TORCH_MODES, LinearPolicy, ladder, log, training_gains
+
+import sopr_fast
+from sopr_fast.ranking.metrics import spearman
+from sopr_fast.runtime import checkpoints
+from sopr_fast.runtime.adam import Adam
+from sopr_fast.sopr import training, update
+from sopr_fast.sopr.losses import Objective
+from sopr_fast.sopr.training import CollapsedTrainingWarning
+
+VALIDATION = (ladder([0.3, 0.8]), [0.3, 0.8])
+ENCODERS = [{}, {"class_token": True}, {"score": "sort"}, {"encoder": "mlp"}]
+
+
+def fit(config=TINY, gains=None, **options):
+    gains = training_gains() if gains is None else gains
+    arguments = {"returns": gains, "states": log(), "config": config}
+    return sopr_fast.fit(ladder(gains), **{**arguments, **options})
+
+
+def weights(ranker):
+    return torch.cat([value.double().flatten() for value in ranker.model.state_dict().values()])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"loss": "listwise"},
+        {"loss": "mse"},
+        {"score": "sort"},
+        {"class_token": True, "steps": 200, "learning_rate": 1e-2, "policy_share": 1.0},
+        {"encoder": "mlp", "steps": 120},
+        {"tie_margin": 0.2},
+        {"training_precision": "bf16", "precision": "bf16"},
+        {"subsets": 40},
+    ],
+    ids=str,
+)
+def test_fit_orders_policies_it_has_not_seen(options):
+    ranker = fit(dataclasses.replace(TINY, **options))
+    unseen = np.array([0.9, 0.2, 1.3, 0.5])
+    ranking = ranker.rank(ladder(unseen), log(seed=3))
+    assert ranking.ranks.tolist() == [2, 4, 1, 3]
+
+
+def scores_of_everything(path, options):
+    """Return scores of a model trained with validation, saved and loaded again."""
+    held_out = [0.33, 0.88]
+    config = dataclasses.replace(TINY, steps=3, **options)
+    fit(config, validation=(ladder(held_out), held_out)).save(path)
+    return sopr_fast.load(path).rank(ladder([0.3, 1.2]), log(seed=3)).subset_scores
+
+
+@pytest.mark.parametrize("options", ENCODERS, ids=str)
+def test_the_defaults_and_contexts_of_the_caller_change_no_bit(options, tmp_path):
+    expected = scores_of_everything(tmp_path / "model", options)
+    for name, context in TORCH_MODES.items():
+        with context():
+            actual = scores_of_everything(tmp_path / "model", options)
+        assert np.array_equal(actual, expected), name
+
+
+def test_activations_that_are_not_kept_change_no_bit():
+    config = dataclasses.replace(TINY, steps=3)
+    with sopr_fast.options(activation_memory=0):
+        computed_again = weights(fit(config))
+    assert torch.equal(computed_again, weights(fit(config)))
+
+
+def test_subsets_may_be_drawn_in_inference_mode():
+    config, draw = dataclasses.replace(TINY, steps=3), {"size": TINY.subset_size, "clusters": TINY.clusters}
+    expected = weights(fit(config))
+    with torch.inference_mode():
+        subsets = sopr_fast.Subsets.draw(log(), TINY.subsets, **draw)
+    assert torch.equal(weights(fit(config, states=subsets)), expected)
+
+
+@pytest.mark.parametrize("offset", [300.0, 1e4])
+def test_the_offset_of_a_column_does_not_matter(offset):
+    gains, unseen = training_gains(), np.linspace(0.15, 1.45, 9)
+    states = log()
+    states[:, 3] += offset
+
+    def blind(gain):  # to that column
+        return lambda s: LinearPolicy(gain)(s * [1, 1, 1, 0])
+
+    config = dataclasses.replace(TINY, learning_rate=3e-3)
+    ranker = sopr_fast.fit({f"{gain}": blind(gain) for gain in gains}, gains, states, config=config)
+    candidates = {f"{gain}": blind(gain) for gain in unseen}
+    assert spearman(gains, ranker.training_policies.scores) > 0.98
+    assert spearman(unseen, ranker.rank(candidates).scores) == 1.0
+
+
+def test_preferences_train_as_the_returns_they_come_from():
+    gains = training_gains()
+    config = dataclasses.replace(TINY, policy_share=1.0)
+    by_preference = fit(config, returns=None, preferences=(gains[:, None] > gains[None]).astype(float))
+    assert torch.equal(weights(by_preference), weights(fit(config)))
+
+
+def test_mse_scores_are_in_return_units():
+    gains = training_gains()
+    ranker = fit(dataclasses.replace(TINY, loss="mse", steps=80), returns=1000 * gains + 5000)
+    ranking = ranker.rank(ladder(gains), log(seed=2))
+    assert np.abs(ranking.scores - (1000 * gains + 5000)).mean() < 200
+
+
+def test_another_seed_gives_another_model():
+    assert not torch.equal(weights(fit(seed=3)), weights(fit(seed=4)))
+
+
+@pytest.fixture
+def updates(monkeypatch):
+    """The learning rate and the gradients (flat) of every update."""
+    seen, step = [], Adam.step
+
+    def watched(self):
+        gradients = [p.grad.flatten() for p in self.parameters if p.grad is not None]
+        seen.append((self.rate, torch.cat(gradients).clone()))
+        return step(self)
+
+    monkeypatch.setattr(Adam, "step", watched)
+    return seen
+
+
+@pytest.mark.parametrize(("warmup_steps", "rates"), [(0, [8, 8, 8, 8, 8]), (4, [2, 4, 6, 8, 8]), (8, [1, 2, 3, 4, 5])])
+def test_the_learning_rate_rises_linearly_in_warm_up(updates, warmup_steps, rates):
+    fit(dataclasses.replace(TINY, steps=5, learning_rate=8e-4, warmup_steps=warmup_steps))
+    assert [rate for rate, _ in updates] == pytest.approx([1e-4 * rate for rate in rates])
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    seen, compute = [], update.Update._compute
+
+    def watched(self):
+        same = (self.subsets.rows == self._rows).all(1) & (self.subsets.offsets == self._offsets).all(1)
+        seen.append((self._chosen.tolist(), same.nonzero().flatten().tolist()))
+        compute(self)
+
+    monkeypatch.setattr(update.Update, "_compute", watched)
+    return seen
+
+
+@pytest.mark.parametrize(("share", "count"), [(0.5, 16), (0.75, 24), (1.0, 30), (1e-9, 16)])
+def test_a_step_takes_the_next_subset_and_a_share_of_the_policies_of_each_block(share, count, taken):
+    gains = np.linspace(0.1, 1.5, 30)
+    fit(dataclasses.replace(TINY, steps=12, subsets=3, policy_share=share), gains)
+    chosen, subsets = zip(*taken, strict=True)
+    assert list(subsets) == [[0], [1], [2]] * 4
+    assert all(step == sorted(set(step)) and len(step) == count for step in chosen)
+    assert {policy for step in chosen for policy in step} == {*range(30)}
+    assert (len({tuple(step) for step in chosen}) == 1) == (share == 1)
+    for options in ({"loss": "mse"}, {"loss": "listwise"}):
+        taken.clear()
+        fit(dataclasses.replace(TINY, steps=1, policy_share=share, **options), gains)
+        assert taken[0][0] == [*range(30)]
+
+
+def test_gradients_are_clipped_to_a_norm(updates):
+    config = dataclasses.replace(TINY, steps=1, gradient_clip=0)
+    fit(config)
+    _, whole = updates.pop()
+    norm = whole.norm().item()
+    for clip, share in [(norm / 4, 1 / 4), (norm * 4, 1), (1e-3, 1e-3 / norm)]:
+        fit(dataclasses.replace(config, gradient_clip=clip))
+        torch.testing.assert_close(updates.pop()[1], whole * share, rtol=1e-4, atol=0)
+
+
+@pytest.mark.usefixtures("undisturbed_draws")
+def test_fits_side_by_side_leave_one_another_and_the_global_generators_alone(tmp_path):
+    config = dataclasses.replace(TINY, steps=1, subsets=1)
+    np.random.seed(0)  # noqa: NPY002
+    fit(config).save(tmp_path / "model")
+    alone = weights(sopr_fast.load(tmp_path / "model"))
+    assert np.random.rand() == np.random.RandomState(0).rand()  # noqa: NPY002
+    with ThreadPoolExecutor(6) as pool:
+        actual = list(pool.map(lambda _: weights(fit(config)), range(30)))
+    assert all(torch.equal(model, alone) for model in actual)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_fit_does_not_depend_on_the_number_of_threads(precision, on_threads):
+    config = dataclasses.replace(TINY, training_precision=precision)
+    first, *others = on_threads(lambda: weights(fit(config, validation=VALIDATION)), 1, 2, 3)
+    assert all(torch.equal(first, other) for other in others)
+
+
+@pytest.mark.parametrize("metric", ["rank_correlation", "loss"])
+def test_validation_keeps_the_latest_best_weights(metric):
+    config = dataclasses.replace(TINY, validation_metric=metric)
+    validation = (ladder([0.3, 0.8, 0.6]), [0.3, 0.8, 0.6])
+    ranker = fit(config, validation=validation)
+    history = ranker.history
+    values = np.array(history[f"validation_{metric}"])
+    values = -values if metric == "loss" else values
+    validated = np.array([*range(0, TINY.steps, 4), TINY.steps - 1])
+    assert history["best_step"] == validated[values[validated] == values.max()][-1]
+    assert all(values[step] == values[step // 4 * 4] for step in range(TINY.steps - 1))  # of the last validation
+    short = dataclasses.replace(config, steps=history["best_step"] + 1)
+    assert torch.equal(weights(ranker), weights(fit(short, validation=validation)))
+
+
+def test_the_settings_of_the_paper():
+    # Table of appendix A.1; 200 subsets (appendix A.2); 200 steps as in the released code.
+    paper = {
+        "width": 64, "low_layers": 2, "low_heads": 2, "low_feedforward": 128, "high_layers": 6, "high_heads": 8,
+        "high_feedforward": 512, "dropout": 0.1, "learning_rate": 0.001, "subset_size": 16384, "clusters": 256,
+        "subsets": 200, "steps": 200, "loss": "pairwise", "encoder": "transformer", "precision": "fp32",
+    }  # fmt: skip
+    assert paper.items() <= sopr_fast.Config.paper().to_dict().items()
+    assert sopr_fast.Config.paper(encoder="mlp") == dataclasses.replace(sopr_fast.Config.paper(), encoder="mlp")
+
+
+def fit_from_17(monkeypatch, step, **options):
+    """Return the model of a run that must resume at step 17."""
+    taken = []
+    monkeypatch.setattr(training._Trainer, "step", lambda self: (taken.append(self.at.step), step(self)))
+    ranker = fit(**options)
+    assert taken == list(range(17, TINY.steps))
+    return ranker
+
+
+@pytest.mark.parametrize("validation", [None, VALIDATION], ids=["plain", "validated"])
+def test_a_killed_run_resumes_to_the_same_model(validation, tmp_path, monkeypatch):
+    path = tmp_path / "checkpoint.safetensors"
+    whole = fit(validation=validation)
+    monkeypatch.setattr(checkpoints, "_SECONDS_BETWEEN", 0.0)
+    step = training._Trainer.step
+
+    def dies_at_17(self):
+        if self.at.step == 17:
+            raise ZeroDivisionError
+        step(self)
+
+    monkeypatch.setattr(training._Trainer, "step", dies_at_17)
+    with pytest.raises(ZeroDivisionError):
+        fit(validation=validation, checkpoint=path)
+    resumed = fit_from_17(monkeypatch, step, validation=validation, checkpoint=path)
+    assert torch.equal(weights(resumed), weights(whole))
+    assert resumed.history == whole.history
+
+
+def test_an_interrupted_run_resumes_where_it_stopped(tmp_path, monkeypatch):
+    path = tmp_path / "checkpoint.safetensors"
+    whole, step = fit(), training._Trainer.step
+
+    def interrupted_at_17(self):
+        step(self)  # the weights have changed, the step does not count
+        if self.at.step == 18:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(training._Trainer, "step", interrupted_at_17)
+    message = rf"after 17 of 40 steps; run it again with checkpoint '{re.escape(str(path))}' to resume"
+    with pytest.raises(KeyboardInterrupt, match=message):
+        fit(checkpoint=path)
+    with pytest.raises(KeyboardInterrupt, match="after 17 of 40 steps; name a checkpoint file to be able to resume"):
+        fit()
+    assert torch.equal(weights(fit_from_17(monkeypatch, step, checkpoint=path)), weights(whole))
+
+
+def test_training_goes_on_without_a_checkpoint_that_cannot_be_written(tmp_path, monkeypatch):
+    path = tmp_path / "checkpoint.safetensors"
+
+    def full(*_):
+        raise OSError(f"cannot write {path}: No space left on device")
+
+    monkeypatch.setattr(checkpoints, "save_tensors", full)
+    with pytest.warns(UserWarning, match="no checkpoint written: cannot write .*No space"):
+        ranker = fit(checkpoint=path)
+    assert torch.equal(weights(ranker), weights(fit())) and not path.exists()
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "checkpoint.safetensors"
+    fit(dataclasses.replace(TINY, steps=2), checkpoint=path)
+    same_names = dict(zip(ladder(training_gains()), ladder(training_gains()[::-1]).values(), strict=True))
+    options = {"config": dataclasses.replace(TINY, steps=2), "checkpoint": path}
+    for policies, states in ((ladder(training_gains()), log(seed=9)), (same_names, log())):
+        with pytest.raises(ValueError, match="other policies, returns, states, options or seed"):
+            sopr_fast.fit(policies, training_gains(), states, **options)
+    monkeypatch.setattr("sopr_fast.sopr.fitting.probe", None)
+    for change in ({"config": dataclasses.replace(TINY, steps=3)}, {"seed": 1}, {"returns": -training_gains()}):
+        with pytest.raises(ValueError, match="other policies, returns, states, options or seed"):
+            fit(**options | change)
+
+
+def test_a_checkpoint_of_one_other_action_is_refused(tmp_path):
+    states, options = log(3000), {"returns": training_gains(), "checkpoint": tmp_path / "checkpoint.safetensors"}
+    options["config"] = dataclasses.replace(TINY, subset_size=2500, subsets=2, steps=2)
+    actions = {name: policy(states) for name, policy in ladder(training_gains()).items()}
+    sopr_fast.fit(actions, states=states, **options)
+    row = sopr_fast.Subsets.draw(states, 2, size=2500, clusters=1).source[1]
+    actions["gain-0.100"][row, 0] += 1.0
+    with pytest.raises(ValueError, match=r"checkpoint\.safetensors is of a run with other policies"):
+        sopr_fast.fit(actions, states=states, **options)
+
+
+def test_a_file_of_another_kind_is_refused_before_any_policy_acts(tmp_path, monkeypatch):
+    path, model = tmp_path / "checkpoint.safetensors", tmp_path / "model.safetensors"
+    fit(dataclasses.replace(TINY, steps=1, subsets=1), checkpoint=path).save(model)
+    monkeypatch.setattr("sopr_fast.sopr.fitting.load_policies", None)
+    with pytest.raises(ValueError, match=r"model\.safetensors is not a training checkpoint of sopr_fast"):
+        fit(checkpoint=model)
+    for damaged in (path.read_bytes()[:-1], b"no checkpoint"):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match="not a whole safetensors file|content hash differs"):
+            fit(checkpoint=path)
+
+
+def forget(trainer):
+    for parameter in trainer.model.score.parameters():
+        parameter.detach().zero_()
+        parameter.requires_grad_(False)
+
+
+def test_a_collapsed_run_starts_afresh_and_warns(monkeypatch, updates):
+    initialise = training._Trainer._initialise
+
+    def first_attempt_cannot_learn(self):
+        initialise(self)
+        if self.at.attempt == 0:
+            forget(self)
+
+    monkeypatch.setattr(training._Trainer, "_initialise", first_attempt_cannot_learn)
+    with pytest.warns(CollapsedTrainingWarning, match="starting afresh"):
+        ranker = fit(dataclasses.replace(TINY, steps=60))
+    assert ranker.history["restarts"] == 1 and not ranker.history["collapsed"]
+    assert len(updates) == 30 + 60
+    assert [updates[i][0] for i in (29, -1)] == pytest.approx([TINY.learning_rate, 0.3 * TINY.learning_rate])
+    assert ranker.rank(ladder([0.3, 1.2]), log()).best == "gain-1.200"
+
+
+def test_a_run_that_collapsed_late_is_judged_by_the_weights_it_kept(monkeypatch):
+    step = training._Trainer.step
+
+    def loses_all_at_the_end(self):
+        if self.at.step == TINY.steps - 12:
+            forget(self)
+        step(self)
+
+    monkeypatch.setattr(training, "_RESTARTS", 0)
+    monkeypatch.setattr(training._Trainer, "step", loses_all_at_the_end)
+    with warnings.catch_warnings(action="error", category=CollapsedTrainingWarning):
+        ranker = fit(validation=(ladder([0.33, 0.88]), [0.33, 0.88]))
+    assert ranker.history["loss"][-1] == pytest.approx(math.log(2)) and not ranker.history["collapsed"]
+    assert ranker.rank(ladder([0.3, 1.2]), log()).best == "gain-1.200"
+
+
+def test_scores_that_are_not_finite_count_as_collapsed():
+    # After one step the product of two weights exceeds the largest float32.
+    wild = dataclasses.replace(TINY, learning_rate=1e30, gradient_clip=0, warmup_steps=0)
+    with pytest.warns(CollapsedTrainingWarning, match="means nothing"):
+        ranker = fit(wild, validation=(ladder([0.33, 0.88]), [0.33, 0.88]))
+    assert ranker.history["collapsed"]
+
+
+def test_the_warning_names_columns_of_unlike_scale():
+    same = dict.fromkeys("abcdef", ladder([0.5]).popitem()[1])
+    states = log() * [1, 1, 1, 1e4]
+    expected = r"deviation of state column 3 \((1.0\de\+04|9.\de\+03)\) .* of (state|action) column \d \("
+    with pytest.warns(CollapsedTrainingWarning, match=f"means nothing.*{expected}"):
+        history = sopr_fast.fit(same, np.arange(6.0), states, config=TINY).history
+    assert history["collapsed"] and history["restarts"] == 2
+
+
+@pytest.mark.parametrize("kind", ["state", "action"])
+def test_the_warning_names_a_column_far_from_0(kind):
+    def policy(gain):
+        return lambda states: LinearPolicy(gain)(states) + np.array([0, 1e10 * (kind == "action")])
+
+    states = log() + np.array([0, 0, 1e10 * (kind == "state"), 0])
+    gains = training_gains()
+    with pytest.warns(CollapsedTrainingWarning, match=rf"mean of {kind} column \d \(1e\+10\) .* subtract it"):
+        sopr_fast.fit({str(g): policy(g) for g in gains}, gains, states, config=TINY)
+
+
+def test_a_short_run_that_collapsed_warns():
+    deep = sopr_fast.Config(subset_size=128, clusters=8, subsets=3, steps=3)
+    wild = dataclasses.replace(deep, learning_rate=1.0, warmup_steps=0, gradient_clip=0)
+    same = dict.fromkeys("abcdefghijkl", ladder([0.5]).popitem()[1])
+    for config, policies in ((wild, ladder(training_gains())), (dataclasses.replace(TINY, steps=29), same)):
+        with pytest.warns(CollapsedTrainingWarning, match="means nothing") as caught:
+            history = sopr_fast.fit(policies, training_gains(), log(), config=config).history
+        assert [warning.category for warning in caught].count(CollapsedTrainingWarning) == 1
+        assert caught[0].filename == __file__
+        assert history["collapsed"] and history["restarts"] == 0 and len(history["loss"]) == config.steps
+
+
+SHORT = [{"steps": steps} for steps in (1, 2, 3, 10, 29)]
+
+
+@pytest.mark.parametrize("options", [{}, *SHORT, *({"steps": 1, **other} for other in ENCODERS[1:])], ids=str)
+def test_a_good_run_warns_of_no_collapse(options):
+    with warnings.catch_warnings(action="error", category=CollapsedTrainingWarning):
+        assert not fit(dataclasses.replace(TINY, **options)).history["collapsed"]
+
+
+def test_marks_are_the_losses_of_flat_and_of_best_scores():
+    returns = np.array([1.0, 2.0, 4.0, 4.0])
+    for loss in ("pairwise", "listwise", "mse"):
+        config = dataclasses.replace(TINY, loss=loss)
+        objective = Objective.from_returns(config, returns, returns.mean(), returns.std())
+        assert objective.loss(torch.zeros(4)).item() == pytest.approx(objective.flat, rel=1e-6)
+        best = torch.from_numpy((returns - returns.mean()) / returns.std()).float()
+        best = best * 1e4 if loss == "pairwise" else best
+        assert objective.loss(best).item() == pytest.approx(objective.floor, abs=1e-6)
+        assert math.isfinite(objective.flat)

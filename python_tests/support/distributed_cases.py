@@ -1,0 +1,181 @@
+"""What each of several processes does in tests: `torchrun -m support.distributed_cases FUNCTION ARGUMENT…`."""
+
+import hashlib
+import os
+import signal
+import sys
+import threading
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from support.problems import TINY, ladder, log, training_gains
+from support.selection_problems import DISCOUNT, gains, true_values
+from support.selection_problems import log as transitions
+
+import sopr_fast
+from sopr_fast import estimators
+from sopr_fast.cli.main import leave, main
+from sopr_fast.runtime import checkpoints, distributed
+from sopr_fast.runtime.distributed import Group
+from sopr_fast.selection import evaluate
+from sopr_fast.selection.compared import Compared
+
+RANK = int(os.environ.get("RANK", "0"))
+TIMEOUT = 240  # seconds, far more than any of these tests needs
+STEPS = 6
+WIDE = replace(TINY, width=32, high_feedforward=256)  # gradients that are scattered, not gathered
+CONFIGS = [
+    replace(WIDE, steps=STEPS),
+    replace(TINY, steps=STEPS, encoder="mlp", loss="mse"),
+    replace(TINY, steps=STEPS, score="sort", loss="listwise"),
+]
+KNOWN = ladder(training_gains(19))
+RETURNS = dict(zip(KNOWN, training_gains(19), strict=True))
+HELD_OUT = ladder([0.21, 0.52])
+
+
+def fit(config=CONFIGS[0], policies=KNOWN, states=None, **options):
+    states = log() if states is None else states
+    return sopr_fast.fit(policies, RETURNS, states, config=config, **options)
+
+
+def results(folder: Path) -> list[str]:
+    """Return hashes of model files, scores and values.
+
+    There are fewer candidates than processes, which share the batches of states and the subsets, and then more.
+    """
+    hashes = []
+    for i, config in enumerate(CONFIGS):
+        ranker = fit(config, validation=(HELD_OUT, [0.21, 0.52]))
+        ranker.save(folder / f"{i}.safetensors")
+        hashes.append(digest(ranker.history["loss"]))
+        for names in ([0.3], [0.3, 0.4], [0.21, 0.3, 0.4, 0.52]):
+            with sopr_fast.options(batch_size=100):
+                ranking = ranker.rank(ladder(names), log())
+            hashes += [digest(ranking.subset_scores), digest(ranking.scores), digest(ranking.distances)]
+    policies = gains(10)
+    methods = {"nearest": estimators.NearestPolicy(), "fqe": estimators.FQE(updates=8, hidden=(8,))}
+    options = {"methods": methods, "cv": 3, "checkpoints": folder / "columns"}
+    found = evaluate(transitions(), policies, true_values(policies), **options)
+    hashes += [digest(np.concatenate(values)) for values in found.values.values()]
+    simulator = estimators.Simulator(updates=8, hidden=(8,), members=2)
+    selection = sopr_fast.select(
+        gains(3, first=20), transitions(), policies, true_values(policies), simulator=simulator
+    )
+    return [*hashes, digest(selection.to_pandas()["return"])]
+
+
+def estimates() -> list[str]:
+    """Return name and hash of the results of all estimators that processes share, for more and fewer than processes."""
+    small = {"updates": 8, "hidden": (8,)}
+    learns = {**small, "discount": DISCOUNT}
+    methods = [
+        estimators.BehaviourQ(**learns, ensemble=2),
+        estimators.Simulator(**small, members=2, horizon=5),
+        estimators.ImportanceWeighting(**learns),
+        estimators.FQE(**learns),
+        estimators.DualDICE(**learns),
+        estimators.NearestPolicy(rows=64),
+        estimators.GaussianProcess(rows=64),
+        estimators.SOPR(replace(TINY, steps=2)),
+    ]
+    several, two = gains(19), gains(2, first=3)
+    known, known_returns = gains(12, first=20), true_values(gains(12, first=20))
+    options = {"known": known, "returns": known_returns}
+    lines = []
+    for method in methods:
+        for policies in (several, two):
+            found = method.estimate(policies, transitions(), **options)
+            lines.append(f"{method.name} {digest(found.values)} {digest(found.standard_errors)}")
+    methods = {method.name: method for method in methods}
+    columns = evaluate(transitions(), known, known_returns, methods=methods)
+    lines += [f"evaluate {name} {digest(np.concatenate(values))}" for name, values in columns.values.items()]
+    return [*lines, f"distances {digest(Compared.build(known, transitions()).distances)}"]
+
+
+def digest(values) -> str:
+    return hashlib.sha256(np.ascontiguousarray(values)).hexdigest()
+
+
+def same_bits(folder: str) -> None:
+    hashes = [*results(Path(folder)), *estimates()]
+    if dist.get_rank() == 0:
+        print("\n".join(hashes))
+
+
+def unequal_inputs() -> None:
+    """Check the messages of calls that get other inputs in the second process."""
+    rank = dist.get_rank()
+    two, logged = gains(2, first=3), transitions()
+    rewards = replace(logged, rewards=logged.rewards + rank)
+    renamed = {f"{name}{rank}": policy for name, policy in two.items()}
+    ranker, other_ranker = (fit(replace(TINY, steps=1), seed=seed) for seed in (0, 1))
+    candidates = ladder([0.3, 0.4])
+    critic = estimators.BehaviourQ(updates=1, hidden=(8,))
+
+    def with_threads(count: int) -> None:
+        torch.set_num_threads(count)
+        try:
+            critic.estimate(two, logged)
+        finally:
+            torch.set_num_threads(1)
+
+    attempts = {
+        "options": lambda: sopr_fast.options(batch_size=100 + rank)(ranker.rank)(candidates, log()),
+        "weights?": lambda: (ranker if rank else other_ranker).rank(candidates, log()),
+        "configuration|options": lambda: fit(replace(CONFIGS[0], dropout=0.1 + 0.1 * rank)),
+        "seed": lambda: fit(seed=rank),
+        "states": lambda: fit(states=log(seed=rank)),
+        "policies or returns": lambda: sopr_fast.fit(KNOWN, np.arange(19.0) + rank, log(), config=TINY),
+        "rewards": lambda: critic.estimate(two, rewards),
+        "names of policies": lambda: critic.estimate(renamed, logged),
+        "threads": lambda: with_threads(1 + rank),
+    }
+    for name, attempt in attempts.items():
+        with pytest.raises(ValueError, match=f"process 1 has other .*({name}) than process 0: start all with the same"):
+            attempt()
+
+
+def command(event: str, *arguments: str) -> None:
+    """Run `sopr-fast`, with an event in the third step of training."""
+
+    def interrupt() -> None:
+        """Send Ctrl-C to torchrun, and wait for its consequences."""
+        if RANK == 1:
+            os.kill(os.getppid(), signal.SIGINT)
+        threading.Event().wait(TIMEOUT)
+
+    def fail() -> None:
+        if RANK == 1:
+            raise ValueError("out of luck")
+
+    def kill() -> None:
+        if RANK == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sum_blocks, steps = Group.sum_blocks, iter(range(1, 100))
+
+    def with_event(self, *arguments):
+        if next(steps) == 3:  # gradients are summed once a step
+            {"interrupt": interrupt, "fail": fail, "kill": kill}[event]()
+        return sum_blocks(self, *arguments)
+
+    Group.sum_blocks = with_event
+    checkpoints._SECONDS_BETWEEN = -1.0  # after each step: torchrun may end the others before they write the last
+    leave(main(arguments))
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    function, *arguments = sys.argv[1:]
+    if function == "command":
+        command(*arguments)
+    distributed.start()
+    globals()[function](*arguments)
+    distributed.stop()
+    leave(0)
