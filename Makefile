@@ -15,26 +15,31 @@ INSTALLED := .venv/installed-$(SOPR_FAST_CUDA)
 OPERATOR_TESTS := $(wildcard python_tests/ops/test_kmeans*.py python_tests/ops/test_segment_*.py) \
     python_tests/ops/test_threads.py
 
-.PHONY: demo test extras test-all test-emulated test-quality environments fuzz kill soak paper \
+.PHONY: demo test test-bare extras test-all test-emulated test-quality environments fuzz kill soak paper \
         bench lint format sanitize sanitize-threads matrix docs wheel wheel-check gpu-check gpu-sanitize clean
 
 demo: $(INSTALLED)
 	.venv/bin/sopr-fast demo $(DEMO_ARGS)
 
 # In processes of one thread each, as many as there are cores, four at most.
+PYTEST := OMP_NUM_THREADS=1 .venv/bin/pytest -q -n auto --maxprocesses 4
 test: .venv/test
-	OMP_NUM_THREADS=1 .venv/bin/pytest -q -n auto --maxprocesses 4
+	$(PYTEST) $(TEST_ARGS)
 
-# The libraries whose files are read, and a browser for reports; with them, `make test` also runs the tests of these.
+# The same tests without any library that users need not have: those that need one are skipped, no other may fail.
+test-bare: build/bare/installed
+	$(subst .venv,build/bare,$(PYTEST)) $(TEST_ARGS)
+
+# A browser for reports, Ray and other large libraries; with them, `make test` leaves out less.
 extras: .venv/extras .venv/browser
 
-test-all: .venv/test .venv/extras .venv/peers
+test-all: .venv/test extras
 	.venv/bin/pytest -q -m "not fuzz"
 
 # The CUDA kernels, compiled for an emulator of a GPU on the CPU.
 EMULATED ?= emulated
 test-emulated: .venv/test
-	OMP_NUM_THREADS=1 .venv/bin/pytest -q -n auto --maxprocesses 4 -m "$(EMULATED)"
+	$(PYTEST) -m "$(EMULATED)"
 
 # Trains on three splits of the embedded policies: minutes.
 test-quality: .venv/test
@@ -102,7 +107,7 @@ matrix: build/matrix/oldest/installed build/matrix/newest/installed
 
 # Runs the code of every page; then builds the site in build/site. Warnings, such as broken links, are errors.
 docs: .venv/docs .venv/test
-	OMP_NUM_THREADS=1 .venv/bin/pytest -q -n auto --maxprocesses 4 -m docs
+	$(PYTEST) -m docs
 	.venv/bin/mkdocs build --strict
 
 # A source distribution, and a Linux wheel that is built from it outside of git; at most 2 MB.
@@ -156,19 +161,25 @@ $(INSTALLED): .venv/tools constraints.txt $(PACKAGE)
 	rm -f .venv/installed-*
 	touch $@
 
-.venv/test: EXTRAS := test
-.venv/extras: EXTRAS := test-formats
-.venv/peers: EXTRAS := test-peers
+.venv/test: EXTRAS := test,test-formats
+.venv/extras: EXTRAS := test-extras
 .venv/paper: EXTRAS := paper
 .venv/bench: EXTRAS := bench
 .venv/docs: EXTRAS := docs
 .venv/wheel: EXTRAS := wheel
-.venv/test .venv/extras .venv/peers .venv/paper .venv/bench .venv/docs .venv/wheel: pyproject.toml constraints.txt | $(INSTALLED)
+.venv/test .venv/extras .venv/paper .venv/bench .venv/docs .venv/wheel: pyproject.toml constraints.txt | $(INSTALLED)
 	$(PIP_INSTALL) --no-build-isolation --config-settings=build-dir=build/wheel '.[$(EXTRAS)]'
 	touch $@
 
 .venv/browser: .venv/extras .ci/browser
 	.ci/browser
+	touch $@
+
+build/bare/installed: $(INSTALLED)
+	test -x build/bare/bin/python || $(PYTHON) -m venv build/bare
+	build/bare/bin/python -m pip install -q -c constraints.txt $(BUILD_TOOLS)
+	build/bare/bin/python -m pip install -q -c constraints.txt --no-build-isolation \
+	    --config-settings=build-dir=build/wheel '.[test]'
 	touch $@
 
 build/sanitize/installed: $(INSTALLED) .venv/test

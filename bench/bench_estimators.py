@@ -35,7 +35,8 @@ def log():
 
 @pytest.mark.parametrize("batch_size", [100, 256], ids=["d3rlpy's batch of 100", "batch of 256"])
 def test_fqe_of_ten_policies(log, contend, batch_size):
-    d3rlpy = pytest.importorskip("d3rlpy", exc_type=ImportError)
+    import d3rlpy
+
     method = FQE(discount=DISCOUNT, batch_size=batch_size, learning_rate=1e-4)
     actions = PolicyActions(*read(dict(list(halfcheetah.policies().items())[:POLICIES]), log))
     actions.tabulate()

@@ -1,4 +1,6 @@
+import re
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -12,6 +14,22 @@ from sopr_fast.runtime import native
 # The same examples in every run: a change that breaks none of them cannot fail by chance.
 settings.register_profile("repeatable", derandomize=True, database=None)
 settings.load_profile("repeatable")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter, config):
+    """Say last which tests were left out, and what runs them."""
+    yield
+    reports = terminalreporter.stats.get("skipped", [])
+    skipped = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in reports)
+    marks = re.findall(r"not (\w+)", config.option.markexpr)
+    marked = [line for line in config.getini("markers") if line.partition(":")[0] in marks]
+    if skipped or marked:
+        terminalreporter.section("left out, and what runs it")
+        for reason, count in skipped.most_common():
+            terminalreporter.write_line(f"{count:>5} skipped: {reason}")
+        for line in marked:
+            terminalreporter.write_line(f"      marked {line}")
 
 
 def _why_no_cuda() -> str | None:

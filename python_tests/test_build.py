@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.needs import needs
 
 import sopr_fast
 from sopr_fast.runtime import native
@@ -38,7 +39,7 @@ def test_modules_link_neither_torch_nor_openmp(module):
 
 
 def test_the_source_distribution_leaves_the_benchmarks_out(tmp_path):
-    pytest.importorskip("scikit_build_core", reason="not installed")
+    needs("scikit_build_core")
     made = python("-c", f"import scikit_build_core.build as b; b.build_sdist({str(tmp_path)!r})", cwd=ROOT)
     assert made.returncode == 0, made.stderr
     [archive] = tmp_path.iterdir()
@@ -150,7 +151,7 @@ def test_imports_are_only_those_that_the_work_needs(script, unneeded):
 )
 def test_choices_of_cuda_when_configuring(value, gpus, message, tmp_path, monkeypatch):
     """Without a CUDA compiler; AUTO does not look for one where nvidia-smi, here a script, lists no GPU."""
-    cmake, pybind11 = shutil.which("cmake"), pytest.importorskip("pybind11", reason="no pybind11 here")
+    cmake, pybind11 = shutil.which("cmake"), needs("pybind11")
     if not cmake:
         pytest.skip("no cmake here")
     (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\necho {gpus}\n")

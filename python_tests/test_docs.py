@@ -14,6 +14,7 @@ import pandas
 import pytest
 from PIL import Image
 from support import doc_pages
+from support.needs import needs
 
 import sopr_fast
 from sopr_fast.cli import main as cli
@@ -28,7 +29,7 @@ ROOT = doc_pages.ROOT
 @pytest.mark.parametrize("page", doc_pages.pages(), ids=lambda page: str(page.relative_to(ROOT / "docs")))
 def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
     for module in doc_pages.needs(page):
-        pytest.importorskip(module)
+        needs(module)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
@@ -43,7 +44,7 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("notebook", sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
 def test_a_notebook_runs(notebook, tmp_path):
-    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    nbclient, nbformat = needs("nbclient", "make docs"), needs("nbformat", "make docs")
     cells = nbformat.read(notebook, as_version=4)
     assert not any(cell.get("outputs") for cell in cells.cells), "outputs are not committed"
     nbclient.NotebookClient(cells, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()

@@ -4,6 +4,7 @@ import halfcheetah
 import numpy as np
 import pytest
 import torch
+from support.needs import needs
 
 from sopr_fast import example
 from sopr_fast.ranking.metrics import spearman
@@ -26,7 +27,7 @@ def test_examples_are_whole_and_their_policies_act(part, count):
 
 
 def test_the_policies_of_pendulum_return_what_is_said():
-    gymnasium = pytest.importorskip("gymnasium")
+    gymnasium = needs("gymnasium")
     policies, log, returns = example.pendulum()
     assert log["observations"].shape == (5000, 3) and log["timeouts"].sum() == 25
     games = gymnasium.make_vec("Pendulum-v1", num_envs=50)

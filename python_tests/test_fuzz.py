@@ -19,6 +19,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
+from support.needs import needs
 from support.problems import TINY, ladder, log, training_gains
 
 import sopr_fast
@@ -58,8 +59,8 @@ def write_parquet(path):
 
 
 def write_sb3(path):
-    gymnasium = pytest.importorskip("gymnasium")
-    sb3 = pytest.importorskip("stable_baselines3")
+    gymnasium = needs("gymnasium")
+    sb3 = needs("stable_baselines3")
 
     class Still(gymnasium.Env):
         observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (4,), np.float32)
@@ -69,7 +70,7 @@ def write_sb3(path):
 
 
 def write_d3(path):
-    d3rlpy = pytest.importorskip("d3rlpy")
+    d3rlpy = needs("d3rlpy")
     encoder = d3rlpy.models.VectorEncoderFactory([4])
     algorithm = d3rlpy.algos.TD3Config(actor_encoder_factory=encoder, critic_encoder_factory=encoder).create()
     algorithm.create_impl((4,), 2)
@@ -77,8 +78,8 @@ def write_d3(path):
 
 
 def write_onnx(path):
-    pytest.importorskip("onnx")
-    pytest.importorskip("onnxruntime")
+    needs("onnx")
+    needs("onnxruntime")
     torch.onnx.export(torch.nn.Linear(4, 2), (torch.zeros(3, 4),), path, dynamo=False, input_names=["states"])
 
 
@@ -88,8 +89,8 @@ def write_pickle(path):
 
 
 def write_replay_buffer(path):
-    gymnasium = pytest.importorskip("gymnasium")
-    buffers = pytest.importorskip("stable_baselines3.common.buffers")
+    gymnasium = needs("gymnasium")
+    buffers = needs("stable_baselines3.common.buffers")
     observations, actions = gymnasium.spaces.Box(-9, 9, (4,)), gymnasium.spaces.Box(-1, 1, (2,))
     buffer = buffers.ReplayBuffer(32, observations, actions, device="cpu")
     for state in STATES[:40]:

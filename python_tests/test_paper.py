@@ -11,6 +11,7 @@ from paper.__main__ import main
 from paper.actors import Actor, read_stack, save_stack
 from paper.rollouts import roll_out
 from paper.studies import cells, running, tables
+from support.needs import needs
 
 from sopr_fast.inputs.policies import load
 
@@ -47,8 +48,8 @@ def test_actor_agrees_with_the_package_reading_its_file(tmp_path):
 
 @pytest.fixture
 def gymnasium():
-    pytest.importorskip("mujoco", reason="needs the extra [paper]")
-    return pytest.importorskip("gymnasium", reason="needs the extra [paper]")
+    needs("mujoco", "make .venv/paper")
+    return needs("gymnasium")
 
 
 def plain_loop(environment, layers, seed, stochastic):

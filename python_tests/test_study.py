@@ -3,6 +3,7 @@
 import numpy as np
 import pandas
 import pytest
+from support.needs import needs
 
 import sopr_fast
 from sopr_fast import estimators
@@ -11,7 +12,7 @@ from sopr_fast.ranking.metrics import spearman
 
 def test_make_and_study_of_a_tiny_task(tmp_path, monkeypatch):
     for package in ("stable_baselines3", "d3rlpy"):
-        pytest.importorskip(package, reason="needs the extra [paper]")
+        needs(package)
     from selection import archive, make, study, table, tasks
 
     for module, name, value in (

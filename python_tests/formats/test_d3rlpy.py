@@ -1,18 +1,16 @@
 """Every algorithm of d3rlpy acts as its `predict`, from its file and in memory."""
 
-import warnings
-
 import numpy as np
 import pytest
 import torch
+from support.needs import needs
 
 from sopr_fast.inputs.policies import Actor, load
 
-with warnings.catch_warnings(action="ignore"):
-    d3rlpy = pytest.importorskip("d3rlpy", reason="needs the extra [d3rlpy]")
+d3rlpy = needs("d3rlpy")
 
-from d3rlpy.models import QRQFunctionFactory, VectorEncoderFactory
-from d3rlpy.preprocessing import MinMaxActionScaler, MinMaxObservationScaler, StandardObservationScaler
+from d3rlpy.models import QRQFunctionFactory, VectorEncoderFactory  # noqa: E402
+from d3rlpy.preprocessing import MinMaxActionScaler, MinMaxObservationScaler, StandardObservationScaler  # noqa: E402
 
 DS, DA = 5, 3
 SWISH = VectorEncoderFactory([16, 8], activation="swish", dropout_rate=0.1)

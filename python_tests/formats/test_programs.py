@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from support.needs import needs
 from support.programs import export_onnx
 from torch import nn
 
@@ -121,7 +122,7 @@ def test_onnx_that_cannot_be_read(tmp_path, module, monkeypatch):
 
 
 def test_onnx_prints_no_names_of_its_nodes(tmp_path, capfd):
-    onnx = pytest.importorskip("onnx")
+    onnx = needs("onnx")
     helper = onnx.helper
     shapes = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", 4]) for name in ("states", "action")]
     shape = onnx.numpy_helper.from_array(np.array([-1, 3]), "shape")

@@ -11,15 +11,16 @@ import zipfile
 import numpy as np
 import pytest
 import torch
+from support.needs import needs
 from support.pickles import Runs
 from torch import distributions as dist
 from torch import nn
 
 from sopr_fast.inputs.policies import Actor, load
 
-sb3 = pytest.importorskip("stable_baselines3", reason="needs the extra [sb3]")
-contrib = pytest.importorskip("sb3_contrib", reason="needs the extra [sb3]")
-gymnasium = pytest.importorskip("gymnasium")
+sb3 = needs("stable_baselines3")
+contrib = needs("sb3_contrib")
+gymnasium = needs("gymnasium")
 
 from gymnasium import spaces  # noqa: E402
 from stable_baselines3.common.callbacks import CheckpointCallback, EvalCallback  # noqa: E402
@@ -286,7 +287,7 @@ def test_stochastic_ppo_and_sac_have_the_distributions_of_sb3(tmp_path, states, 
 
 
 def test_models_without_torch_are_passed_in_memory(tmp_path, states):
-    model = pytest.importorskip("sbx").SAC("MlpPolicy", Still(), seed=0)
+    model = needs("sbx", "make .venv/paper").SAC("MlpPolicy", Still(), seed=0)
     model.save(tmp_path / "model.zip")
     with pytest.raises(ValueError, match=r"model\.zip: a model without torch, .* pass \{name: model\}"):
         load(tmp_path, trust=True)

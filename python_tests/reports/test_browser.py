@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from support.needs import needs
 from support.reports import RESULTS
 
 from sopr_fast import report
@@ -15,7 +16,7 @@ COMMANDS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-c
 @pytest.fixture(scope="module")
 def chromium():
     """A headless Chromium: the system's, else Playwright's own."""
-    api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    api = needs("playwright.sync_api")
     with api.sync_playwright() as playwright:
         own = playwright.chromium.executable_path
         found = [shutil.which(command) for command in COMMANDS]
@@ -107,7 +108,7 @@ def test_tables_sort_and_filter(show):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("kind", [*RESULTS, "long"])
 def test_axe_finds_no_barrier(show, kind, scheme):
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe-playwright-python")
+    axe = needs("axe_playwright_python.sync_playwright")
     found = axe.Axe().run(show(kind, color_scheme=scheme, bypass_csp=True))
     assert not found.response["violations"], found.generate_report()
 

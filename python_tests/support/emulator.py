@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.needs import needs
 
 from sopr_fast.ops import library
 from sopr_fast.runtime import native
@@ -61,7 +62,7 @@ def compile_for_cpu(
 @pytest.fixture(scope="session")
 def cuda_module_for_cpu(tmp_path_factory):
     """csrc/bind_cuda.cpp and csrc/cuda/ as a module that runs on the CPU, built once for all processes of the tests."""
-    pybind11 = pytest.importorskip("pybind11", reason="no pybind11 here")
+    pybind11 = needs("pybind11")
     folder = tmp_path_factory.getbasetemp()
     folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
     path = folder / f"_cuda{sysconfig.get_config_var('EXT_SUFFIX')}"

@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 import pandas
 import pytest
+from support.needs import needs
 from support.walks import NEXT, only, walk, without
 
 import sopr_fast
@@ -85,7 +86,7 @@ def numbered(episodes, name):
 
 
 def write_fixed(path, arrays):
-    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pyarrow, parquet = needs("pyarrow"), needs("pyarrow.parquet")
     columns = {
         key: pyarrow.FixedSizeListArray.from_arrays(x.reshape(-1), x.shape[1]) if x.ndim > 1 else pyarrow.array(x)
         for key, x in arrays.items()
@@ -166,7 +167,7 @@ SOURCES = {
     "long names": lambda arrays: frame_of(renamed(arrays, LONG), "{}_{}"),
     "names of Tianshou": lambda arrays: frame_of(renamed(arrays, TIANSHOU), "{}[{}]"),
     "nested next": nested_next,
-    "table of arrow": lambda arrays: pytest.importorskip("pyarrow").Table.from_pandas(indexed(arrays)),
+    "table of arrow": lambda arrays: needs("pyarrow").Table.from_pandas(indexed(arrays)),
 }
 
 
@@ -242,7 +243,7 @@ def test_named_observations_are_joined_in_the_order_of_columns(kind, tmp_path, a
 
 
 def test_datasets_of_d3rlpy(tmp_path, arrays):
-    d3rlpy = pytest.importorskip("d3rlpy")
+    d3rlpy = needs("d3rlpy")
     terminals, timeouts = (arrays[key].astype(np.float32) for key in ("terminals", "timeouts"))
     parts = [arrays[key] for key in ("observations", "actions", "rewards")]
     episodes = d3rlpy.dataset.EpisodeGenerator(*parts, terminals, timeouts)()
@@ -261,7 +262,7 @@ def test_datasets_of_d3rlpy(tmp_path, arrays):
 @pytest.mark.filterwarnings("ignore::UserWarning:minari")
 def test_a_dataset_that_minari_wrote(tmp_path, arrays, monkeypatch):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    minari = pytest.importorskip("minari", reason="minari is not installed")
+    minari = needs("minari")
     from gymnasium.spaces import Box
     from minari.data_collector.episode_buffer import EpisodeBuffer
 
@@ -364,7 +365,7 @@ def test_wrong_files_and_datasets_are_refused_by_name(name, content, message, tm
     elif isinstance(content, dict):
         np.savez(source, **content)
     elif isinstance(content, pandas.DataFrame):
-        pytest.importorskip("pyarrow")
+        needs("pyarrow")
         content.to_parquet(source)
     else:
         source.write_bytes(content.encode() if isinstance(content, str) else content)

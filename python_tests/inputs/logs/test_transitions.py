@@ -7,6 +7,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from support.needs import needs
 from support.walks import NEXT, only, walk, without
 
 import sopr_fast
@@ -181,7 +182,7 @@ def path(tmp_path):
 
 def save_buffer(path, steps, end=(), cut=(), *, size=8, environments=1, bound=1, factor=1, **options):
     """Save a buffer and return its steps; `end` are (step, environment) that terminate, `cut` those cut by a limit."""
-    gymnasium, sb3 = pytest.importorskip("gymnasium"), pytest.importorskip("stable_baselines3")
+    gymnasium, sb3 = needs("gymnasium"), needs("stable_baselines3")
     spaces = [gymnasium.spaces.Box(-most, most, (width,), np.float32) for most, width in ((np.inf, 3), (bound, 2))]
     buffer = sb3.common.buffers.ReplayBuffer(size, *spaces, device="cpu", n_envs=environments, **options)
     random = np.random.default_rng(0)
@@ -221,7 +222,7 @@ def test_replay_buffers_of_stable_baselines3(path, steps, end, cut, options, war
     # Without next states, that of the last row of each environment is unknown, unless it is terminal.
     kept = [(t, i) for i in both for t in range(first, steps) if len(both) == 1 or t < steps - 1 or (t, i) in ends]
     rows = tuple(np.transpose(kept))
-    for source in (path, pytest.importorskip("stable_baselines3").common.save_util.load_from_pkl(path)):
+    for source in (path, needs("stable_baselines3").common.save_util.load_from_pkl(path)):
         with warnings.catch_warnings(record=True, action="always") as caught:
             log = sopr_fast.load_log(source)
         assert [each.filename for each in caught if re.search(warning, str(each.message))] == [__file__] * len(caught)
@@ -237,7 +238,7 @@ def test_replay_buffers_of_stable_baselines3(path, steps, end, cut, options, war
 
 
 def test_actions_of_a_replay_buffer_are_those_that_the_environment_got(path):
-    gymnasium, sb3 = pytest.importorskip("gymnasium"), pytest.importorskip("stable_baselines3")
+    gymnasium, sb3 = needs("gymnasium"), needs("stable_baselines3")
     taken, pendulum = [], gymnasium.make("Pendulum-v1")
     bounds = gymnasium.spaces.Box(-4, 10, (1,))
     environment = gymnasium.wrappers.TransformAction(pendulum, lambda action: taken.append(action) or action, bounds)
@@ -247,7 +248,7 @@ def test_actions_of_a_replay_buffer_are_those_that_the_environment_got(path):
 
 
 def test_other_buffers_are_refused_by_name(path):
-    spaces, sb3 = pytest.importorskip("gymnasium").spaces, pytest.importorskip("stable_baselines3")
+    spaces, sb3 = needs("gymnasium").spaces, needs("stable_baselines3")
     observations = spaces.Dict({"camera": spaces.Box(0, 1, (2,)), "joints": spaces.Box(0, 1, (3,))})
     buffer = sb3.common.buffers.DictReplayBuffer(4, observations, spaces.Box(-1, 1, (2,)), device="cpu")
     state = {"camera": np.ones((1, 2)), "joints": np.zeros((1, 3))}

@@ -1,0 +1,12 @@
+"""The one place where a test is skipped because a library is not installed."""
+
+import warnings
+from types import ModuleType
+
+import pytest
+
+
+def needs(library: str, install: str = "make extras") -> ModuleType:
+    """Import a library that users need not have, or skip the test: the end of a run lists what was skipped."""
+    with warnings.catch_warnings(action="ignore"):
+        return pytest.importorskip(library, reason=f"needs {library.split('.')[0]}: {install}", exc_type=ImportError)
