@@ -98,5 +98,10 @@ const std::string kSegmentEncoder =
     "site, "
     "segment_base, project, pool, bf16, tape, kept, blocks, block_count, long_tiles";
 const std::string kSegmentEncoderBackward = kSegmentEncoder + ", grad_out, grad_parameters, grad_columns";
+const std::string kMlp = "x, parameters, sizes, out, members, batch, layers, shared, tanh";
+const std::string kMlpBackward = kMlp + ", grad_out, grad_x, grad_parameters";
+const std::string kMlpStep =
+    kMlp +
+    ", target, weight, thresholds, losses, means, squares, average, step, rate, beta1, beta2, decay, average_rate";
 
 }  // namespace sopr

@@ -83,6 +83,9 @@ PYBIND11_MODULE(_cpu, m) {
     bind.kernel("kmeans", kernels.kmeans, kKMeans);
     bind.kernel("segment_encoder", kernels.segment_encoder, kSegmentEncoder);
     bind.kernel("segment_encoder_backward", kernels.segment_encoder_backward, kSegmentEncoderBackward);
+    bind.kernel("mlp", kernels.mlp, kMlp);
+    bind.kernel("mlp_backward", kernels.mlp_backward, kMlpBackward);
+    bind.kernel("mlp_step", kernels.mlp_step, kMlpStep);
     m.def("segment_encoder_tape",
           [](const py::args& fields) { return kernels.segment_encoder_tape(made_of<SegmentEncoder>(fields)); });
     m.def("segment_encoder_workspace", [](bool backward, int threads, const py::args& fields) {

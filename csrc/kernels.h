@@ -141,6 +141,39 @@ struct SegmentEncoderBackward {
     float* grad_columns;     // shaped like forward.columns; may be null
 };
 
+// C perceptrons of one architecture: linear layers, and ReLU or tanh after all but the last. Row c of `parameters`
+// concatenates weight (out, in) and bias (out) of every layer.
+struct Mlp {
+    const float* x;        // (C, B, sizes[0]); if shared, (B, sizes[0])
+    float* parameters;     // (C, Z); mlp_step updates them
+    const int64_t* sizes;  // (layers + 1): widths of input, hidden layers and output
+    float* out;            // (C, B, sizes[layers]); of mlp only
+    int64_t members, batch, layers;
+    bool shared, tanh;
+};
+
+// Recomputes the forward pass.
+struct MlpBackward {
+    Mlp forward;
+    const float* grad_out;   // (C, B, sizes[layers])
+    float* grad_x;           // (C, B, sizes[0]); may be null
+    float* grad_parameters;  // (C, Z); may be null
+};
+
+// One step of AdamW, the step-th. losses[c] = sum of weight * loss(out, target) / B. The loss of column j is Huber's
+// with thresholds[j], half the square below it; without thresholds the logistic loss of logits.
+struct MlpStep {
+    Mlp forward;
+    const float *target, *weight;  // (C, B, sizes[layers]); weight may be null, which is 1
+    const float* thresholds;       // (sizes[layers]) or null
+    float* losses;                 // (C)
+    float *means, *squares;        // (C, Z) moments of the gradients
+    float* average;                // (C, Z) or null: moves by average_rate of the way to the new parameters
+    int64_t step;
+    double rate, beta1, beta2, decay;
+    float average_rate;
+};
+
 // Reads consecutive tensors of SegmentEncoder's `parameters`.
 struct ParameterReader {
     const float* position;

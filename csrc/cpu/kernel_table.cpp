@@ -14,6 +14,9 @@ const Table table = {
     kmeans,
     segment_encoder,
     segment_encoder_backward,
+    mlp,
+    mlp_backward,
+    mlp_step,
     segment_encoder_workspace,
     segment_encoder_tape,
 };

@@ -15,6 +15,9 @@ struct Table {
     void (*kmeans)(const KMeans&, int threads);
     void (*segment_encoder)(const SegmentEncoder&, int threads);
     void (*segment_encoder_backward)(const SegmentEncoderBackward&, int threads);
+    void (*mlp)(const Mlp&, int threads);
+    void (*mlp_backward)(const MlpBackward&, int threads);
+    void (*mlp_step)(const MlpStep&, int threads);
     int64_t (*segment_encoder_workspace)(const SegmentEncoder&, bool backward, int threads);  // floats
     int64_t (*segment_encoder_tape)(const SegmentEncoder&);                                   // floats a policy
 };
@@ -31,6 +34,9 @@ void kmeans(const KMeans&, int threads);
 void sort_by_cluster(const SortByCluster&, int threads);
 void segment_encoder(const SegmentEncoder&, int threads);
 void segment_encoder_backward(const SegmentEncoderBackward&, int threads);
+void mlp(const Mlp&, int threads);
+void mlp_backward(const MlpBackward&, int threads);
+void mlp_step(const MlpStep&, int threads);
 int64_t segment_encoder_workspace(const SegmentEncoder&, bool backward, int threads);
 int64_t segment_encoder_tape(const SegmentEncoder&);
 }  // namespace SOPR_LEVEL

@@ -15,6 +15,7 @@ struct Tile {
     int64_t right_step, depth;
     const float* start;
     int64_t start_row;
+    bool of_rows;
     float* out;
     int64_t out_row;
     float floor;
@@ -46,7 +47,10 @@ void tile(const Tile& t) {
 #pragma GCC unroll 6
         for (int i = 0; i < Rows; ++i)
 #pragma GCC unroll 4
-            for (int j = 0; j < Vectors; ++j) sum[i][j] += load(t.start + i * t.start_row + j * kLanes);
+            for (int j = 0; j < Vectors; ++j) {
+                const float* start = t.start + i * t.start_row;
+                sum[i][j] += t.of_rows ? broadcast(*start) : load(start + j * kLanes);
+            }
     }
     const Float floor = broadcast(t.floor);
 #pragma GCC unroll 6
@@ -87,14 +91,16 @@ void multiply(const Product& p) {
             float* out = p.out + row * p.out_row + column;
             float* to = partial ? edge : out;
             const int64_t to_row = partial ? kPanel : p.out_row;
-            const float* start = p.start.data ? p.start.data + row * p.start.row + column : nullptr;
+            const float* start =
+                p.start.data ? p.start.data + row * p.start.row + (p.start.of_rows ? 0 : column) : nullptr;
             const TileKernel run = kBf16 && p.right.pairs ? kernel<kBf16>(rows, vectors) : kernel<false>(rows, vectors);
             for (int64_t k = 0; !k || k < p.depth; k += kRun) {
                 if (++tiles % kTilesBetweenPolls == 0 && cancelled()) return;
                 const bool last = k + kRun >= p.depth;
                 run({p.left.data + row * p.left.row + k * p.left.step, p.left.row, p.left.step,
                      p.right.data + panel * p.right.panel + k * p.right.step, p.right.step, last ? p.depth - k : kRun,
-                     k ? to : start, k ? to_row : p.start.row, to, to_row, last ? floor : -__builtin_inff()});
+                     k ? to : start, k ? to_row : p.start.row, !k && p.start.of_rows, to, to_row,
+                     last ? floor : -__builtin_inff()});
             }
             if (!partial) continue;
             for (int i = 0; i < rows; ++i) std::memcpy(out + i * p.out_row, edge + i * kPanel, columns * sizeof(float));

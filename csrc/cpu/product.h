@@ -23,10 +23,12 @@ struct Right {
     bool pairs = false;
 };
 
-// Initial value of the output: zero (null), a bias (row = 0), or the output itself.
+// Initial value of the output: zero (null), a bias of the columns (row = 0), or the output itself; if `of_rows`, one
+// value a row, `row` apart.
 struct Start {
     const float* data = nullptr;
     int64_t row = 0;
+    bool of_rows = false;
 };
 
 // out[i, j] = start[i, j] + sum over k < depth of left[i, k] * right[k, j] for i < rows, j < columns; then ReLU if

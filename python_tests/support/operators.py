@@ -106,7 +106,38 @@ _tensor_cores = {
     **{"width": 64, "layers": 2, "heads": 4, "feedforward": 32},
 }
 
+
+def _after_step(function: Callable, **arguments: Any) -> list[Tensor]:
+    """Return the losses and what a step of training changes."""
+    changed = {name: arguments[name].clone(memory_format=torch.contiguous_format) for name in _changed}
+    return [function(**arguments | changed), *changed.values()]
+
+
+_changed = ("parameters", "means", "squares", "average")
+_sizes = [5, 70, 33, 3]
+_mlp = {
+    "x": _random(3, 150, 5),
+    "parameters": 0.2 * _random(3, ops.mlp_size(_sizes), seed=1),
+    "sizes": _sizes,
+}
+_training = {
+    **_mlp,
+    "target": _random(3, 150, 3, seed=2),
+    "means": 0.01 * _random(3, ops.mlp_size(_sizes), seed=3),
+    "squares": 1e-3 * _random(3, ops.mlp_size(_sizes), seed=4).square(),
+    "average": _random(3, ops.mlp_size(_sizes), seed=5),
+    **{"step": 7, "rate": 1e-2, "decay": 0.1, "average_rate": 0.25},
+}
+_huber = {"weight": _random(3, 150, 3, seed=6).abs(), "thresholds": torch.tensor([1.0, 0.5, torch.inf])}
+_stepped = partial(_after_step, ops.mlp_step), partial(_after_step, reference.mlp_step), (), 5e-6
+
 CALLS = {
+    "mlp": call("mlp", ("x", "parameters"), **_mlp),
+    "mlp with tanh and shared inputs": call(
+        "mlp", ("x", "parameters"), **_mlp | {"x": _random(150, 5)}, activation="tanh"
+    ),
+    "mlp_step": Call(*_stepped, _training | _huber),
+    "mlp_step of logits": Call(*_stepped, _training | {"target": _training["target"].sigmoid()}),
     "kmeans": Call(_lloyd, partial(reference.kmeans, iterations=4, tolerance=0), (), 5e-6, _clusters),
     "kmeans_init": Call(lambda points: ops.kmeans_init(points, 12, seeds=5), _init, (), 0, {"points": _points}),
     "segment_mean": call("segment_mean", ("x",), **_rows),

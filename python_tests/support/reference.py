@@ -10,6 +10,8 @@ from torch.nn import functional
 from sopr_fast import ops
 from sopr_fast.ops.encoder_parameters import Options
 
+mlp, mlp_step = ops.mlp, ops.mlp_step  # which compute by torch in float64
+
 # Dropout sites of csrc/philox.h.
 ATTENTION_WEIGHTS, AFTER_ATTENTION, INSIDE_FEED_FORWARD, AFTER_FEED_FORWARD = range(4)
 _WORD = 0xFFFFFFFF

@@ -2,6 +2,7 @@
 
 from .encoder_parameters import encoder_shapes
 from .kmeans import KMeans, kmeans, kmeans_init
+from .mlp import mlp, mlp_size, mlp_step
 from .segment_attention import segment_attention
 from .segment_dropout import segment_dropout
 from .segment_encoder import long_tiles, segment_encoder
@@ -13,6 +14,9 @@ __all__ = [
     "kmeans",
     "kmeans_init",
     "long_tiles",
+    "mlp",
+    "mlp_size",
+    "mlp_step",
     "segment_attention",
     "segment_dropout",
     "segment_encoder",

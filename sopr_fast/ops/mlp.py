@@ -1,0 +1,316 @@
+"""Perceptrons of one architecture, side by side: outputs, gradients, and whole steps of training.
+
+In other dtypes than float32, and on devices other than the CPU, torch computes the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ..runtime.devices import without_autocast
+from .checks import common_device
+from .library import call_cpu, contiguous, define, differentiable_once
+
+_EPS = 1e-8
+_ACTIVATIONS = ("relu", "tanh")
+
+
+def mlp_size(sizes: Sequence[int]) -> int:
+    """Return the number of parameters of a perceptron whose input, hidden layers and output have these widths."""
+    return sum((width + 1) * next_width for width, next_width in itertools.pairwise(sizes))
+
+
+def mlp(x: Tensor, parameters: Tensor, sizes: Sequence[int], *, activation: str = "relu") -> Tensor:
+    """Apply C perceptrons, whose layers are linear, with an activation after all but the last.
+
+    Args:
+        x: (C, B, in) float32, or (B, in) for all perceptrons.
+        parameters: (C, Z) float32: weight (out, in) and bias (out,) of every layer, in turn; see `mlp_size`.
+        sizes: Widths of input, hidden layers and output.
+        activation: "relu" or "tanh".
+
+    Returns:
+        (C, B, out) float32, differentiable once in `x` and `parameters`. A row does not depend on the other rows.
+
+    Raises:
+        NotImplementedError: A second derivative, or one in forward mode, is requested.
+        TypeError: An argument has another dtype.
+        ValueError: An argument has another shape, or the activation is unknown.
+
+    Equivalent to::
+
+        for weight, bias in layers[:-1]:
+            x = activation(x @ weight.mT + bias[:, None])
+        x @ layers[-1].weight.mT + layers[-1].bias[:, None]
+    """
+    if activation not in _ACTIVATIONS:
+        raise ValueError(f"activation must be 'relu' or 'tanh', got {activation!r}")
+    apply = _mlp if _has_kernel("mlp", x, parameters) else _torch_mlp
+    return apply(x[None] if x.dim() == 2 else x, parameters, list(sizes), activation == "tanh")
+
+
+def mlp_step(
+    x: Tensor,
+    target: Tensor,
+    parameters: Tensor,
+    sizes: Sequence[int],
+    *,
+    means: Tensor,
+    squares: Tensor,
+    step: int,
+    rate: float,
+    weight: Tensor | None = None,
+    thresholds: Tensor | None = None,
+    betas: tuple[float, float] = (0.9, 0.999),
+    decay: float = 0.0,
+    average: Tensor | None = None,
+    average_rate: float = 0.0,
+) -> Tensor:
+    """Train C perceptrons with ReLU by one step of AdamW, on sums of losses over columns, averaged over rows.
+
+    The result does not depend on the number of threads.
+
+    Args:
+        x: (C, B, in) float32, or (B, in) for all perceptrons.
+        target: (C, B, out) float32.
+        parameters: (C, Z) float32, see `mlp`; changed in place.
+        sizes: Widths of input, hidden layers and output.
+        means: (C, Z) float32 means of the gradients; changed in place, as `squares`, means of their squares.
+        squares: See `means`.
+        step: Number of this step, from 1.
+        rate: Learning rate.
+        weight: (C, B, out) float32 weights of the losses; None for 1.
+        thresholds: (out,) float32 errors below which the loss of a column is half their square and above which it is
+            linear (Huber); inf for squares. None for the logistic loss, for which outputs are logits.
+        betas: Decay of `means` and `squares`.
+        decay: Weight decay, relative to the rate.
+        average: (C, Z) float32; moves by `average_rate` of the way to the new parameters, in place.
+        average_rate: See `average`.
+
+    Returns:
+        Losses (C,) float32 before the step.
+
+    Raises:
+        TypeError: An argument has another dtype.
+        ValueError: An argument has another shape, or a tensor that changes is not contiguous.
+    """
+    x = x[None] if x.dim() == 2 else x
+    tensors = x, target, weight, thresholds, parameters, means, squares, average
+    step_once = _step if _has_kernel("mlp_step", *tensors) else _torch_step
+    return step_once(*tensors, list(sizes), step, rate, *betas, decay, average_rate)
+
+
+def _has_kernel(name: str, *tensors: Tensor | None) -> bool:
+    (first, *_) = tensors
+    return common_device(name, *tensors).type in ("cpu", "meta") and first is not None and first.dtype == torch.float32
+
+
+def _torch_mlp(x: Tensor, parameters: Tensor, sizes: Sequence[int], tanh: bool) -> Tensor:
+    parts = iter(parameters.split([n for pair in itertools.pairwise(sizes) for n in (pair[0] * pair[1], pair[1])], 1))
+    with without_autocast(x.device):
+        for i, (width, next_width) in enumerate(itertools.pairwise(sizes)):
+            weight, bias = next(parts).unflatten(1, (next_width, width)), next(parts)
+            x = torch.baddbmm(bias[:, None], x.expand(len(parameters), -1, -1), weight.mT)
+            if i < len(sizes) - 2:
+                x = x.tanh() if tanh else x.relu()
+    return x
+
+
+def _torch_step(
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    thresholds: Tensor | None,
+    parameters: Tensor,
+    means: Tensor,
+    squares: Tensor,
+    average: Tensor | None,
+    sizes: Sequence[int],
+    step: int,
+    rate: float,
+    beta1: float,
+    beta2: float,
+    decay: float,
+    average_rate: float,
+) -> Tensor:
+    leaf = parameters.detach().requires_grad_()
+    with torch.enable_grad():
+        out = _torch_mlp(x, leaf, sizes, False)
+        if thresholds is None:
+            loss = functional.binary_cross_entropy_with_logits(out, target, reduction="none")
+        else:
+            size = (out - target).abs()
+            linear = torch.minimum(size, thresholds)
+            loss = linear * (size - linear / 2)
+        losses = (loss if weight is None else weight * loss).sum(2).mean(1)
+        (gradient,) = torch.autograd.grad(losses.sum(), leaf)
+    with torch.no_grad():
+        means.lerp_(gradient, 1 - beta1)
+        squares.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        size = squares.sqrt() / (1 - beta2**step) ** 0.5 + _EPS
+        parameters.mul_(1 - rate * decay).addcdiv_(means, size, value=-rate / (1 - beta1**step))
+        if average is not None:
+            average.lerp_(parameters, average_rate)
+    return losses.detach()
+
+
+def _check(x: Tensor, parameters: Tensor, sizes: Sequence[int]) -> None:
+    if len(sizes) < 2 or min(sizes) < 1:
+        raise ValueError(f"sizes must be at least two widths of at least 1, got {list(sizes)}")
+    count = len(parameters)
+    if not count or parameters.shape[1] != mlp_size(sizes):
+        raise ValueError(f"parameters must have shape (C, {mlp_size(sizes)}), got {tuple(parameters.shape)}")
+    if len(x) not in (1, count) or x.shape[2] != sizes[0]:
+        raise ValueError(f"x must have shape ({count}, B, {sizes[0]}) or (B, {sizes[0]}), got {tuple(x.shape)}")
+
+
+def _fields(
+    x: Tensor, parameters: Tensor, sizes: Sequence[int], tanh: bool, out: Tensor | None = None
+) -> dict[str, Any]:
+    """Return the fields of `Mlp` in csrc/kernels.h."""
+    return {
+        "x": x,
+        "parameters": parameters,
+        "sizes": torch.tensor(sizes, dtype=torch.int64, device="cpu"),
+        "out": out,
+        "members": len(parameters),
+        "batch": x.shape[1],
+        "layers": len(sizes) - 1,
+        "shared": len(x) < len(parameters),
+        "tanh": tanh,
+    }
+
+
+def _new_out(x: Tensor, parameters: Tensor, sizes: Sequence[int], *_: Any) -> Tensor:
+    return x.new_empty(len(parameters), x.shape[1], sizes[-1])
+
+
+def _forward(x: Tensor, parameters: Tensor, sizes: list[int], tanh: bool) -> Tensor:
+    x, parameters = contiguous(x, parameters)
+    out = _new_out(x, parameters, sizes)
+    call_cpu("mlp", **_fields(x, parameters, sizes, tanh, out))
+    return out
+
+
+def _new_gradients(
+    grad_out: Tensor, x: Tensor, parameters: Tensor, sizes: list[int], tanh: bool, of_x: bool, of_parameters: bool
+) -> tuple[Tensor, Tensor]:
+    shape = (len(parameters), *x.shape[1:])
+    return x.new_empty(shape if of_x else 0), x.new_empty(parameters.shape if of_parameters else 0)
+
+
+def _backward_kernel(grad_out: Tensor, x: Tensor, parameters: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
+    grad_out, x, parameters = contiguous(grad_out, x, parameters)
+    sizes, tanh, of_x, of_parameters = options
+    grad_x, grad_parameters = _new_gradients(grad_out, x, parameters, *options)
+    call_cpu(
+        "mlp_backward",
+        **_fields(x, parameters, sizes, tanh),
+        grad_out=grad_out,
+        grad_x=grad_x if of_x else None,
+        grad_parameters=grad_parameters if of_parameters else None,
+    )
+    return grad_x, grad_parameters
+
+
+_mlp_backward = define(
+    "mlp_backward(Tensor grad_out, Tensor x, Tensor parameters, int[] sizes, bool tanh, bool of_x, bool of_parameters) "
+    "-> (Tensor, Tensor)",
+    cpu=_backward_kernel,
+    shapes={"grad_out": "C, B, O", "parameters": "C, Z", "x": "X, B, I"},
+    check_sizes=lambda grad_out, x, parameters, sizes, *_: _check(x, parameters, sizes),
+    fake=_new_gradients,
+    backward=differentiable_once("mlp"),
+)
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, parameters, *ctx.options = inputs
+    ctx.save_for_backward(x, parameters)
+
+
+def _backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+    x, parameters = ctx.saved_tensors
+    of_x, of_parameters, *_ = ctx.needs_input_grad
+    grad_x, grad_parameters = _mlp_backward(grad_out, x, parameters, *ctx.options, of_x, of_parameters)
+    if of_x and len(x) < len(parameters):
+        grad_x = grad_x.sum(0, keepdim=True)
+    return grad_x if of_x else None, grad_parameters if of_parameters else None, None, None
+
+
+_mlp = define(
+    "mlp(Tensor x, Tensor parameters, int[] sizes, bool tanh) -> Tensor",
+    cpu=_forward,
+    shapes={"x": "X, B, I", "parameters": "C, Z"},
+    check_sizes=lambda x, parameters, sizes, tanh: _check(x, parameters, sizes),
+    fake=_new_out,
+    backward=_backward,
+    setup_context=_setup_context,
+)
+
+
+def _step_kernel(
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    thresholds: Tensor | None,
+    parameters: Tensor,
+    means: Tensor,
+    squares: Tensor,
+    average: Tensor | None,
+    sizes: list[int],
+    *numbers: float,
+) -> Tensor:
+    changed = {"parameters": parameters, "means": means, "squares": squares, "average": average}
+    for name, tensor in changed.items():
+        if tensor is not None and not tensor.is_contiguous():
+            raise ValueError(f"{name} must be contiguous, since it is changed in place")
+    x, target, weight, thresholds = contiguous(x, target, weight, thresholds)
+    losses = x.new_empty(len(parameters))
+    step, rate, beta1, beta2, decay, average_rate = numbers
+    call_cpu(
+        "mlp_step",
+        **_fields(x, parameters, sizes, False),
+        target=target,
+        weight=weight,
+        thresholds=thresholds,
+        losses=losses,
+        means=means,
+        squares=squares,
+        average=average,
+        step=step,
+        rate=rate,
+        beta1=beta1,
+        beta2=beta2,
+        decay=decay,
+        average_rate=average_rate,
+    )
+    return losses
+
+
+_step = define(
+    "mlp_step(Tensor x, Tensor target, Tensor? weight, Tensor? thresholds, Tensor(a!) parameters, Tensor(b!) means, "
+    "Tensor(c!) squares, Tensor(d!)? average, int[] sizes, int step, float rate, float beta1, float beta2, "
+    "float decay, float average_rate) -> Tensor",
+    cpu=_step_kernel,
+    shapes={
+        "target": "C, B, O",
+        "weight": "C, B, O",
+        "thresholds": "O",
+        "parameters": "C, Z",
+        "means": "C, Z",
+        "squares": "C, Z",
+        "average": "C, Z",
+        "x": "X, B, I",
+    },
+    check_sizes=lambda x, target, weight, thresholds, parameters, means, squares, average, sizes, *_: _check(
+        x, parameters, sizes
+    ),
+    fake=lambda x, target, weight, thresholds, parameters, *_: x.new_empty(len(parameters)),
+)
