@@ -31,7 +31,7 @@ _Result = TypeVar("_Result")
 
 
 class Dynamics(Learner):
-    """M models of next state, reward and termination, averaged.
+    """M models of next state, reward and termination.
 
     Each model maps a normalised state and action to the change of state, in units of its root mean square, and to two
     standardised rewards: if the episode goes on, and if it ends. A second network predicts from the next state whether
@@ -132,25 +132,26 @@ class Dynamics(Learner):
         return members, members.mean(0)
 
     def step_forward(
-        self, states: Tensor, actions: Tensor, noise: Tensor | float = 0.0
+        self, states: Tensor, actions: Tensor, chosen: Tensor, noise: Tensor | float = 0.0
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return what follows states (B, dim_s) and actions (B, dim_a) by the mean of the models, and noise (B, dim_s).
+        """Return what follows states (B, dim_s) and actions (B, dim_a) by one model each (B,), and noise (B, dim_s).
 
         Returns:
             Next states (B, dim_s), rewards (B,), probabilities that the episode ends (B,), and how much the models
             disagree (B,): the root mean square over columns of their standard deviation, in units of the usual change.
         """
         members, mean = self.predict(states, actions)
-        following = states + mean[:, :-2] * self.change_scale + noise
+        own = members[chosen, torch.arange(len(states))]
+        following = states + own[:, :-2] * self.change_scale + noise
         following = following.clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)
         centre, scale, low, high = self._rewards.T
-        going_on, ending = (mean[:, -2:] * scale + centre).clamp(low, high).T
+        going_on, ending = (own[:, -2:] * scale + centre).clamp(low, high).T
         disagreement = (members - mean)[..., :-1].square().mean((0, 2)).sqrt()
-        ends = self._ends(following)
+        ends = self._ends(following, chosen)
         return following, going_on + ends * (ending - going_on), ends, disagreement
 
-    def _ends(self, reached: Tensor) -> Tensor:
-        """Return the probabilities (B,) that episodes end in states (B, dim_s)."""
+    def _ends(self, reached: Tensor, chosen: Tensor) -> Tensor:
+        """Return the probabilities (B,) that episodes end in states (B, dim_s) by one model each (B,)."""
         if not self._learns_ends:
             return torch.full_like(reached[:, 0], self.end_share)
 
@@ -159,7 +160,8 @@ class Dynamics(Learner):
             return self._averages[self.members + member](reached)[0, :, 0]
 
         prior = math.log(self.end_share / (1 - self.end_share))
-        return (torch.stack(self._each_member(forward)) + prior).sigmoid().mean(0)
+        members = torch.stack(self._each_member(forward))
+        return (members[chosen, torch.arange(len(reached))] + prior).sigmoid()
 
     def progress(self) -> dict[str, str]:
         """Return the error on held-out rows."""

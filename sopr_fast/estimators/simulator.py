@@ -29,7 +29,10 @@ from .dynamics import Dynamics
 from .estimator import Estimator, Request
 from .learning import CHECKPOINT, learn
 from .log import Log, read
+from .policy_actions import PolicyActions
+from .support import unsupported, warn_of_unsupported
 
+_HONEST = 2.0  # errors of values, in standard deviations of the members
 _USUAL = 0.99  # quantile of the disagreement over logged rows
 _LEAST_USUAL = 0.1  # disagreement that is no doubt, as a share of the usual change of state
 _MOST_PENALTY = 1.0  # times the mean size of a reward
@@ -48,26 +51,30 @@ _ROWS = 16384  # rollouts that step together
 class Simulator(Estimator):
     """Return of each policy in a simulator that is learned from the log.
 
-    An ensemble of networks learns changes of state, rewards and ends of episodes. Policies roll out from initial states
-    of the log, all from the same ones, by the mean of the networks and without noise. A value is an undiscounted return
-    over `horizon` steps; each reward is lowered where the networks disagree more than on the log. Stochastic policies
-    sample their actions. Arrays of actions cannot be evaluated, because rollouts reach new states.
+    Several networks learn changes of state, rewards and ends of episodes. In each of them policies roll out from
+    initial states of the log, all from the same ones and without noise. A return is undiscounted, over `horizon` steps;
+    each reward is lowered where the networks disagree more than on the log. The value is the mean over the networks,
+    and its standard error twice their standard deviation. Stochastic policies sample their actions. Arrays of actions
+    cannot be evaluated, because rollouts reach new states.
 
-    The same seed gives the same values for any number of threads.
+    The same seed gives the same values for any number of threads. `Estimates.replicates` are the (P, M) returns in each
+    network, and `Estimates.agreement` says whether they order the policies alike.
 
     Attributes:
         updates: Gradient steps of each network, of 256 rows.
         hidden: Widths of the networks' hidden layers.
-        members: Number of networks.
-        rollouts: Rollouts of each policy; None for 2,000 steps in all, from each initial state once, but 2 at least.
+        members: M, the number of networks.
+        rollouts: Rollouts of each policy in each network; None for 2,000 steps in all, from each initial state
+            once, but 2 at least.
         horizon: Steps of a rollout; None for the log's time limit, or if that is unknown, for its longest episode.
 
     Diagnostics:
         state_error: Squared error on held-out rows, as a share of the mean squared change of state.
-        unpenalised: (P,) returns of the same rollouts without lowered rewards.
+        unpenalised: (P,) mean returns of the same rollouts without lowered rewards.
         length: (P,) mean lengths of the rollouts' episodes.
         log_length: Mean length of the log's episodes.
         inside: (P,) share of steps within the log's range.
+        unsupported: See `FQE`.
         unfinished: (P,) share of rollouts that no terminal state has ended; 0 if the horizon or time limit is known.
         known_order: Spearman correlation of the known policies' values with their returns, where both are given.
         known_error: Mean absolute error of these values, as a share of the range of returns.
@@ -111,17 +118,26 @@ class Simulator(Estimator):
             noise = residuals if is_noisy else None
             with progress_bar(horizon, "rolling out", "step") as bar:
                 rolled = _roll_out(model, everyone, layout, rollouts, horizon, noise, request.seed, bar.update)
-                judged = _judge(rolled["values"][known], returns) if known else {}
+                judged = _judge(rolled["values"][known].mean(1), returns) if known else {}
                 if len(known) > 2:
                     bar.set_postfix({"order of known policies": f"{judged['known_order']:.2f}"})
         rolled = {name: column[: len(request.policies)] for name, column in rolled.items()}
         rolled["unfinished"] *= np.isinf(limit)
+        rolled["unsupported"] = unsupported(PolicyActions(everyone[: len(request.policies)], layout, log))
         _warn(request.names, rolled["inside"], len(known), judged)
+        warn_of_unsupported(request.names, rolled["unsupported"])
         for note in unfinished(request.names, rolled["unfinished"]):
             warn(note, UncertainEstimateWarning)
-        values = rolled.pop("values")
+        members = rolled.pop("values")
         errors = {**judged, "state_error": state_error, "log_length": float(lengths.mean())}
-        return Estimates(request.names, values, method=self.name, diagnostics={**rolled, **errors, "curve": curve})
+        return Estimates(
+            request.names,
+            members.mean(1),
+            _HONEST * members.std(1, ddof=1) if self.members > 1 else np.full(len(members), np.nan),
+            replicates=members if self.members > 1 else None,
+            method=self.name,
+            diagnostics={**rolled, **errors, "curve": curve},
+        )
 
     def _train(self, log: Log, request: Request, executor: Executor | None) -> tuple[Dynamics, dict[str, list]]:
         options: dict[str, Any] = {"members": self.members, "hidden": self.hidden, "updates": self.updates}
@@ -146,20 +162,22 @@ def _roll_out(
     seed: int,
     progress: Callable[[int], Any],
 ) -> dict[str, np.ndarray]:
-    """Roll out P policies from the same initial states, R times each.
+    """Roll out P policies in each of M models from the same initial states, R times each.
 
     Of the `noise` (…, dim_s), one row is drawn for every rollout and step, and added to the states of all policies.
 
     Returns:
-        (P,) float64 "values", "unpenalised", "length", "inside" and "unfinished", see `Simulator`.
+        (P, M) float64 "values", (P,) float64 "unpenalised", "length", "inside" and "unfinished", see `Simulator`.
     """
-    log, count = model.log, len(policies)
+    log, count, members = model.log, len(policies), model.members
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(log.initial), generator=generator, device="cpu")
     chosen = order.repeat(-(-rollouts // len(order)))[:rollouts].to(log.device)
-    states = log.states(log.initial[chosen]).repeat(count, 1)  # (P * R, dim_s)
+    states = log.states(log.initial[chosen]).repeat(count * members, 1)  # (P * M * R, dim_s)
+    model_of = torch.arange(members, device=log.device).repeat_interleave(rollouts).repeat(count)
     logged = log.evaluated_rows(_ROWS)
-    usual = model.step_forward(log.states(logged), log.actions[logged])[3].quantile(_USUAL).clamp(min=_LEAST_USUAL)
+    usual = model.step_forward(log.states(logged), log.actions[logged], 0 * logged)[3]
+    usual = usual.quantile(_USUAL).clamp(min=_LEAST_USUAL)
     low, high = log.range()
     totals = torch.zeros(4, len(states), dtype=torch.float64, device=log.device)
     alive = torch.ones_like(totals[0])
@@ -168,14 +186,15 @@ def _roll_out(
         if not going.any():
             progress(horizon - step)
             break
-        rows = going.repeat_interleave(rollouts).nonzero()[:, 0]
+        rows = going.repeat_interleave(members * rollouts).nonzero()[:, 0]
         acting = [policies[p] for p in going.nonzero()[:, 0].tolist()]
         actions = _act(acting, layout, log, states[rows], generator)
         added = torch.zeros_like(states[:rollouts])
         if noise is not None:
             added = noise[torch.randint(len(noise), (rollouts,), generator=generator, device="cpu")]
-        added = added.repeat(len(acting), 1)
-        parts = map(model.step_forward, *(each.split(_ROWS) for each in (states[rows], actions, added)))
+        added = added.repeat(len(acting) * members, 1)
+        inputs = states[rows], actions, model_of[rows], added
+        parts = map(model.step_forward, *(each.split(_ROWS) for each in inputs))
         states[rows], rewards, ends, disagreement = map(torch.cat, zip(*parts, strict=True))
         within = ((states[rows] > low - _TOLERANCE) & (states[rows] < high + _TOLERANCE)).all(1)
         doubt = model.reward_size * (disagreement / usual - 1).clamp(0, _MOST_PENALTY)
@@ -183,8 +202,9 @@ def _roll_out(
         alive[rows] *= 1 - ends
         progress(1)
     totals[3] /= totals[2]
-    means = torch.cat([totals, alive[None]]).view(5, count, rollouts).mean(2).cpu().numpy()
-    return dict(zip(("values", "unpenalised", "length", "inside", "unfinished"), means, strict=True))
+    means = torch.cat([totals, alive[None]]).view(5, count, members, rollouts).mean(3).cpu().numpy()
+    names = ("unpenalised", "length", "inside", "unfinished")
+    return {"values": means[0], **dict(zip(names, means[1:].mean(2), strict=True))}
 
 
 def _act(
@@ -194,7 +214,7 @@ def _act(
     states: Tensor,
     generator: torch.Generator,
 ) -> Tensor:
-    """Return actions (P * R, dim_a), as networks read them, in normalised states (P * R, dim_s) of each policy.
+    """Return actions (P * B, dim_a), as networks read them, in normalised states (P * B, dim_s) of each policy.
 
     Stochastic policies sample, all with the same noise.
     """

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..runtime.text import list_names
 from ..runtime.warn import warn
+from .metrics import agreement as mean_agreement
 from .ranking import Ranking
 from .tables import plain
 
@@ -45,6 +46,14 @@ class Estimates(Ranking):
         super().__post_init__()
         if self.method:
             self.settings.setdefault("method", self.method)
+
+    @property
+    def agreement(self) -> float:
+        """How alike the replicates order the policies: their mean Spearman correlation, from -1 to 1.
+
+        NaN without two replicates that order three policies.
+        """
+        return float("nan") if self.replicates is None else mean_agreement(self.replicates)
 
     @property
     def values(self) -> np.ndarray:

@@ -6,6 +6,8 @@ series must have the same index.
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -33,6 +35,13 @@ def spearman(a: ArrayLike, b: ArrayLike) -> float:
     a, b = (_average_ranks(x) - (len(x) - 1) / 2 for x in (a, b))
     norm = np.sqrt((a @ a) * (b @ b))
     return float(a @ b / norm) if norm > 0 else float("nan")
+
+
+def agreement(replicates: np.ndarray) -> float:
+    """Return the mean Spearman correlation of all pairs of columns of replicates (P, R); NaN if it is undefined."""
+    pairs = itertools.combinations(replicates.T, 2)
+    found = [spearman(a, b) for a, b in pairs] if len(replicates) > 2 else []
+    return float(np.mean(found)) if found else float("nan")
 
 
 def regret_at_k(*, returns: ArrayLike, scores: ArrayLike, k: int) -> float:
