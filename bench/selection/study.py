@@ -14,6 +14,7 @@ import pandas
 import sopr_fast
 from sopr_fast import estimators
 from sopr_fast.ranking.metrics import regret_at_k, spearman
+from sopr_fast.selection.measured import Measured
 from sopr_fast.selection.selection import Selection
 
 from .archive import load
@@ -127,11 +128,11 @@ def results(
     returns = table["return"].to_numpy()
     places = np.sort(np.concatenate([known, candidates]))
     is_known = np.isin(places, known)
+    measured = table[["return", "error"]].assign(rollouts=np.nan).iloc[places]
+    measured[~is_known] = np.nan
     selection = replace(
         whole,
-        names=[whole.names[i] for i in places],
-        returns=np.where(is_known, returns[places], np.nan),
-        return_errors=np.where(is_known, table["error"].to_numpy()[places], 0.0),
+        measured=Measured([whole.names[i] for i in places], np.arange(len(places)), measured),
         distances=whole.distances[np.ix_(places, places)],
         values=whole.values[places],
         outside=None if whole.outside is None else whole.outside[places],
@@ -146,7 +147,7 @@ def results(
 
 def order_scores(true: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
     """Return how well predictions order candidates: rank correlation, NaN if all are equal, and regrets."""
-    regrets = {f"regret@{k}": regret_at_k(returns=true, scores=predicted, k=k) for k in (1, 3)}
+    regrets = {f"regret@{k}": regret_at_k(returns=true, scores=predicted, k=min(k, len(true))) for k in (1, 3)}
     return {"spearman": spearman(true, predicted), **regrets}
 
 

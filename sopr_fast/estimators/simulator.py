@@ -51,11 +51,11 @@ _ROWS = 16384  # rollouts that step together
 class Simulator(Estimator):
     """Return of each policy in a simulator that is learned from the log.
 
-    Several networks learn changes of state, rewards and ends of episodes. In each of them policies roll out from
-    initial states of the log, all from the same ones and without noise. A return is undiscounted, over `horizon` steps;
-    each reward is lowered where the networks disagree more than on the log. The value is the mean over the networks,
-    and its standard error twice their standard deviation. Stochastic policies sample their actions. Arrays of actions
-    cannot be evaluated, because rollouts reach new states.
+    Several networks learn changes of state, rewards and ends of episodes. In each of them policies roll out without
+    noise, all from the same initial states of the log; other networks take other ones. A return is undiscounted, over
+    `horizon` steps; each reward is lowered where the networks disagree more than on the log. The value is the mean over
+    the networks, and its standard error twice their standard deviation. Stochastic policies sample their actions.
+    Arrays of actions cannot be evaluated, because rollouts reach new states.
 
     The same seed gives the same values for any number of threads. `Estimates.replicates` are the (P, M) returns in each
     network, and `Estimates.agreement` says whether they order the policies alike.
@@ -162,7 +162,7 @@ def _roll_out(
     seed: int,
     progress: Callable[[int], Any],
 ) -> dict[str, np.ndarray]:
-    """Roll out P policies in each of M models from the same initial states, R times each.
+    """Roll out P policies in each of M models R times, from initial states that all policies share, but no two models.
 
     Of the `noise` (…, dim_s), one row is drawn for every rollout and step, and added to the states of all policies.
 
@@ -172,8 +172,8 @@ def _roll_out(
     log, count, members = model.log, len(policies), model.members
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(log.initial), generator=generator, device="cpu")
-    chosen = order.repeat(-(-rollouts // len(order)))[:rollouts].to(log.device)
-    states = log.states(log.initial[chosen]).repeat(count * members, 1)  # (P * M * R, dim_s)
+    chosen = order.repeat(-(-members * rollouts // len(order)))[: members * rollouts].to(log.device)
+    states = log.states(log.initial[chosen]).repeat(count, 1)  # (P * M * R, dim_s)
     model_of = torch.arange(members, device=log.device).repeat_interleave(rollouts).repeat(count)
     logged = log.evaluated_rows(_ROWS)
     usual = model.step_forward(log.states(logged), log.actions[logged], 0 * logged)[3]
@@ -189,10 +189,10 @@ def _roll_out(
         rows = going.repeat_interleave(members * rollouts).nonzero()[:, 0]
         acting = [policies[p] for p in going.nonzero()[:, 0].tolist()]
         actions = _act(acting, layout, log, states[rows], generator)
-        added = torch.zeros_like(states[:rollouts])
+        added = torch.zeros_like(states[: members * rollouts])
         if noise is not None:
-            added = noise[torch.randint(len(noise), (rollouts,), generator=generator, device="cpu")]
-        added = added.repeat(len(acting) * members, 1)
+            added = noise[torch.randint(len(noise), (len(added),), generator=generator, device="cpu")]
+        added = added.repeat(len(acting), 1)
         inputs = states[rows], actions, model_of[rows], added
         parts = map(model.step_forward, *(each.split(_ROWS) for each in inputs))
         states[rows], rewards, ends, disagreement = map(torch.cat, zip(*parts, strict=True))
