@@ -18,7 +18,15 @@ def test_the_python_of_the_readme_runs(monkeypatch, capsys):
     monkeypatch.setattr(sopr_fast, "fit", partial(sopr_fast.fit, config=TINY))
     monkeypatch.setattr(sopr_fast, "select", partial(sopr_fast.select, simulator=simulator))
     variables = {}
-    ranking, selection = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    selection, measuring, ranking = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    exec(selection, variables)
+    true = variables["true"]
+    assert set(variables["selection"].verdict.policies) == set(sorted(true, key=true.get)[-2:])
+    assert capsys.readouterr().out.startswith("Measure ")
+    exec(measuring, variables)
+    best = max(true, key=true.get)
+    assert capsys.readouterr().out.startswith(f"Deploy {best}; measured {true[best]:.0f}.")
+    assert variables["selection"].known.sum() == 4
     exec(ranking, variables)
     candidates = list(example.policies())[1::10]
     assert sorted(variables["ranking"].names) == candidates
@@ -26,10 +34,6 @@ def test_the_python_of_the_readme_runs(monkeypatch, capsys):
     assert all(name in printed for name in candidates)
     shown = re.search(r"```\n(rank .*)\n", README)[1]
     assert printed.splitlines()[0].split() == shown.split()
-    exec(selection, variables)
-    true = variables["true"]
-    assert set(variables["selection"].verdict.policies) == set(sorted(true, key=true.get)[-2:])
-    assert capsys.readouterr().out.startswith("Measure ")
 
 
 def test_the_commands_of_the_readme_are_understood():
