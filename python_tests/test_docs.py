@@ -17,9 +17,9 @@ from support import doc_pages
 from support.needs import needs
 
 import sopr_fast
+from sopr_fast import formats
 from sopr_fast.cli import main as cli
 from sopr_fast.inputs.logs import sources
-from sopr_fast.inputs.policies import files
 
 pytestmark = pytest.mark.docs
 
@@ -33,7 +33,7 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
-    with patch.dict(files.READERS), patch.dict(sources.READERS):
+    with patch.dict(formats.POLICIES), patch.dict(sources.READERS):
         results = doc_pages.run(page)
     for name in ("reach", "reach_env"):
         sys.modules.pop(name, None)
@@ -66,6 +66,13 @@ def test_commands_that_are_not_run_name_what_exists(page):
                 cli._parser().parse_args(line[1:])
             else:
                 doc_pages._check_words(line)
+
+
+@pytest.mark.parametrize("workflow", sorted((ROOT / ".github" / "workflows").iterdir()), ids=lambda path: path.stem)
+def test_workflows_run_what_exists(workflow):
+    runs = re.findall(r"^ *- run: (.*)$", workflow.read_text(), re.MULTILINE)
+    assert len(runs) == (workflow.stem != "wheels")
+    assert all((ROOT / run).is_file() for run in runs)
 
 
 MODULES = [sopr_fast, sopr_fast.inputs.logs, sopr_fast.estimators, sopr_fast.ops]
