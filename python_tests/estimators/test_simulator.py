@@ -46,12 +46,13 @@ def test_returns_of_a_linear_process(episodes):
     log = process.log(np.array([0.0, -0.3]), 0.5, episodes, 10000 // episodes, seed=0)
     if episodes == 1:
         log = replace(log, episodes=np.array([0, len(log)]))
-    estimates = replace(QUICK, horizon=20).estimate({name: LinearGain(gain) for name, gain in GAINS.items()}, log)
+    method = replace(QUICK, rollouts=episodes // 2 or 1, horizon=20)  # from each start once
+    estimates = method.estimate({name: LinearGain(gain) for name, gain in GAINS.items()}, log)
     starts = log.initial_states
     expected = [process.value(gain, 1.0, starts, horizon=20) for gain in GAINS.values()]
     np.testing.assert_allclose(estimates.values, expected, rtol=0.1)
     np.testing.assert_allclose(estimates.diagnostics["length"], 20)
-    assert (estimates.diagnostics["inside"] == 1).all() and estimates.diagnostics["state_error"] < 1e-2
+    assert (estimates.diagnostics["inside"] > 0.99).all() and estimates.diagnostics["state_error"] < 1e-2
 
 
 @pytest.mark.parametrize("seen", [True, False], ids=["ends-seen", "ends-unknown"])
