@@ -109,12 +109,15 @@ def read_names(path):
 
 
 def load_policy(path):
-    try:
-        sopr_fast.load_policies(path, activation="relu", squash="tanh")
-    except ValueError as error:
-        if "no file needs" not in str(error):
-            raise
-        sopr_fast.load_policies(path)
+    sopr_fast.load_policies(path)
+
+
+def load_weights(path):
+    sopr_fast.load_policies(path, module=SEQUENTIAL)
+
+
+def load_checkpoint(path):
+    sopr_fast.load_policies(path, module=SEQUENTIAL, key="model_state_dict.actor")
 
 
 def load_states(path):
@@ -123,7 +126,7 @@ def load_states(path):
 
 SEQUENTIAL = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
 WEIGHTS = SEQUENTIAL.state_dict()
-LAYERS = {f"l{key}": value.numpy() for key, value in WEIGHTS.items()}
+LAYERS = {key.replace("0.", "hidden_0.").replace("2.", "mean."): value.numpy() for key, value in WEIGHTS.items()}
 CHECKPOINT = {"model_state_dict": {f"actor.{key}": value for key, value in WEIGHTS.items()}, "iter": 1, "infos": None}
 GUARDED = {"model": "model", "subsets": "set of clustered subsets"}  # what files that people share call their kind
 LISTS = {key: values.tolist() for key, values in TRANSITIONS.items()}
@@ -137,10 +140,10 @@ KINDS = {
     "estimator checkpoint": (".safetensors", evaluate, evaluate),
     "layers": (".npz", lambda path: np.savez(path, **LAYERS), load_policy),
     "actions": (".npy", lambda path: np.save(path, TRANSITIONS["actions"]), load_policy),
-    "state dict": (".pt", lambda path: torch.save(SEQUENTIAL.state_dict(), path), load_policy),
-    "old weights": (".pt", lambda path: torch.save(WEIGHTS, path, _use_new_zipfile_serialization=False), load_policy),
-    "safetensors": (".safetensors", lambda path: save_file(SEQUENTIAL.state_dict(), path), load_policy),
-    "checkpoint": (".pt", lambda path: torch.save(CHECKPOINT, path), load_policy),
+    "state dict": (".pt", lambda path: torch.save(SEQUENTIAL.state_dict(), path), load_weights),
+    "old weights": (".pt", lambda path: torch.save(WEIGHTS, path, _use_new_zipfile_serialization=False), load_weights),
+    "safetensors": (".safetensors", lambda path: save_file(SEQUENTIAL.state_dict(), path), load_weights),
+    "checkpoint": (".pt", lambda path: torch.save(CHECKPOINT, path), load_checkpoint),
     "D4RL": (".pkl", write_pickle, load_policy),
     "Stable-Baselines3": (".zip", write_sb3, load_policy),
     "d3rlpy": (".d3", write_d3, load_policy),

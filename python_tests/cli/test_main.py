@@ -54,6 +54,41 @@ def rank(*options):
     return main(["rank", "--model", "model.safetensors", "--policies", "gain.npz", *options])
 
 
+OWN = """
+import numpy as np
+import torch
+
+def make_actor():
+    return torch.nn.Sequential(torch.nn.Linear(4, 2, bias=False))
+
+def policies():
+    return {f"gain-{i:03d}": lambda states, i=i: states[:, :2] * (i + 1) for i in range(12)}
+
+named = policies()
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_policies_and_networks_of_the_users_own_files(files, monkeypatch, capsys):
+    import torch
+
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (files / "deploy").mkdir()
+    (files / "deploy" / "own.py").write_text(OWN)
+    (files / "runs").mkdir()
+    for i in range(12):
+        torch.save({"actor": {"0.weight": (i + 1) * torch.eye(2, 4)}}, files / "runs" / f"gain-{i:03d}.pt")
+    models = []
+    for policies in (
+        ["deploy.own:policies"],
+        ["deploy/own.py:named"],
+        ["runs/*.pt", "--module", "deploy.own:make_actor", "--key", "actor"],
+    ):
+        assert fit("--policies", *policies) == 0, capsys.readouterr().err
+        models.append((files / "model.safetensors").read_bytes())
+    assert models[0] == models[1] == models[2]
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """Bytes of a model that is trained on all twelve policies."""
@@ -199,6 +234,11 @@ WRONG = [
     (fit, "--validation gain-99", "--validation: no policy 'gain-99' (did you mean"),
     (fit, "--validation gain-002 gain-011 --returns fewer.csv", "no return in --returns of 'gain-011'"),
     (fit, "--activation none", "activation"),
+    (fit, "--key actor", "nothing under key='actor', its keys are mean"),
+    (fit, "--module none:make", "No module named 'none'"),
+    (fit, "--module json:make_actor", "--module json:make_actor: json has no 'make_actor'"),
+    (fit, "--module json", "--module json: expected package.file:name"),
+    (fit, "--policies json:loads gain.npz", "--policies json:loads: an object is given alone, without paths"),
     (fit, "--clusters 129", "clusters"),
     (fit, "--dropout 1", "dropout"),
     (fit, "--subset-size 601", "subset_size"),

@@ -1,6 +1,5 @@
 """ONNX graphs, TorchScript and exported programs act as the module they came from."""
 
-import contextlib
 import sys
 import warnings
 
@@ -44,63 +43,37 @@ def second(module):
     return Then(module, lambda states, actions: (states.sum(1), actions))
 
 
-SEVERAL = r"'policy' of its 2 outputs is taken for the actions; .* output_names"
 ONE_ROW = {"rows": 1, "free": False}
-GRAPHS = {  # what is exported, and how → warning
-    "free rows": (nn.Sequential, {}, None),
-    "one row": (nn.Sequential, ONE_ROW, None),
-    "one row, without its dimension": (lambda net: Then(net, lambda _, actions: actions.squeeze(0)), ONE_ROW, None),
-    "64 rows": (nn.Sequential, {"rows": 64, "free": False}, None),
-    "named": (nn.Sequential, {"names": ["mean"]}, None),
-    "action": (second, {"names": ["value", "action"]}, None),
-    "mu": (second, {"names": ["value", "mu"]}, None),
-    "actions": (lambda net: Then(net, lambda _, actions: (actions, actions[:, 0])), {"names": ["actions", "v"]}, None),
-    "other names": (second, {"names": ["state_value", "policy"]}, SEVERAL),
+GRAPHS = {  # what is exported, and how
+    "free rows": (nn.Sequential, {}),
+    "one row": (nn.Sequential, ONE_ROW),
+    "one row, without its dimension": (lambda net: Then(net, lambda _, actions: actions.squeeze(0)), ONE_ROW),
+    "64 rows": (nn.Sequential, {"rows": 64, "free": False}),
+    "named": (nn.Sequential, {"names": ["mean"]}),
+    "action": (second, {"names": ["value", "action"]}),
+    "actions": (lambda net: Then(net, lambda _, actions: (actions, actions[:, 0])), {"names": ["actions", "v"]}),
 }
 
 
-@pytest.mark.parametrize("made, form, warning", GRAPHS.values(), ids=GRAPHS)
-def test_onnx_acts_like_its_module(tmp_path, module, states, made, form, warning):
+@pytest.mark.parametrize("made, form", GRAPHS.values(), ids=GRAPHS)
+def test_onnx_acts_like_its_module(tmp_path, module, states, made, form):
     export_onnx(made(module), tmp_path / "net.onnx", **form)
-    warns = pytest.warns(UserWarning, match=warning) if warning else contextlib.nullcontext()
-    with warnings.catch_warnings(action="error"), warns:
+    with warnings.catch_warnings(action="error"):
         (policy,) = load(tmp_path / "net.onnx").values()
     acts_alike(policy, module, states)
     assert policy.state_dim == DS
 
 
-HEADS = {"q": {}, "q_values": {}, "out": {"head": "values"}, "logits": {"action_count": DA}}
-
-
-@pytest.mark.parametrize("name", [*HEADS, "index"])
-def test_onnx_of_discrete_actions(tmp_path, module, states, name):
-    greedy = Then(module, lambda states, actions: actions.argmax(1))
-    export_onnx(greedy if name == "index" else module, tmp_path / "net.onnx", [name])
-    policies = load(tmp_path / "net.onnx", **HEADS.get(name, {}))
-    policy = load(policies, action_count=DA)["net"] if name == "index" else policies["net"]
-    assert policy.output(states).kind == "discrete"
-    np.testing.assert_array_equal(policy(states), module(states).argmax(1))
-    if name != "index":
-        drawn = load(tmp_path / "net.onnx", stochastic=True, **HEADS[name])["net"].output(states).mean
-        expected = module(states).softmax(1) if name == "logits" else policy.output(states).mean
-        torch.testing.assert_close(drawn, expected.detach())
-
-
-def test_means_and_log_standard_deviations_of_a_program(tmp_path, states):
-    path, given = tmp_path / "net.onnx", {"head": "mean_log_std", "squash": "tanh"}
-    module = nn.Linear(DS, 4)
-    export_onnx(module, path, ["out"])
-    (policy,) = load(path, **given).values()
-    torch.testing.assert_close(policy.act(states), module(states)[:, :2].tanh().detach())
-    (policy,) = load(path, head="mean_log_std", squash="none", stochastic=True).values()
-    torch.testing.assert_close(policy.output(states).std, module(states)[:, 2:].exp().detach())
-    with pytest.raises(ValueError, match="what follows the mean: pass squash='tanh' or 'none'"):
-        load(path, head="mean_log_std")
-    with pytest.raises(ValueError, match="those before tanh: load it without stochastic"):
-        load(path, stochastic=True, **given)
-    export_onnx(nn.Linear(DS, 3), path, ["out"])
-    with pytest.raises(RuntimeError, match="its 3 outputs are no means and log standard deviations"):
-        load(path, **given)["net"].act(states)
+def test_onnx_of_discrete_actions(tmp_path, module, states):
+    changes = {"index": lambda out: out.argmax(1), "p": lambda out: out.softmax(1), "q": lambda out: out}
+    for file, change in changes.items():
+        export_onnx(Then(module, lambda _, out, change=change: change(out)), tmp_path / f"{file}.onnx")
+    policies = load(tmp_path, action_count=DA)
+    for name in ("index", "p"):
+        np.testing.assert_array_equal(policies[name](states), module(states).argmax(1))
+    torch.testing.assert_close(policies["p"].output(states).mean, module(states).softmax(1).detach())
+    with pytest.raises(ValueError, match="policy 'q' returned values that are not probabilities, .* of the largest"):
+        policies["q"](states)
 
 
 def test_onnx_that_cannot_be_read(tmp_path, module, monkeypatch):
@@ -116,6 +89,11 @@ def test_onnx_that_cannot_be_read(tmp_path, module, monkeypatch):
         load(path)
     export_onnx(module, path)
     assert load(path)
+    with pytest.raises(ValueError, match="its standard deviations are not known: load it without stochastic"):
+        load(path, stochastic=True)
+    export_onnx(second(module), path, ["state_value", "policy"])
+    with pytest.raises(ValueError, match=r"which of its outputs state_value, policy are the actions .*output_names="):
+        load(path)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ImportError, match=r"net\.onnx: reading it needs onnxruntime: pip install '\.\[onnx\]' "):
         load(path)
@@ -153,6 +131,28 @@ def test_onnx_reads_no_files_outside_of_its_folder(tmp_path, module, monkeypatch
     monkeypatch.setattr(onnxruntime, "__version__", "1.18.0")
     with pytest.raises(ImportError, match=r"1\.18\.0 lets a graph read any file of yours: pip install --upgrade"):
         load(tmp_path / "net.onnx")
+
+
+class Remembering(nn.Module):
+    """A policy of IsaacLab that keeps its memory in buffers."""
+
+    def __init__(self):
+        super().__init__()
+        self.memory = nn.LSTM(DS, DA)
+        self.register_buffer("hidden", torch.zeros(1, 1, DA))
+
+    def forward(self, states):
+        out, _ = self.memory(states.unsqueeze(0), (self.hidden, self.hidden))
+        return out.squeeze(0)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_torchscript_with_a_memory_is_refused(tmp_path):
+    torch.jit.script(Remembering()).save(tmp_path / "motion.pt")
+    with pytest.raises(ValueError, match=r"motion\.pt: a TorchScript program is code"):
+        load(tmp_path)
+    with pytest.raises(ValueError, match=r"motion\.pt: it is recurrent, .* pass an array of its actions"):
+        load(tmp_path, trust=True)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import math
 import os
 import shlex
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -71,17 +73,16 @@ def add_policies(parser: argparse.ArgumentParser) -> None:
         required=True,
         metavar="PATH",
         help="files of policies (.npz .npy .parquet .zip .d3 .onnx .pt .pth .safetensors .pkl .cleanrl_model) or "
-        "folders with subfolders, named by their paths relative to the folder that contains all of them",
+        "folders with subfolders, named by their paths relative to the folder that contains all of them; or "
+        "package.file:name of a dict, a list, or a function that returns one",
     )
-    for option, metavar, text in (
-        ("--activation", "NAME", "activation between the layers of state dicts and bare .npz files: relu, …"),
-        ("--squash", "NAME", "function after the last layer of these: tanh or none"),
-        ("--head", "NAME", "what a network returns, if its file does not say it: action, values, logits, …"),
-        ("--actor", "KEY", "what the names of the actor's layers begin with in state dicts"),
-        ("--layers", "NAME,…", "the actor's layers in state dicts, in order"),
-    ):
-        group.add_argument(option, metavar=metavar, help=text)
-    group.add_argument("--max-action", type=float, metavar="A", help="bound of actions after tanh in state dicts")
+    group.add_argument(
+        "--module", metavar="NAME", help="package.file:name of the network of state dicts: a function that makes it"
+    )
+    group.add_argument("--key", metavar="KEY", help="where checkpoints hold its weights, such as actor")
+    group.add_argument(
+        "--activation", metavar="NAME", help="activation between layers of files that do not say it (rsl_rl): elu, …"
+    )
     group.add_argument("--action-count", type=int, metavar="N", help="number of discrete actions")
     group.add_argument("--stochastic", action="store_true", help="act by the distributions of stochastic actors")
     group.add_argument("--trust", action="store_true", help="run code in the files if reading them needs it")
@@ -89,11 +90,30 @@ def add_policies(parser: argparse.ArgumentParser) -> None:
 
 
 def read_policies(options: argparse.Namespace) -> Policies:
-    """Load the policies of all paths, named relative to the folder that contains them."""
+    """Load the policies of all paths, named relative to the folder that contains them, or of a named object."""
     from ..inputs.policies import load
 
-    keys = ("activation", "squash", "head", "actor", "layers", "max_action", "action_count", "stochastic")
-    return load(options.policies, **{key: getattr(options, key) for key in (*keys, "trust", "skip")})
+    source = options.policies
+    if named := [text for text in source if ":" in text and not os.path.exists(text)]:
+        if len(source) > 1:
+            raise ValueError(f"--policies {named[0]}: an object is given alone, without paths")
+        source = _named_object("policies", named[0])
+        source = source() if callable(source) else source
+    module = None if options.module is None else _named_object("module", options.module)
+    keys = ("key", "activation", "action_count", "stochastic", "trust", "skip")
+    return load(source, module=module, **{key: getattr(options, key) for key in keys})
+
+
+def _named_object(option: str, text: str) -> Any:
+    """Return the object that "package.file:name", or "folder/file.py:name", names from the working folder."""
+    place, _, name = text.rpartition(":")
+    if not place or not name.isidentifier():
+        raise ValueError(f"--{option} {text}: expected package.file:name")
+    sys.path.insert(0, os.getcwd())
+    module = importlib.import_module(place.removesuffix(".py").replace("/", "."))
+    if not hasattr(module, name):
+        raise ValueError(f"--{option} {text}: {place} has no {name!r}{suggest(name, vars(module))}")
+    return getattr(module, name)
 
 
 def add_returns(parser: argparse.ArgumentParser, about: str, *, required: bool) -> None:

@@ -22,7 +22,7 @@ POLICIES: dict[str, Any] = {  # suffix → function of a path and `inputs.polici
     ".pt2": "sopr_fast.formats.programs:read_exported",
     ".zip": "sopr_fast.formats.stable_baselines3.models:read",
     **dict.fromkeys((".pt", ".pth", ".cleanrl_model"), "sopr_fast.formats.state_dicts:read_torch"),
-    **dict.fromkeys((".pkl", ".pickle"), "sopr_fast.formats.state_dicts:read_pickled"),
+    **dict.fromkeys((".pkl", ".pickle"), "sopr_fast.formats.state_dicts:read_torch"),
 }
 LOGS = {  # package of an object's class → function of the object, or a record of it, and its name that returns arrays
     "stable_baselines3": "sopr_fast.formats.stable_baselines3.buffers:of_buffer",

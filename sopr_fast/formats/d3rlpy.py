@@ -10,13 +10,15 @@ import torch
 
 from ..inputs.policies.actor import ACTIVATIONS, Actor, Standardisation
 from ..inputs.policies.callables import RECURRENT, adapt
-from ..inputs.policies.options import Options, own_or_opened
+from ..inputs.policies.options import Options
 from ..inputs.policies.output import Bounds
 from ..inputs.policies.policy import Policy
 from ..runtime.extras import library
-from .shared.networks import find_network, flatten, layer, perceptron
+from ..runtime.text import list_names
+from .shared.perceptrons import flatten, layer, numbered, perceptron
 from .shared.pickles import RefusedError, read_pickle
 from .shared.torch_files import read_weights
+from .shared.trust import own_or_opened
 
 _SQUASHED_NORMAL = ("sac", "cql", "cal_ql")
 _TANH = (*_SQUASHED_NORMAL, "ddpg", "td3", "td3_plus_bc", "iql", "awac", "rebrac", "prdc")
@@ -54,16 +56,22 @@ def _actor(config: dict[str, Any], weights: dict[str, Any], options: Options) ->
     module, head = _PARTS[kind]
     if head == "values" and (params.get("n_critics") != 1 or _typed(params, "q_func_factory")[0] != "mean"):
         raise RefusedError(f"{kind} with several or distributional critics")
-    arrays = flatten(weights[module])
-    network = find_network(arrays)
+    arrays, stem = flatten(weights[module]), "0." if module == "q_funcs" else ""
+    activation, step = _encoder(params)
+    names = numbered(arrays, f"{stem}_encoder._layers.{{}}", step=step)
+    names.append(
+        next((f"{stem}{last}" for last in ("_mu", "_fc") if f"{stem}{last}.weight" in arrays), "its last layer")
+    )
+    if f"{names[-1]}.weight" not in arrays:
+        raise RefusedError(f"no layers that this package reads among {list_names([*arrays])}")
     scale = _scaler(params, "action_scaler", min_max=("minimum", "maximum"))
     return Actor(
         options.name,
-        perceptron(arrays, network.layers),
-        activation=_activation(params),
+        perceptron(arrays, names),
+        activation=activation,
         squash=head == "action",
         scale=Bounds(*(side.float() for side in scale)) if scale else None,
-        log_std=layer(arrays, network.log_std) if kind in _SQUASHED_NORMAL and network.log_std else None,
+        log_std=layer(arrays, "_logstd") if kind in _SQUASHED_NORMAL else None,
         stochastic=options.stochastic,
         standardisation=_standardisation(params),
         head=head,
@@ -75,7 +83,8 @@ def _typed(params: dict[str, Any], key: str) -> tuple[str, dict[str, Any]]:
     return value.get("type", "none"), value.get("params") or {}
 
 
-def _activation(params: dict[str, Any]) -> str:
+def _encoder(params: dict[str, Any]) -> tuple[str, int]:
+    """Return the activation, and the number of modules from a linear layer to the next one."""
     key = "actor_encoder_factory" if "actor_encoder_factory" in params else "encoder_factory"
     kind, encoder = _typed(params, key)
     extra = [option for option in _OTHER_LAYERS if encoder.get(option)]
@@ -84,7 +93,7 @@ def _activation(params: dict[str, Any]) -> str:
     name = _ACTIVATIONS.get(encoder.get("activation", "relu"), encoder.get("activation", "relu"))
     if name not in ACTIVATIONS:
         raise RefusedError(f"its activation is {name}")
-    return name
+    return name, 3 if encoder.get("dropout_rate") else 2
 
 
 def _standardisation(params: dict[str, Any]) -> Standardisation | None:

@@ -1,4 +1,4 @@
-"""Programs: ONNX graphs, which are data; TorchScript, which can run code."""
+"""Programs: ONNX graphs, which are data; TorchScript and exported programs, which can run code."""
 
 from __future__ import annotations
 
@@ -9,22 +9,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..inputs.policies.callables import Called, adapt
-from ..inputs.policies.options import DISCRETE, Options
-from ..inputs.policies.output import Gaussian, Probabilities, one_hot
+from ..inputs.policies.callables import RECURRENT, Called, adapt
+from ..inputs.policies.options import Options
 from ..runtime.extras import library
 from ..runtime.native import threads
-from ..runtime.text import printable
-from ..runtime.warn import warn
-from .shared.networks import role_of
+from ..runtime.text import list_names
 
 _ONNXRUNTIME = (1, 24, 4)  # earlier versions follow external data out of the graph's folder
-_ACTING = ("action", "mean", "logits", "probabilities")  # roles of outputs, the first one first
-_MAY_ACT = (*_ACTING, "output", "body", "", "log_std", "values")
+_ACTIONS = ("action", "actions")
 
 
 def read_onnx(path: Path, options: Options) -> list[Called]:
-    """Read an ONNX graph: its output of actions, means, logits or probabilities by name, else warn of the choice."""
+    """Read an ONNX graph: its only output, or the one named `action` or `actions`."""
     runtime = library("onnxruntime", "onnx")
     if tuple(map(int, re.findall(r"\d+", runtime.__version__)[:3])) < _ONNXRUNTIME:
         raise ImportError(
@@ -40,12 +36,11 @@ def read_onnx(path: Path, options: Options) -> list[Called]:
         advice = "pass a callable of states that runs it, or an array of its actions in every logged state"
         raise ValueError(f"expected one float input (states, width), found {shown}: {advice}")
     names = [output.name for output in session.get_outputs()]
-    roles = {name: "action" if name in ("action", "actions") else role_of(name) for name in names}
-    output = min(names, key=lambda name: _MAY_ACT.index(roles[name]))
-    if len(names) > 1 and roles[output] not in _ACTING:
-        warn(
-            f"{printable(path)}: {output!r} of its {len(names)} outputs is taken for the actions; if it is not, name "
-            "it when you export it: output_names=['action', …] of torch.onnx.export"
+    named = names if len(names) == 1 else [name for name in names if name in _ACTIONS]
+    if len(named) != 1:
+        raise ValueError(
+            f"which of its outputs {list_names(names)} are the actions is not said: name it when you export it, "
+            "output_names=['action', …] of torch.onnx.export, or pass a callable of states that runs it"
         )
     dtype = np.float64 if inputs[0].type == "tensor(double)" else np.float32
     rows, width = inputs[0].shape  # numbers, or names of free sizes
@@ -55,12 +50,12 @@ def read_onnx(path: Path, options: Options) -> list[Called]:
         missing = -len(states) % count
         padded = np.concatenate([states, np.repeat(states[-1:], missing, axis=0)]).astype(dtype)
         blocks = padded.reshape(-1, count, states.shape[1])
-        actions = [session.run([output], {inputs[0].name: block})[0] for block in blocks]
+        actions = [session.run(named, {inputs[0].name: block})[0] for block in blocks]
         if rows == 1:  # some graphs leave out the dimension of a single state
             actions = [part.reshape(1, -1) for part in actions]
         return np.concatenate(actions)[: -missing or None]
 
-    policy = with_head(act, options, roles[output])
+    policy = _program(act, options)
     policy.state_dim = width if isinstance(width, int) else None
     return [policy]
 
@@ -69,42 +64,20 @@ def read_torchscript(path: Path, options: Options) -> list[Called]:
     """Read a TorchScript program, if trusted."""
     if not options.trust:
         raise ValueError("a TorchScript program is code: read only with trust=True (--trust), if you trust its maker")
-    return [with_head(torch.jit.load(str(path)), options)]
+    program = torch.jit.load(str(path))
+    if any(name.rpartition(".")[2].startswith("weight_hh") for name, _ in program.named_parameters()):
+        raise ValueError(RECURRENT)
+    return [_program(program, options)]
 
 
 def read_exported(path: Path, options: Options) -> list[Called]:
-    """Read a program that torch.export saved, if trusted."""
+    """Read a program of `torch.export`, if trusted."""
     if not options.trust:
         raise ValueError("a program of torch.export: read only with trust=True (--trust), if you trust its maker")
-    return [with_head(torch.export.load(path).module(), options)]
+    return [_program(torch.export.load(path).module(), options)]
 
 
-def with_head(item: Any, options: Options, head: str | None = None) -> Called:
-    """Return the policy of a callable or module, whose output is read as the option or its name says."""
-    policy = adapt(options.name, item)
-    head, act = options.take("head") or head, policy.call
-    if head not in ("mean_log_std", *DISCRETE):
-        if options.stochastic and options.action_count is None:
-            raise ValueError("its standard deviations are not known: load it without stochastic")
-        return policy
-    squash = options.take("squash") if head == "mean_log_std" else ""
-    if squash is None:
-        raise ValueError("head='mean_log_std' needs to know what follows the mean: pass squash='tanh' or 'none'")
-    if squash == "tanh" and options.stochastic:
-        raise ValueError("its standard deviations are those before tanh: load it without stochastic")
-
-    def read(states: np.ndarray) -> Any:
-        outputs = torch.as_tensor(act(states)).detach()
-        if head == "mean_log_std":
-            if outputs.shape[1] % 2:
-                raise ValueError(f"its {outputs.shape[1]} outputs are no means and log standard deviations")
-            mean, log_std = outputs.chunk(2, 1)
-            if options.stochastic:
-                return Gaussian(mean, log_std.exp())
-            return mean.tanh() if squash == "tanh" else mean
-        if head == "values" or not options.stochastic:
-            return Probabilities(one_hot(outputs.argmax(1), outputs.shape[1]))
-        return Probabilities(outputs.softmax(1) if head == "logits" else outputs)
-
-    policy.call = read
-    return policy
+def _program(item: Any, options: Options) -> Called:
+    if options.stochastic:
+        raise ValueError("its standard deviations are not known: load it without stochastic")
+    return adapt(options.name, item)

@@ -1,274 +1,258 @@
-"""Actors from files of weights (`torch.save`, safetensors, NumPy, pickles), by the table of names and the options."""
+"""State dicts (`torch.save`, safetensors, NumPy, pickles), for the user's network or by one table of libraries' names.
+
+With `module`, weights are loaded strictly into the network that the user builds. Without, a file is read only if its
+names are exactly those of a row of `FORMS`.
+"""
 
 from __future__ import annotations
 
+import copy
 import io
-import re
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from safetensors.torch import load
-from torch import Tensor
+from torch import nn
 
 from ..inputs.logs.keys import KEYS, check_is_policy
-from ..inputs.policies.actor import Actor, Layer, Standardisation
-from ..inputs.policies.callables import RECURRENT, acts
-from ..inputs.policies.options import DISCRETE, HEADS, Options
-from ..inputs.policies.output import Bounds
+from ..inputs.policies.actor import ACTIVATIONS, Actor, Standardisation
+from ..inputs.policies.callables import acts, adapt
+from ..inputs.policies.options import Options
+from ..inputs.policies.output import Bounds, to_array
 from ..inputs.policies.policy import Policy
-from ..runtime.files import read_regular
+from ..runtime.files import open_regular, read_regular
 from ..runtime.tensor_files import is_own
 from ..runtime.text import list_names, printable
 from ..runtime.warn import warn
-from .programs import with_head
-from .shared import networks as table
 from .shared.archives import open_archive, read_members
-from .shared.networks import Form, Network
+from .shared.perceptrons import Arrays, flatten, floats, layer, numbered, perceptron
 from .shared.pickles import RefusedError, read_pickle
-from .shared.torch_files import read_weights
+from .shared.torch_files import MAGIC, read_weights
 
-Side = Mapping[str, Any]  # the arrays that are no critic's, target's or optimiser's
+
+class Form(NamedTuple):
+    """What a library's files have and what its code does; "" where a file, or the user, says it."""
+
+    library: str
+    suffix: str
+    body: str  # names of layers, with {} for their number
+    first: int = 0  # number of the first layer
+    step: int = 2  # from a layer to the next one: 2 if activations have a number too
+    last: str = ""  # name of the last layer, "" if it is numbered as the others
+    log_std: str = ""  # layer or array of log standard deviations
+    log_std_bounds: tuple[float, float] = (-20.0, 2.0)  # of a layer of them
+    activation: str = ""
+    squash: str = ""
+    says: tuple[str, str] = ("", "")  # names of texts that say the activation and the squashing
+    head: str = "action"
+    scale: tuple[str, ...] = ()  # names of half the width and of the middle of the range of actions
+    atoms: str = ""
+    statistics: tuple[str, ...] = ()  # what names of `_mean` and `_std` of states may begin with
+    any_of: tuple[str, ...] = ()  # names, one of which the file has
+    others: tuple[str, ...] = ()  # what names of arrays that do not act begin with
+    warning: str = ""
+
+
+_UNKNOWN_STATISTICS = (
+    "scripts of CleanRL standardise states by statistics that they do not save: if one did, rank with states "
+    "standardised in the same way"
+)
+_CLEANRL, _SCALE = ".cleanrl_model", ("action_scale", "action_bias")
+_CRITICS = ("model_state_dict.critic", "model_state_dict.std", "model_state_dict.log_std", "critic", "rnd_state_dict")
+FORMS = (
+    Form("CleanRL's PPO", _CLEANRL, "actor_mean.{}", log_std="actor_logstd", activation="tanh", squash="none",
+         others=("critic.",), warning=_UNKNOWN_STATISTICS),
+    Form("CleanRL's PPO", _CLEANRL, "actor.{}", activation="tanh", head="logits", others=("critic.",)),
+    Form("CleanRL's DQN", _CLEANRL, "network.{}", activation="relu", head="values"),
+    Form("CleanRL's C51", _CLEANRL, "model_weights.network.{}", activation="relu", head="values",
+         atoms="model_weights.atoms"),
+    Form("CleanRL's DDPG and TD3", _CLEANRL, "fc{}", 1, 1, "fc_mu", activation="relu", squash="tanh", scale=_SCALE),
+    Form("rsl_rl", ".pt", "model_state_dict.actor.{}", squash="none", others=_CRITICS,
+         any_of=("model_state_dict.std", "model_state_dict.log_std"),
+         statistics=("obs_norm_state_dict.", "model_state_dict.actor_obs_normalizer.")),
+    Form("rsl_rl", ".pt", "actor_state_dict.mlp.{}", squash="none",
+         others=(*_CRITICS, "actor_state_dict.distribution."), statistics=("actor_state_dict.obs_normalizer.",),
+         any_of=("actor_state_dict.distribution.std_param", "actor_state_dict.distribution.log_std_param")),
+    Form("D4RL", ".pkl", "fc{}", 0, 1, "last_fc", "last_fc_log_std", (float("-inf"), float("inf")),
+         says=("nonlinearity", "output_distribution")),
+    Form("sopr_fast", "", "hidden_{}", 0, 1, "mean", "log_std", activation="relu", squash="tanh",
+         says=("activation", "squash"), scale=_SCALE),
+)  # fmt: skip
+_WORDS = {"tanh_gaussian": "tanh", "gaussian": "none"}
+_EPSILON = 1e-2  # that rsl_rl adds to deviations
 
 
 def read_torch(path: Path, options: Options) -> Sequence[Policy]:
-    """Read the policy in a state dict, a checkpoint, or, with trust, a pickled module."""
+    """Read the policy in a file of `torch.save` or of `pickle`: weights, or, with trust, a pickled module."""
+    with open_regular(path) as file:
+        is_torch = path.suffix.lower() not in (".pkl", ".pickle") or zipfile.is_zipfile(path) or MAGIC in file.read(20)
     try:
-        weights = read_weights(path)
+        content = read_weights(path) if is_torch else read_pickle(path)
     except RefusedError as error:
-        if re.search(r"names (gym|gymnasium)\.spaces", str(error)):
-            raise ValueError("a policy of Stable-Baselines3 without its class: save the model by model.save") from error
+        if not is_torch:
+            raise RefusedError(f"{error}; open it in Python and pass what acts") from error
         if not options.trust:
             raise RefusedError(f"{error}; trust=True (--trust) opens it as code, if you trust its maker") from error
-        weights = torch.load(path, map_location="cpu", weights_only=False)
-        if acts(weights):
-            return [with_head(weights, options)]
-    return _from_weights(path, weights, options)
+        content = torch.load(path, map_location="cpu", weights_only=False)
+    return [_from_weights(path, content, options)]
 
 
 def read_safetensors(path: Path, options: Options) -> Sequence[Policy]:
-    """Read the actor in a safetensors file. The file is not mapped, since overwriting it would end the process."""
+    """Read the policy in a safetensors file. The file is not mapped, since overwriting it would end the process."""
     data = read_regular(path)
     if is_own(data):
         raise ValueError("a model, subsets or a checkpoint of sopr_fast, not a policy: move it to another folder")
-    return _from_weights(path, load(data), options, is_ordered=False)
-
-
-def read_pickled(path: Path, options: Options) -> Sequence[Policy]:
-    """Read the actor in a pickle of arrays, such as those of D4RL, or in a file of torch of this suffix."""
-    if zipfile.is_zipfile(path):
-        return read_torch(path, options)
-    try:
-        return _from_weights(path, read_pickle(path), options)
-    except RefusedError as error:
-        raise RefusedError(f"{error}; open it in Python and pass what acts") from error
+    return [_from_weights(path, load(data), options)]
 
 
 def read_npz(path: Path, options: Options) -> Sequence[Policy]:
-    """Read an actor, or a stack of them; layers hidden_0, …, mean act by ReLU and the action goes through tanh."""
+    """Read the policy in a file of NumPy, or a stack of them."""
     with open_archive(path) as archive:
         names = [name.removesuffix(".npy") for name in archive.namelist()]
         if not any(name.endswith(".weight") for name in names):
             check_is_policy(set(names) - {*KEYS["actions"]})
-        members = read_members(archive, [f"{name}.npy" for name in names if table.is_read(name)])
-    arrays: dict[str, Any] = dict.fromkeys(names)
-    for name, content in members.items():
-        arrays[name.removesuffix(".npy")] = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
+        members = read_members(archive, [f"{name}.npy" for name in names])
+    arrays = {name: np.lib.format.read_array(io.BytesIO(members[f"{name}.npy"]), allow_pickle=False) for name in names}
     layers = {key: value for key, value in arrays.items() if key.endswith((".weight", ".bias"))}
-    if all(re.match(r"(hidden_\d+|mean|log_std)\.", key) for key in layers):
-        options = replace(options, activation=options.activation or "relu", squash=options.squash or "tanh")
     counts = {len(value) if value.ndim > 1 + key.endswith(".weight") else 0 for key, value in layers.items()}
-    if not any(counts):
-        return _from_weights(path, arrays, options)
+    if options.module is not None or not any(counts):
+        return [_from_weights(path, arrays, options)]
     if len(counts) > 1:
         shapes = ", ".join(f"{key} {value.shape}" for key, value in sorted(layers.items()))
         raise ValueError(f"its arrays are not layers of one number of stacked policies: {shapes}")
-    stack = range(counts.pop())
-    return _population(path, (arrays | {key: value[i] for key, value in layers.items()} for i in stack), options)
+    return [
+        _from_weights(
+            path,
+            arrays | {key: value[i] for key, value in layers.items()},
+            replace(options, name=f"{options.name}-{i:03d}"),
+        )
+        for i in range(counts.pop())
+    ]
 
 
-def _population(path: Path, contents: Iterable[Any], options: Options) -> list[Actor]:
-    """Return the actors of several policies in one file."""
-    named = ((replace(options, name=f"{options.name}-{i:03d}"), content) for i, content in enumerate(contents))
-    return [actor for own, content in named for actor in _from_weights(path, content, own)]
+def _from_weights(path: Path, content: Any, options: Options) -> Policy:
+    if options.module is not None or acts(content):
+        own = content if acts(content) else _under(content, options.take("key"))
+        if options.module is None or acts(own):
+            return adapt(options.name, own)
+        return adapt(options.name, _built(options.take("module"), _arrays(flatten(own))))
+    if options.key is not None and acts(own := _under(content, options.take("key"))):
+        return adapt(options.name, own)
+    arrays = flatten(content)
+    for form in FORMS:
+        if names := _layers(form, path.suffix.lower(), arrays):
+            return _of_form(path, form, names, arrays, options)
+    if not (shapes := [f"{name} {tuple(value.shape)}" for name, value in _arrays(arrays).items()]):
+        raise ValueError(f"expected arrays, found {list_names([*map(str, arrays)])}; pass a callable of states instead")
+    keys = [*dict.fromkeys(name.partition(".")[0] for name in _arrays(arrays) if name.count(".") > 1)]
+    key = f", key={keys[0]!r}" if keys else ""
+    choice = f", where key is one of {list_names(keys)}" if len(keys) > 1 else ""
+    raise ValueError(
+        "a state dict does not say its network. Build it: load_policies("
+        f"{printable(path.name)!r}, module=make_actor{key}) (--module package.file:make_actor"
+        f"{f' --key {keys[0]}' if keys else ''}), where make_actor() returns the torch.nn.Module from states to "
+        f"actions{choice}; its arrays are {list_names(shapes, 12)}"
+    )
 
 
-def _from_weights(path: Path, content: Any, options: Options, *, is_ordered: bool = True) -> list[Actor]:
-    """Return the actor in named arrays, nested or not, which may be in the order of their definition."""
-    if isinstance(content, list) and table.are_alike(content):
-        return _population(path, content, options)
-    arrays = table.flatten(content)
-    if any(table.is_part_of(key, table.RECURRENT) for key in arrays if not table.is_elsewhere(key)):
-        raise ValueError(RECURRENT)
-    words = {key: str(arrays[key]) for key in table.TEXTS if arrays.get(key) is not None}
-    said: dict[str, Any] = {table.TEXTS[key][0]: table.TEXTS[key][1].get(word, word) for key, word in words.items()}
-    Options(**said)  # checks them
-    form = replace(table.form_of([*arrays], path.suffix), **said)
-    network = table.find_network(arrays, options.take("actor"), options.take("layers"), is_ordered=is_ordered)
-    layers = table.perceptron(arrays, network.layers)
-    inside = network.prefix if table.is_elsewhere(network.prefix) else "\n"  # a critic that acts, such as that of DQN
-    side = {key: value for key, value in arrays.items() if key.startswith(inside) or not table.is_elsewhere(key)}
-    if "observation_preprocessor.running_mean" in side:  # of skrl; the other one is of what only its critic reads
-        side = {key: value for key, value in side.items() if not key.startswith("state_preprocessor.")}
-    width = len(layers[-1][0]) // (2 if (options.head or form.head) == "mean_log_std" else 1)
-    spread, scale = _log_std(side, network), _bounds(side, options, width)
-    is_continuous, widths = spread is not None or scale is not None, (layers[0][0].shape[1], len(layers[-1][0]))
-    form = _completed(form, network, options, is_continuous, widths[1])
-    standardisation, statistics = _standardisation(options.name, side, form)
-    _check_unread(options.name, side, network, statistics, widths)
-    if network.gap and not form.library and form.activation != "identity":
-        order = ",".join(network.layers)
-        raise ValueError(f"{network.gap}: if nothing else acts there, pass layers={order} (--layers …)")
-    if form.warning and standardisation is None and (scale is None or "max_action" not in form.warning):
+def _arrays(arrays: Arrays) -> dict[str, Any]:
+    """Return the values that are arrays or tensors."""
+    return {key: value for key, value in arrays.items() if hasattr(value, "ndim") and hasattr(value, "shape")}
+
+
+def _under(content: Any, key: str | None) -> Any:
+    """Return what a checkpoint holds under a dotted key, of which each part may be a key or begin names."""
+    if key is None:
+        return content
+    if isinstance(content, Mapping):
+        if key in content:
+            return content[key]
+        for name, inner in content.items():
+            if isinstance(inner, Mapping) and key.startswith(f"{name}."):
+                return _under(inner, key[len(str(name)) + 1 :])
+        own = {name[len(key) + 1 :]: value for name, value in content.items() if str(name).startswith(f"{key}.")}
+        if own:
+            return own
+    seen = dict.fromkeys(str(name).partition(".")[0] for name in content) if isinstance(content, Mapping) else ()
+    raise ValueError(f"nothing under key={key!r}, its keys are {list_names([*seen])}")
+
+
+def _built(make: Any, arrays: Arrays) -> nn.Module:
+    """Return the user's module with these weights, or raise ValueError if names or shapes differ."""
+    module = copy.deepcopy(make) if isinstance(make, nn.Module) else make()
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"module=… made a {type(module).__name__}, expected a torch.nn.Module")
+    expected = module.state_dict()
+    both = [name for name in arrays if name in expected]
+    differences = {
+        "only the file has": [f"{name} {tuple(arrays[name].shape)}" for name in arrays if name not in expected],
+        "only the module has": [f"{name} {tuple(x.shape)}" for name, x in expected.items() if name not in arrays],
+        "of other shapes are": [
+            f"{name} {tuple(arrays[name].shape)}, in the module {tuple(expected[name].shape)}"
+            for name in both
+            if tuple(arrays[name].shape) != tuple(expected[name].shape)
+        ],
+    }
+    if said := [f"{what} {list_names(names)}" for what, names in differences.items() if names]:
+        raise ValueError(f"its weights are not those of the module: {'; '.join(said)}")
+    weights = {
+        name: floats(arrays, name) if expected[name].is_floating_point() else torch.as_tensor(to_array(arrays[name]))
+        for name in both
+    }
+    module.load_state_dict(weights)
+    return module.eval()
+
+
+def _layers(form: Form, suffix: str, arrays: Arrays) -> list[str]:
+    """Return the names of the actor's layers if a file is of the form, and has no other array that may act."""
+    names = numbered(arrays, form.body, form.first, form.step)
+    names += [form.last] if f"{form.last}.weight" in arrays else []
+    if not names or not suffix.endswith(form.suffix) or (form.last and names[-1] != form.last):
+        return []
+    if form.any_of and not any(name in arrays for name in form.any_of):
+        return []
+    read = {f"{name}.{part}" for name in (*names, form.log_std) for part in ("weight", "bias")}
+    read |= {form.log_std, *form.scale, form.atoms}
+    others = (*form.others, *form.statistics)
+    left = [key for key, x in _arrays(arrays).items() if x.ndim and key not in read and not key.startswith(others)]
+    return [] if left else names
+
+
+def _of_form(path: Path, form: Form, names: list[str], arrays: Arrays, options: Options) -> Actor:
+    """Return the actor of a file of a known form."""
+    activation, squash = (
+        str(arrays.get(name, default)) for name, default in zip(form.says, (form.activation, form.squash), strict=True)
+    )
+    activation, squash = activation or options.take("activation"), _WORDS.get(squash, squash)
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"a file of {form.library} does not say its activation: pass activation=… (--activation …)")
+    if form.head == "action" and squash not in ("tanh", "none"):
+        raise ValueError(f"a file of {form.library} whose {form.says[1]!r} is {squash!r}, expected tanh or none")
+    layers = perceptron(arrays, names)
+    statistics = next((start for start in form.statistics if f"{start}_mean" in arrays), None)
+    standardisation = None
+    if statistics is not None:
+        mean, std = (floats(arrays, f"{statistics}{part}").double().reshape(-1) for part in ("_mean", "_std"))
+        standardisation = Standardisation(mean, std + _EPSILON)
+    elif form.warning:
         warn(f"{printable(path)}: {form.warning}")
-    acting: dict[str, Any] = {"activation": form.activation, "standardisation": standardisation}
-    acting |= {"log_std_bounds": form.log_std_bounds, "log_std_tanh": form.log_std_tanh}
+    acting: dict[str, Any] = {"activation": activation, "standardisation": standardisation}
     acting["stochastic"] = options.stochastic
-    if form.head in DISCRETE:
-        kind = "values" if form.head == "values" else "logits"  # a softmax has no weights
-        atoms = next((table.floats(side, key) for key in side if key.split(".")[-1] == "atoms"), None)
-        actor = Actor(options.name, layers, squash=False, head=kind, atoms=atoms, **acting)
-        if actor.action_dim == 1:
-            raise ValueError(f"its last layer {network.layers[-1]!r} has one output, expected one for each action")
-        return [actor]
-    if form.head == "mean_log_std":
-        if spread is not None:
-            raise ValueError("its log standard deviations lie apart from its means: leave head='mean_log_std' out")
-        layers, spread = _halves(layers, side)
-    return [Actor(options.name, layers, squash=form.squash == "tanh", scale=scale, log_std=spread, **acting)]
-
-
-def _ndim(value: Any) -> int:
-    """Return the number of dimensions of an array, 0 of anything else."""
-    return int(getattr(value, "ndim", 0))
-
-
-def _completed(form: Form, network: Network, options: Options, is_continuous: bool, outputs: int) -> Form:
-    """Return the form with what the options say of head, squashing and activation; refuse if nothing does."""
-    last, role = network.layers[-1], network.role if network.role in HEADS and form.is_named else ""
-    head = options.take("head") or form.head
-    if head and role and (head in DISCRETE) != (role in DISCRETE):
-        raise ValueError(f"its last layer {last!r} gives {role} by its name, but head={head!r}: load such files apart")
-    if not (head := head or role) and (is_continuous or "tanh" in (form.squash, options.squash)):
-        head = "action"
-    if head and head not in DISCRETE and options.action_count is not None:
-        what = f"its output is a continuous action, but action_count={options.action_count}"
-        raise ValueError(f"{what}: pass head='values' or 'logits' (--head …) if it is not, else leave action_count out")
-    squash = "none" if head in DISCRETE else form.squash or options.take("squash")
-    activation = form.activation or options.take("activation") or ("identity" if len(network.layers) == 1 else "")
-    missing = [key for key, value in (("activation", activation), ("head", head), ("squash", squash)) if not value]
-    if head in DISCRETE[1:] and not (role or form.head) and options.action_count is None:
-        missing.append("action_count")
-    if missing:
-        what = f"a file of {form.library}" if form.library else "a state dict"
-        flags = " and ".join(f"{key}=… (--{key.replace('_', '-')} …)" for key in missing)
-        hint = f"; heads are {', '.join(HEADS)}" if "head" in missing else ""
-        if "action_count" in missing:
-            hint += "; of a network that chooses several actions at once, pass a callable of states instead"
-        seen = f"its last layer {last!r} has {outputs} outputs"
-        raise ValueError(f"{what} does not say its {' and '.join(missing)}: pass {flags}{hint}; {seen}")
-    return replace(form, head=head, squash=squash, activation=activation)
-
-
-def _log_std(side: Side, network: Network) -> Any:
-    """Return the layer or the array of log standard deviations, or None."""
-    if network.log_std is not None:
-        return table.layer(side, network.log_std) if "log" in network.log_std.lower() else None
-    found = [match for key in side if (match := table.SPREAD.fullmatch(key)) and _ndim(side[key]) in (1, 2)]
-    found = [match for match in found if f"{match[0].removesuffix('std')}mean" not in side]  # those of states
-    if len(found) != 1 or found[0][1] in ("sigma", "_logstd"):  # the latter: of the action after tanh
-        return None
-    values = table.floats(side, found[0][0])
-    if values.dim() == 2 and min(values.shape) > 1:
-        raise ValueError(f"{found[0][0]} of state-dependent exploration needs the model's settings: save it as .zip")
-    values = values.reshape(-1)
-    return values.clamp_min(1e-6).log() if found[0][1] == "std" else values
-
-
-def _bounds(side: Side, options: Options, width: int) -> Bounds | None:
-    """Return the bounds to which squashed actions are scaled."""
-    last = {key.rpartition(".")[2]: key for key in side}
-    ends = [end for end in table.SIDES[:2] if _ndim(side.get(last.get(end, "")))]
-    affine = {end: table.floats(side, last[end]).reshape(-1) for end in ends}
-    half, middle = affine.get("action_scale", torch.ones(width)), affine.get("action_bias", torch.zeros(1))
-    if not affine:
-        most = side[last["max_action"]] if "max_action" in last else options.take("max_action")
-        if most is None:
-            return None
-        half = torch.as_tensor(np.array(most, np.float32)).reshape(-1)
-    half = half.expand(width) if len(half) == 1 else half
-    return Bounds(middle - half, middle + half)
-
-
-def _halves(layers: list[Layer], side: Side) -> tuple[list[Layer], Layer]:
-    """Return the layers whose last one gives means, and the layer of log standard deviations next to them."""
-    weight, bias = layers[-1]
-    if len(weight) % 2:
-        raise ValueError(f"its last layer has {len(weight)} outputs, which are no means and log standard deviations")
-    means, deviations = zip(weight.chunk(2), bias.chunk(2), strict=True)
-    affine = [float(side[key]) for end in table.AFFINE for key in side if key.endswith(end)]
-    if len(affine) == 2:
-        deviations = deviations[0] * affine[0], deviations[1] * affine[0] + affine[1]
-    return [*layers[:-1], means], deviations
-
-
-def _standardisation(name: str, side: Side, form: Form) -> tuple[Standardisation | None, str]:
-    """Return the standardisation by statistics next to the weights, and what their names begin with."""
-    found: dict[str, dict[str, Tensor]] = {}
-    for key, value in side.items():
-        if (match := table.STATISTICS.fullmatch(key.lower())) and not isinstance(value, str | bool | None):
-            if _ndim(value):
-                table.floats(side, key)  # finite
-            values = torch.as_tensor(np.asarray(value)).double().reshape(-1)
-            found.setdefault(match[1], {})[match[2].replace("avg", "mean")] = values
-    whole = {prefix: parts for prefix, parts in found.items() if "mean" in parts and parts.keys() & {"std", "var"}}
-    if not whole:
-        return None, "\n"
-    if len(whole) > 1:
-        raise ValueError(f"several statistics of observations: {list_names([*whole])}; save its own only, or as ONNX")
-    [(prefix, parts)] = whole.items()
-    epsilon, clip = (float(parts.get(key, default)) for key, default in (("eps", form.epsilon), ("clip", form.clip)))
-    if not form.library:
-        warn(
-            f"policy {name!r}: states are standardised by {prefix.rstrip('._') or 'mean'!r} of its file and clipped to "
-            f"{clip:g}; if the policy does otherwise, save it as ONNX instead"
-        )
-    std = parts["std"] + epsilon * bool(form.library) if "std" in parts else (parts["var"] + epsilon).sqrt()
-    return Standardisation(parts["mean"], std, clip), prefix
-
-
-def _check_unread(name: str, side: Side, network: Network, statistics: str, widths: tuple[int, int]) -> None:
-    """Refuse arrays of the actor that are no layers of it; warn of averages, and of what is named or wide as scales."""
-    arrays, scaling = [], []
-    for key, value in side.items():
-        owner, _, last = key.rpartition(".")
-        is_statistic = table.STATISTICS.fullmatch(key.lower()) and key.lower().startswith(statistics)
-        is_spread = table.SPREAD.fullmatch(key) or table.role_of(owner) == "log_std" or key.endswith(table.AFFINE)
-        is_side = last in table.SIDES and (_ndim(value) or last == "max_action")
-        is_read = owner in (*network.layers, network.log_std) or is_side or last in table.COUNTERS
-        if is_read or is_statistic or is_spread:
-            continue
-        is_layer = re.fullmatch(r"(weight|bias)(_\w+)?", last) is not None  # of noisy layers too
-        is_inside = key.startswith(network.prefix) or (not network.is_chosen and is_layer)
-        parts = key.lower().split(".")
-        is_average = not network.is_chosen and not {*parts}.isdisjoint(table.AVERAGES)
-        is_named = is_average or (any(map(table.SCALING.fullmatch, parts)) and not isinstance(value, bool | str | None))
-        is_wide = _ndim(value) and value.shape[-1] in widths and last not in ("weight", "bias")
-        if _ndim(value) and is_inside and not table.SCALING.fullmatch(key.lower()):
-            arrays.append(key)
-        elif is_named or is_wide:
-            scaling.append(key)
-    if arrays:
-        raise ValueError(
-            f"its actor has more than linear layers: {list_names(arrays)}; export it to ONNX, or, if these do not act, "
-            "name the layers that do with layers=… (--layers …)"
-        )
-    if scaling:
-        warn(
-            f"policy {name!r}: {list_names(scaling)} next to its layers are not read; if they act, or scale states or "
-            "actions, save the whole policy as ONNX instead"
-        )
+    if form.head != "action":
+        atoms = floats(arrays, form.atoms) if form.atoms else None
+        return Actor(options.name, layers, squash=False, head=form.head, atoms=atoms, **acting)
+    log_std: Any = layer(arrays, form.log_std) if f"{form.log_std}.weight" in arrays else None
+    if form.log_std in arrays:
+        log_std = floats(arrays, form.log_std).reshape(-1)
+    scale = None
+    if form.scale and form.scale[0] in arrays:
+        half = floats(arrays, form.scale[0]).reshape(-1)
+        middle = floats(arrays, form.scale[1]).reshape(-1) if form.scale[1] in arrays else torch.zeros(1)
+        scale = Bounds(middle - half, middle + half)
+    acting |= {"log_std": log_std, "log_std_bounds": form.log_std_bounds}
+    return Actor(options.name, layers, squash=squash == "tanh", scale=scale, **acting)

@@ -20,12 +20,11 @@ import sopr_fast
 from sopr_fast import example
 from sopr_fast.cli.main import main as command
 from sopr_fast.estimators.log import read
-from sopr_fast.inputs.policies import Actor, Gaussian, collect, load, probe
+from sopr_fast.inputs.policies import Actor, collect, load, probe
 from sopr_fast.inputs.policies.actor import Standardisation
 from sopr_fast.sopr.subsets import Subsets
 
 DS, DA, HIDDEN = 5, 3, 8
-SQUASHED = {"activation": "relu", "squash": "tanh"}
 
 
 def make_layers(stack=()):
@@ -61,11 +60,10 @@ def test_stack_of_actors(tmp_path, states, capsys):
     assert capsys.readouterr().out.splitlines()[3] == f"sac-003: states of width {DS}, actions of {DA}"
 
 
-@pytest.mark.parametrize("stated", [{}, {"activation": "tanh", "squash": "none"}])
-def test_a_single_actor_by_the_options_in_its_file_or_given(tmp_path, states, stated):
+def test_a_single_actor_by_the_texts_in_its_file(tmp_path, states):
     arrays = make_layers()
-    np.savez(tmp_path / "ppo.npz", **stated, **arrays)
-    (policy,) = load(tmp_path / "ppo.npz", **({} if stated else {"activation": "tanh", "squash": "none"})).values()
+    np.savez(tmp_path / "ppo.npz", activation="tanh", squash="none", **arrays)
+    (policy,) = load(tmp_path / "ppo.npz").values()
     assert (policy.name, policy.state_dim, policy.action_dim) == ("ppo", DS, DA)
     expected = oracle(arrays, states, activation=np.tanh)
     torch.testing.assert_close(policy.act(states).double(), expected, atol=1e-5, rtol=1e-5)
@@ -109,47 +107,15 @@ def test_names_are_relative_to_the_folder_that_contains_everything(tmp_path, mon
         assert list(load(tmp_path / paths)) == names
 
 
-PARTS = {  # files in a folder → names, and what a warning names
-    "separate": (["actor", "actor_target", "critic", "value", "actor_optimizer"], ["actor"],
-        "passed over actor_optimizer.pth, actor_target.pth, critic.pth, value.pth, which are"),
-    "prefixed": (["TD3_0_actor", "TD3_0_critic", "TD3_1_actor"], ["TD3_0_actor", "TD3_1_actor"], "TD3_0_critic.pth"),
-    "hyphenated": (["actor", "target-actor", "critic-1"], ["actor"], "passed over critic-1.pth, target-actor.pth"),
-    "of several folders": (["q/best", "q/last", "a/policy", "a/qf1"], ["a/policy", "q/best", "q/last"], "a/qf1.pth"),
-    "alone": (["value"], ["value"], None),
-    "Q networks alone": (["q1", "q2"], ["q1", "q2"], None),
-    "others": (["best", "last", "seed_1"], ["best", "last", "seed_1"], None),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("files, names, message", PARTS.values(), ids=PARTS)
-def test_separate_files_of_critics_targets_and_optimisers_are_passed_over(tmp_path, files, names, message):
-    for file in files:
-        (tmp_path / file).parent.mkdir(exist_ok=True)
-        torch.save({"0.weight": torch.zeros(DA, DS)}, tmp_path / f"{file}.pth")
-    given = {"squash": "none", "head": "action"}
-    with warnings.catch_warnings(record=True, action="always") as caught:
-        assert list(load(tmp_path, **given)) == names
-    assert [message in str(each.message) for each in caught] == [True] * (message is not None)
-    assert len(load([tmp_path / f"{file}.pth" for file in files], **given)) == len(files)  # named, so all are read
-
-
-def test_options_are_those_of_all_files_together(tmp_path):
-    torch.save(nn.Sequential(nn.Linear(DS, DA)).state_dict(), tmp_path / "new.pt")
+def test_a_file_that_diverged_can_be_skipped(tmp_path):
+    np.savez(tmp_path / "new.npz", **make_layers() | {"mean.bias": np.full(DA, np.nan, np.float32)})
     np.save(tmp_path / "old.npy", np.zeros((7, DA)))
-    paths = {"old": tmp_path / "old.npy", "new": tmp_path / "new.pt", "called": lambda states: states}
-    assert list(load(paths, **SQUASHED)) == ["old", "new", "called"]
-    for source in (tmp_path / "old.npy", {"called": lambda states: states}, load(tmp_path / "old.npy")):
-        with pytest.raises(ValueError, match="no file needs activation='relu': leave it out"):
-            load(source, **SQUASHED)
-        if isinstance(source, dict):
-            with pytest.raises(ValueError, match="no file needs stochastic=True: leave it out"):
-                load(source, stochastic=True)
-        assert load(source)
-    torch.save({"0.weight": torch.full((DA, DS), np.nan)}, tmp_path / "new.pt")
     with pytest.raises(ValueError, match=r"if training diverged, leave the file out, in a folder by skip=True"):
-        load(tmp_path, **SQUASHED)
+        load(tmp_path)
     with pytest.warns(UserWarning, match="skipped .*new"):
-        assert list(load(tmp_path, skip=True, **SQUASHED)) == ["old"]
+        assert list(load(tmp_path, skip=True)) == ["old"]
+    with pytest.raises(ValueError, match="no file needs stochastic=True: leave it out"):
+        load({"called": lambda states: states}, stochastic=True)
 
 
 def test_folders_of_files_that_cannot_be_read(tmp_path):
@@ -181,7 +147,7 @@ def test_folders_of_files_that_cannot_be_read(tmp_path):
 
 BROKEN = {  # files of a folder → message
     "not all stacked": ({"x": make_layers() | {"mean.bias": np.zeros((2, DA))}}, r"x\.npz: .*one number of stacked"),
-    "other layers": ({"x": {"l1.weight": np.ones((2, 3)), "mu.weight": np.ones((3, 2))}}, "its activation and squash"),
+    "other layers": ({"x": {"l1.weight": np.ones((2, 3)), "mu.weight": np.ones((3, 2))}}, "not say its network"),
     "objects": ({"x": make_layers() | {"mean.bias": np.array([None] * DA)}}, r"x\.npz: Object arrays cannot be loaded"),
     "one name": ({"a": make_layers((1,)), "a-000": make_layers()}, "2 policies .* 'a-000': .* rename their files"),
 }
@@ -196,7 +162,7 @@ def test_broken_actors(tmp_path, files, message):
 
 
 def test_half_written_and_other_files(tmp_path):
-    torch.save({"a.0.weight": torch.zeros(3, 4)}, tmp_path / "whole.pt")
+    torch.save({"mean.weight": torch.zeros(3, 4)}, tmp_path / "whole.pt")
     np.savez(tmp_path / "whole.npz", **make_layers())
     np.save(tmp_path / "whole.npy", np.zeros((9, 3)))
     whole = {path.suffix: path.read_bytes() for path in tmp_path.iterdir()}
@@ -211,31 +177,6 @@ def test_half_written_and_other_files(tmp_path):
     (tmp_path / "notes.txt").write_text("no policy")
     with pytest.raises(ValueError, match=r"expected a file of \.npz, "):
         load(tmp_path / "notes.txt")
-
-
-def test_a_head_of_twice_the_width_of_the_logs_actions_names_the_option(tmp_path):
-    from sopr_fast import Config, estimators, fit, select
-
-    random = np.random.default_rng(0)
-    states, actions = random.normal(size=(60, DS)), random.normal(size=(60, DA))
-    logged = transitions(states, actions, np.ones(60), terminals=np.arange(60) % 20 == 19)
-    network = nn.Sequential(nn.Linear(DS, 4), nn.ReLU(), nn.Linear(4, 2 * DA))
-    for seed in range(5):
-        torch.save(network.state_dict(), tmp_path / f"p{seed}.pt")
-    policies, returns = load(tmp_path, **SQUASHED), {f"p{i}": i for i in range(5)}
-    for use in (
-        lambda: fit(policies, returns, logged, config=Config(subset_size=32, clusters=4)),
-        lambda: estimators.FQE().estimate(policies, logged),
-        lambda: estimators.NearestPolicy().estimate(policies, logged, known=policies, returns=returns),
-        lambda: select(policies, logged, policies, returns),
-    ):
-        with pytest.raises(ValueError, match=r"have 3 columns, .* need 6 columns: .*pass head='mean_log_std'"):
-            use()
-    assert load(tmp_path, head="mean_log_std", **SQUASHED)["p0"].action_dim == DA
-    with pytest.raises(ValueError, match=r"of means and log_std, return Gaussian\(mean, std\); for files"):
-        read({"p0": network}, logged)
-    advised = {"p0": lambda s: Gaussian((out := network(torch.from_numpy(s)))[:, :DA], out[:, DA:].exp())}
-    assert read(advised, logged)[1].kind == "gaussian"
 
 
 def test_a_log_of_another_width_names_the_policies_and_their_widths():
@@ -294,7 +235,7 @@ def test_values_of_actions_next_to_a_one_hot_log_are_questioned():
     states, chosen = np.random.default_rng(0).normal(size=(60, DS)), np.arange(60) % 4
     logged = transitions(states, np.eye(4)[chosen], np.ones(60), terminals=np.arange(60) % 20 == 19)
     net = nn.Linear(DS, 4)
-    with pytest.warns(UserWarning, match="actions are one-hot, .* index of the largest and pass action_count=4; for"):
+    with pytest.warns(UserWarning, match="actions are one-hot, .* index of the largest and pass action_count=4 "):
         read({"q": net}, logged)
     advised = load({"q": lambda states: net(torch.from_numpy(states)).argmax(1)}, action_count=4)
     with warnings.catch_warnings(action="error"):

@@ -13,11 +13,10 @@ from .archives import open_archive, read_member, read_members
 from .pickles import STORAGES, PlainUnpickler, RefusedError, Storage, damaged, size_of
 
 _TORCH_RECORDS = (
-    "tianshou.utils.statistics.RunningMeanStd",
     "torch.device",
     *(f"torch.{dtype}" for dtype, _ in STORAGES.values()),
 )
-_MAGIC = (0x1950A86A20F9469CFC6C).to_bytes(10, "little")  # of torch.save before 1.6
+MAGIC = (0x1950A86A20F9469CFC6C).to_bytes(10, "little")  # of torch.save before 1.6
 
 
 def read_weights(source: Path | BinaryIO | bytes) -> Any:
@@ -29,7 +28,7 @@ def read_weights(source: Path | BinaryIO | bytes) -> Any:
             with open_archive(stream) as archive, damaged():
                 return _from_archive(archive, size)
         with damaged():
-            if _MAGIC not in head:
+            if MAGIC not in head:
                 raise ValueError("not a file that torch.save wrote")
             return _from_stream(stream, size)
 

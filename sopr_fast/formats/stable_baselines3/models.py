@@ -17,16 +17,17 @@ from torch import Tensor
 
 from ...inputs.policies.actor import ACTIVATIONS, Actor, Standardisation
 from ...inputs.policies.callables import RECURRENT, Called, adapt, check_spaces, shape_of, warn_of_masks
-from ...inputs.policies.options import Options, own_or_opened
+from ...inputs.policies.options import Options
 from ...inputs.policies.output import Bounds
 from ...inputs.policies.policy import Policy
 from ...runtime.extras import library
 from ...runtime.text import list_names, printable
 from ...runtime.warn import warn
 from ..shared.archives import open_archive, read_members
-from ..shared.networks import find_network, floats, layer, perceptron
+from ..shared.perceptrons import floats, layer, numbered, perceptron
 from ..shared.pickles import SB3_RECORDS, SPACE_RECORDS, Record, RefusedError, read_pickle
 from ..shared.torch_files import read_weights
+from ..shared.trust import own_or_opened
 
 _MODULES = re.compile(
     r"stable_baselines3\.((common|sac|td3|dqn)\.policies)|sb3_contrib\.((tqc|ars|qrdqn)\.policies|common\.maskable\.policies)"
@@ -34,6 +35,11 @@ _MODULES = re.compile(
 _ARGMAX = re.compile(r"stable_baselines3\.dqn\.|sb3_contrib\.(ars|qrdqn)\.")  # policies that choose the largest value
 _FLATTEN = "<class 'stable_baselines3.common.torch_layers.FlattenExtractor'>"
 _SPACES = ("observation_space", "action_space")
+_LAYERS = (  # of all policies of multilayer perceptrons; shared_net is of versions before 2
+    *("mlp_extractor.shared_net", "mlp_extractor.policy_net", "action_net", "actor.latent_pi", "actor.mu"),
+    *("q_net.q_net", "quantile_net.quantile_net"),
+)
+_IDLE = ("mlp_extractor.value_net", "actor.sde_features_extractor")  # beside the actor's layers
 _SETTINGS_BYTES = 8 << 20  # parsed JSON may take 20 times the memory of its text
 _SDE_MEAN_CLIP = 2.0  # the libraries' default clip_mean of gSDE
 
@@ -78,13 +84,10 @@ def _actor(
     extractor = keywords.get("features_extractor_class", _FLATTEN)
     if extractor != _FLATTEN or any(re.search(r"(?<!sde_)features_extractor", key) for key in arrays):
         raise RefusedError("it extracts features from observations by a network of its own")
-    try:
-        network = find_network(arrays)
-    except ValueError as error:
-        raise RefusedError(f"no actor that this package reads among {', '.join(list(arrays)[:6])}") from error
-    layers = perceptron(arrays, network.layers)
+    names = _layers(arrays)
+    layers = perceptron(arrays, names)
     acting: dict[str, Any] = {
-        "activation": _activation(keywords, "tanh" if network.layers[-1] == "action_net" else "relu"),
+        "activation": _activation(keywords, "tanh" if names[-1] == "action_net" else "relu"),
         "standardisation": standardisation,
         "stochastic": options.stochastic,
     }
@@ -98,18 +101,30 @@ def _actor(
         head = "values" if _ARGMAX.match(source) else "logits"
         return Actor(options.name, [*layers, (weight, bias)], squash=False, head=head, **acting)
     bounds = Bounds(*(torch.from_numpy(np.array(side, np.float32).reshape(-1)) for side in (space.low, space.high)))
-    is_policy_of_ars = network.layers[-1].startswith("action_net.") and not source.endswith("LinearPolicy")
-    squash = network.layers[-1].startswith("actor.") or bool(keywords.get("squash_output", is_policy_of_ars))
+    is_policy_of_ars = names[-1].startswith("action_net.") and not source.endswith("LinearPolicy")
+    squash = names[-1].startswith("actor.") or bool(keywords.get("squash_output", is_policy_of_ars))
     clip = None if squash else bounds
     mean_clip = float(keywords.get("clip_mean", _SDE_MEAN_CLIP)) if "actor.log_std" in arrays else 0.0  # gSDE
     if mean_clip > 0:
         unit = torch.full_like(bounds.low, mean_clip).tanh()
         clip = Bounds(bounds.from_unit(-unit), bounds.from_unit(unit))
-    log_std: Any = layer(arrays, network.log_std) if network.log_std else None
+    log_std: Any = layer(arrays, "actor.log_std") if "actor.log_std.weight" in arrays else None
     if "log_std" in arrays and not settings.get("use_sde") and not squash:
         log_std = floats(arrays, "log_std")
     scale = bounds if squash else None
     return Actor(options.name, layers, squash=squash, scale=scale, clip=clip, log_std=log_std, **acting)
+
+
+def _layers(arrays: dict[str, Tensor]) -> list[str]:
+    """Return the names of the actor's layers, all of which are known; a part is a layer or a numbered sequence."""
+    names: list[str] = []
+    for part in _LAYERS:
+        names += [part] if f"{part}.weight" in arrays else numbered(arrays, f"{part}.{{}}")
+    read = {f"{name}.{side}" for name in (*names, "actor.log_std") for side in ("weight", "bias")} | {"actor.log_std"}
+    acting = tuple(f"{part.partition('.')[0]}." for part in names)
+    if not names or any(key.startswith(acting) and key not in read and not key.startswith(_IDLE) for key in arrays):
+        raise RefusedError(f"no actor that this package reads among {list_names([*arrays], 6)}")
+    return names
 
 
 def _activation(keywords: dict[str, Any], default: str) -> str:
@@ -145,54 +160,43 @@ def _opened(path: Path, statistics: Path | None, options: Options) -> Called:
 def _find_statistics(path: Path, settings: dict[str, Any]) -> Path | None:
     """Return the file of statistics of the model at `path`, or None if there is none.
 
-    It is the model's own by name, else that of its folder, else the only one in the folders next to it, else the only
-    one in the folder above. A model whose settings say that it was trained without `VecNormalize` has only those of
-    its name. Several next to it are refused; if none belongs to a model that may need some, or one lies next to a
-    model that needs none, a warning says so.
+    It is the model's own by name, else that of its folder, else, as in the RL Zoo, the only `vecnormalize.pkl` in the
+    folders next to it. A model whose settings say that it was trained without `VecNormalize` has only those of its
+    name. Several are refused; if none belongs to a model that was trained with some, a warning says so.
     """
     folder, stem = path.parent, path.stem
-    checkpoint = re.fullmatch(r"(.*)_(\d+_steps)", stem)  # as CheckpointCallback names them
-    names = [f"{checkpoint[1]}_vecnormalize_{checkpoint[2]}.pkl"] if checkpoint else []
-    if own := _first(folder, *names, f"{stem}_vecnormalize.pkl", f"{stem}/vecnormalize.pkl"):
-        return own
-    shared = _first(folder, "vecnormalize.pkl", "vec_normalize.pkl")
+    names = [f"{stem}_vecnormalize.pkl", f"{stem}/vecnormalize.pkl"]
+    prefix, _, step = stem.removesuffix("_steps").rpartition("_")
+    if stem.endswith("_steps") and step.isdecimal():  # as CheckpointCallback names them
+        names.insert(0, f"{prefix}_vecnormalize_{step}_steps.pkl")
+    own = [file for name in names if (file := folder / name).is_file()]
+    if own:
+        return own[0]
+    shared = [file for name in ("vecnormalize.pkl", "vec_normalize.pkl") if (file := folder / name).is_file()]
+    shared = shared[:1] or sorted(file for file in folder.glob("*/vecnormalize.pkl") if file.is_file())
     target = f"copy the statistics that belong to it to {printable(stem)}_vecnormalize.pkl next to it"
     # With VecNormalize, training keeps an observation as the environment gave it; off-policy algorithms always do.
     is_known = settings.get("_last_obs") is not None and "_last_original_obs" in settings
     if is_known and settings["_last_original_obs"] is None:
-        if shared is not None:
-            what = f"it was trained without VecNormalize, so states are not standardised by {shared.name} of its folder"
-            warn(f"{printable(path)}: {what}; {target}, or move that file to another folder")
+        if shared and shared[0].parent == folder:
+            what = f"it was trained without VecNormalize, so states are not standardised by {shared[0].name}"
+            warn(f"{printable(path)}: {what} of its folder; {target}, or move that file to another folder")
         return None
-    below = sorted(file for file in folder.glob("*/vecnormalize.pkl") if file.is_file())
-    if shared is None and len(below) > 1:
-        files = list_names([str(file.relative_to(folder)) for file in below])
+    if len(shared) > 1:
+        files = list_names([str(file.relative_to(folder)) for file in shared])
         raise ValueError(f"several statistics could belong to it: {files}; {target}")
-    if shared or below:
-        return shared or below[0]
-    places = folder, folder.resolve().parent
-    near, above = (sorted(file for file in place.glob("*.pkl") if is_statistics(file)) for place in places)
-    if not near and len(above) == 1 and above[0].name.lower().startswith("vec"):  # no other model's
-        if "buffer_size" in settings:  # which does not say whether it was trained with them
-            what = f"states are standardised by {above[0].name} of the folder above"
-            warn(f"{printable(path)}: {what}; if that belongs to other models, move it")
-        return above[0]
-    was_normalised = is_known and "buffer_size" not in settings
-    if was_normalised or near or above:
-        seen = f"{'its folder' if near else 'the folder above'} has {list_names([file.name for file in near or above])}"
-        why = "the model was trained with VecNormalize" if was_normalised else seen
-        what = f"states are not standardised, though {why}"
-        warn(f"{printable(path)}: {what}; {target}, unless your states are standardised already")
+    if shared:
+        return shared[0]
+    near = [*sorted(folder.glob("*.pkl")), *sorted(folder.resolve().parent.glob("*.pkl"))]
+    others = [file.name for file in near if "normalize" in file.stem.lower()]
+    if others or (is_known and "buffer_size" not in settings):
+        where = f"its folder, or the one above, has {list_names(others)}"
+        why = where if others else "the model was trained with VecNormalize"
+        warn(
+            f"{printable(path)}: states are not standardised, though {why}; {target}, unless your states are "
+            "standardised already"
+        )
     return None
-
-
-def is_statistics(path: Path) -> bool:
-    """Return whether a file has "vecnormalize" in its name, in any case and with any separators."""
-    return "vecnormalize" in re.sub(r"[^a-z]", "", path.stem.lower())
-
-
-def _first(folder: Path, *names: str) -> Path | None:
-    return next((file for name in names if (file := folder / name).is_file()), None)
 
 
 def _read_standardisation(path: Path) -> Standardisation | None:

@@ -55,7 +55,7 @@ class Actor(Policy):
         activation: Activation between layers, one of `ACTIVATIONS`.
         squash: Apply tanh to the action.
         log_std: Log standard deviations (dim_a,), or the layer that gives them from the last hidden layer.
-        log_std_bounds: Range to which those of a layer are clamped, or mapped by tanh if `log_std_tanh`.
+        log_std_bounds: Range to which those of a layer are clamped.
         stochastic: Act by the distribution; needs `log_std` or logits.
         standardisation: Standardisation of the states.
         scale: Bounds to which actions in [-1, 1] are scaled.
@@ -76,7 +76,6 @@ class Actor(Policy):
     squash: bool = True
     log_std: Layer | Tensor | None = None
     log_std_bounds: tuple[float, float] = (-20, 2)
-    log_std_tanh: bool = False
     stochastic: bool = False
     standardisation: Standardisation | None = None
     scale: Bounds | None = None
@@ -117,11 +116,7 @@ class Actor(Policy):
         action = action if self.clip is None else action.clamp(*self.clip)
         if not self.stochastic:
             return Output("action", action)
-        if spread:
-            (log_std,), (low, high) = spread, self.log_std_bounds
-            log_std = low + 0.5 * (high - low) * (log_std.tanh() + 1) if self.log_std_tanh else log_std.clamp(low, high)
-        else:
-            log_std = torch.as_tensor(self.log_std).expand_as(mean)
+        log_std = spread[0].clamp(*self.log_std_bounds) if spread else torch.as_tensor(self.log_std).expand_as(mean)
         std = log_std.exp()
         transforms: list[dist.Transform] = [_Tanh()] if self.squash else []
         normal = dist.Normal(mean, std, validate_args=False)

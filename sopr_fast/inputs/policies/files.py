@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import glob
 import os
-import re
 import stat
 import zipfile
 from collections import Counter
@@ -14,34 +14,32 @@ from pathlib import Path
 from ... import formats
 from ...formats.shared.archives import open_archive
 from ...runtime.files import open_regular
-from ...runtime.text import list_names, one_line, printable
+from ...runtime.text import one_line, printable
 from ...runtime.warn import warn
 from .options import READING, Options
 from .policy import Policy
 
 Reader = Callable[[Path, Options], Sequence[Policy]]
 
-_PART = re.compile(
-    r"(.*[-_])?(critics?|values?|vf|qf\d?|q\d|q[-_]?net(work)?s?|targets?|optim(i[sz]er)?s?)([-_]?\d)?"
-    r"|target[-_](actor|policy)"
-)
-_WEIGHTS = (".pt", ".pth", ".safetensors", ".pkl", ".pickle")
 _ERRORS = (FileNotFoundError, ValueError, OSError, ImportError, MemoryError)
 
 
 def load_files(places: Sequence[Path], options: Options, *, skip: bool = False) -> list[Policy]:
     """Load the policies in files and folders, at least one.
 
-    Folders are read recursively, in the order of the paths; hidden files and folders, links to folders, files of
-    unknown suffix, and weights named as those of a critic, target or optimiser next to others are passed over. A policy
-    is named by its path without suffix, relative to the folder that contains everything given. Files of one folder that
-    differ in the suffix only keep it. See `sopr_fast.load_policies`.
+    Folders are read recursively, in the order of the paths; hidden files and folders, links to folders and files of
+    unknown suffix are passed over. Paths may hold `*`, `?` and `**`. A policy is named by its path without suffix,
+    relative to the folder that contains everything given. Files of one folder that differ in the suffix only keep it.
+    See `sopr_fast.load_policies`.
     """
     policies: list[Policy] = []
     reason = ""
     options.take("stochastic")  # only policies in memory choose for themselves
     files = [file for path in places for file in _files(path)]
-    folder = os.path.commonpath([os.path.abspath(path if path.is_dir() else path.parent) for path in places])
+    folders = [path for path in places if path.is_dir()] + [
+        file.parent for path in places if not path.is_dir() for file in _files(path)
+    ]
+    folder = os.path.commonpath([*map(os.path.abspath, folders)])
     for file, name in _names(files, Path(folder)).items():
         try:
             policies += _read(file, replace(options, name=name))
@@ -58,15 +56,17 @@ def load_files(places: Sequence[Path], options: Options, *, skip: bool = False) 
 
 
 def _files(path: Path) -> list[Path]:
-    """Return the file itself, or the policy files below a folder."""
+    """Return the file itself, those of a pattern, or the policy files below a folder."""
 
     def fail(error: OSError) -> None:
         raise error
 
     if not path.is_dir():
-        if not os.path.lexists(path):
-            raise FileNotFoundError(f"{printable(path)}: no such file")
-        return [path]
+        if os.path.lexists(path):
+            return [path]
+        if found := sorted(glob.glob(str(path), recursive=True)):
+            return [file for each in map(Path, found) for file in _files(each)]
+        raise FileNotFoundError(f"{printable(path)}: no such file")
     files: list[Path] = []
     passed: Counter[str] = Counter()
     for parent, folders, names in os.walk(path, onerror=fail):
@@ -83,13 +83,7 @@ def _files(path: Path) -> list[Path]:
             f"{printable(path)}: no policies ({', '.join(formats.policy_suffixes())}) in this folder or below it; "
             f"passed over: {seen or 'nothing, since it holds no files'}"
         )
-    parts = {file for file in files if file.suffix.lower() in _WEIGHTS and _PART.fullmatch(file.stem.lower())}
-    whole = {file.parent for file in files if file not in parts}
-    if left_out := sorted(file for file in parts if file.parent in whole):
-        shown = list_names([str(file.relative_to(path)) for file in left_out])
-        what = "which are critics, targets or optimisers by their names; to read one, name its file"
-        warn(f"{printable(path)}: passed over {shown}, {what}")
-    return sorted({*files}.difference(left_out), key=lambda file: file.parts)
+    return sorted(files, key=lambda file: file.parts)
 
 
 def _is_companion(path: Path) -> bool:
@@ -97,9 +91,8 @@ def _is_companion(path: Path) -> bool:
     if path.suffix.lower() == ".pth" and (path.parent / "_stable_baselines3_version").is_file():
         return True
     if path.suffix.lower() == ".pkl":
-        return "vecnormalize" in re.sub(r"[^a-z]", "", path.stem.lower()) or "replaybuffer" in path.stem.replace(
-            "_", ""
-        )
+        stem = path.stem.lower().replace("_", "")
+        return "vecnormalize" in stem or "replaybuffer" in stem
     return path.name in ("evaluations.npz", "train_eval_metrics.zip")
 
 

@@ -51,9 +51,9 @@ def check_actions(policies: Sequence[Policy], layout: Layout, logged: int) -> No
         return
     hint = ""
     if not is_discrete and wanted == 2 * logged:
-        hint = "; of means and log_std, return Gaussian(mean, std); for files, pass head='mean_log_std' (--head …)"
+        hint = "; of means and log_std, return Gaussian(mean, std)"
     elif not is_discrete and logged == 1:
-        hint = f"; if the log's are indices, pass action_count={wanted}, and for files head='values' or 'logits'"
+        hint = f"; if the log's are indices, return the index of the largest and pass action_count={wanted}"
     raise ValueError(
         f"the log's actions have {logged} columns, but those of policy {policies[0].name!r} need "
         f"{f'an index, or {wanted} columns of 0 and 1' if is_discrete else f'{wanted} columns'}: name the right ones "
@@ -76,7 +76,7 @@ def warn_of_units(columns: Tensor, logged: Tensor, layout: Layout) -> None:
     if actions.shape[1] > 1 and _is_one_hot(actions) and not _is_one_hot(acted):
         warn(
             "the log's actions are one-hot, those of the policies are not: if they are values or logits, return the "
-            f"index of the largest and pass action_count={actions.shape[1]}; for files, pass head='values' (--head …)"
+            f"index of the largest and pass action_count={actions.shape[1]} (--action-count …)"
         )
         return
     (low, high), (least, most) = (np.quantile(values, (0.01, 0.99), axis=0) for values in (actions, acted))

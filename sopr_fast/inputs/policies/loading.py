@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from ...runtime.checks import integer
 from ..accepted import PoliciesLike
@@ -65,12 +66,9 @@ def load(
     stochastic: bool = False,
     skip: bool = False,
     action_count: int | None = None,
+    module: nn.Module | Callable[[], nn.Module] | None = None,
+    key: str | None = None,
     activation: str | None = None,
-    squash: str | None = None,
-    head: str | None = None,
-    actor: str | None = None,
-    layers: str | Sequence[str] | None = None,
-    max_action: float | None = None,
 ) -> Policies:
     """Return policies under one interface, by name and in the given order.
 
@@ -94,13 +92,11 @@ def load(
         stochastic: Act by the distributions in files instead of their means, or their most likely discrete actions.
         skip: Skip files that cannot be read, with a warning for each, instead of raising.
         action_count: Number of discrete actions, for policies that return indices or bare probabilities.
-        activation: Activation between layers. This and the options below are for files that do not say it.
-        squash: "tanh" or "none" after the last layer.
-        head: Meaning of the output: "action" or "mean"; "mean_log_std", the mean and then the log standard deviation;
-            or of discrete actions "values", "logits" or "probabilities".
-        actor: What the names of the actor's layers begin with in a state dict, such as "model.pi".
-        layers: Names of the actor's layers in order, a sequence or one text with commas.
-        max_action: Bound of the actions after tanh, which are scaled to it.
+        module: Network of state dicts: a function without arguments, or a class, that makes a `torch.nn.Module` from
+            states to actions, or such a module, of which each file gets a copy. Its weights must be exactly those of
+            the file.
+        key: Where a checkpoint holds these weights, such as "actor" or "model_state_dict.actor".
+        activation: Activation between layers, for files of libraries that do not say it (rsl_rl).
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -120,11 +116,8 @@ def load(
         stochastic=stochastic,
         trust=trust,
         activation=activation,
-        squash=squash,
-        head=head,
-        actor=actor,
-        layers=layers.split(",") if isinstance(layers, str) else layers,
-        max_action=max_action,
+        module=module,
+        key=key,
     )
     items = list(_items([source] if isinstance(source, str | PathLike) else source))
     paths = [Path(item) for _, item in items if isinstance(item, str | PathLike)]

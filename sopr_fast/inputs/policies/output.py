@@ -226,8 +226,8 @@ class _Reader(NamedTuple):
             raise OutputError(
                 f"values that are not probabilities, [{shown}{', …' if p.shape[1] > 6 else ''}],",
                 wrong,
-                "; if they are logits, return the index of the largest, or torch.distributions.Categorical(logits=…) "
-                "to sample; for a file, pass head='logits' or head='values' (--head …)",
+                "; if they are values or logits, return the index of the largest (argmax), or "
+                "torch.distributions.Categorical(logits=…) to sample",
             )
         return Output("discrete", p)
 

@@ -1,0 +1,268 @@
+"""State dicts: the user's network with exactly their weights, and files that libraries write with fixed names."""
+
+import pickle
+import re
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from support.needs import needs
+from torch import distributions as dist
+from torch import nn
+
+from sopr_fast.inputs.policies import Actor, load
+
+DS, DA = 5, 3
+
+
+def mlp(*widths, activation=nn.ReLU):
+    layers = []
+    for reads, gives in pairwise(widths):
+        layers += [nn.Linear(reads, gives), activation()]
+    return nn.Sequential(*layers[:-1])
+
+
+def named(prefix, module):
+    return {f"{prefix}{key}": value for key, value in module.state_dict().items()}
+
+
+torch.manual_seed(0)
+NET, CRITIC, VALUES = mlp(DS, 8, 6, DA), mlp(DS + DA, 8, 1), mlp(DS, 8, 4)
+TANH_NET, ELU_NET, C51 = mlp(DS, 8, DA, activation=nn.Tanh), mlp(DS, 8, DA, activation=nn.ELU), mlp(DS, 8, 4 * 11)
+LOG_STD, BOUND, ATOMS = torch.randn(DA) / 3, torch.tensor([1.0, 2.0, 0.5]), torch.linspace(-3, 7, 11)
+OPTIMISER = torch.optim.Adam(NET.parameters()).state_dict()
+
+
+class Squashed(nn.Module):
+    """An architecture that no table knows: a norm of the states, and actions scaled after tanh."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.pi = nn.LayerNorm(DS), mlp(DS, 8, 6, DA)
+        self.register_buffer("bound", BOUND.clone())
+
+    def forward(self, states):
+        return self.bound * self.pi(self.norm(states)).tanh()
+
+
+ACTOR = Squashed()
+WEIGHTS = ACTOR.state_dict()
+CHECKPOINT = {"actor": WEIGHTS, "actor_optimizer": OPTIMISER, "critic": CRITIC.state_dict(), "epoch": 3}
+CONTAINERS = {  # file → what writes it, and the key of its weights
+    "weights.pt": (lambda path: torch.save(WEIGHTS, path), None),
+    "old.pth": (lambda path: torch.save(WEIGHTS, path, _use_new_zipfile_serialization=False), None),
+    "checkpoint.pt": (lambda path: torch.save(CHECKPOINT, path), "actor"),
+    "nested.pth": (lambda path: torch.save({"model": {"agent.actor": {}, **CHECKPOINT}}, path), "model.actor"),
+    "flat.pt": (lambda path: torch.save(named("pi.", ACTOR) | named("vf.", CRITIC), path), "pi"),
+    "tensors.safetensors": (lambda path: save_file(WEIGHTS, path), None),
+    "arrays.npz": (lambda path: np.savez(path, **{key: value.numpy() for key, value in WEIGHTS.items()}), None),
+    "pickle.pkl": (lambda path: path.write_bytes(pickle.dumps({"a": {k: v.numpy() for k, v in WEIGHTS.items()}})), "a"),
+    "torch.pkl": (lambda path: torch.save(WEIGHTS, path), None),
+}
+
+
+@pytest.mark.parametrize("file", CONTAINERS)
+def test_weights_of_every_container_act_in_the_users_module(tmp_path, states, file):
+    write, key = CONTAINERS[file]
+    write(tmp_path / file)
+    for module in (Squashed, Squashed()):
+        (policy,) = load(tmp_path / file, module=module, key=key).values()
+        torch.testing.assert_close(policy.act(states), ACTOR(states).detach())
+
+
+def test_a_pattern_gives_each_file_a_module_of_its_own(tmp_path, states):
+    for i in range(3):
+        (tmp_path / f"run{i}").mkdir()
+        torch.save({key: value * i for key, value in NET.state_dict().items()}, tmp_path / f"run{i}" / "actor.pt")
+        torch.save(CRITIC.state_dict(), tmp_path / f"run{i}" / "critic.pt")
+    policies = load(f"{tmp_path}/*/actor.pt", module=mlp(DS, 8, 6, DA))
+    assert list(policies) == ["run0/actor", "run1/actor", "run2/actor"]
+    torch.testing.assert_close(policies["run1/actor"].act(states), NET(states).detach())
+    assert not policies["run0/actor"].act(states).any()
+    with pytest.raises(FileNotFoundError, match=r"none/\*\.pt: no such file"):
+        load(f"{tmp_path}/none/*.pt")
+
+
+def test_weights_that_are_not_those_of_the_module_list_both_sides(tmp_path):
+    torch.save(CHECKPOINT, tmp_path / "net.pt")
+    wide = nn.Sequential(nn.Linear(DS, 9), nn.ReLU(), nn.Linear(9, 1), nn.ReLU(), nn.Linear(1, 1))
+    torch.save(mlp(DS, 8, 1).state_dict() | {"extra.weight": torch.ones(2)}, tmp_path / "other.pt")
+    for path, key, module, message in (
+        ("other.pt", None, lambda: wide, r"only the file has extra\.weight \(2,\); only the module has 4\.weight \(1, "
+         r"1\), 4\.bias \(1,\); of other shapes are 0\.weight \(8, 5\), in the module \(9, 5\), "),
+        ("net.pt", "policy", Squashed, "nothing under key='policy', its keys are actor, actor_optimizer, cri"),
+        ("net.pt", "actor", lambda: 3, "made a int, expected a torch.nn.Module"),
+    ):  # fmt: skip
+        with pytest.raises((TypeError, ValueError), match=message):
+            load(tmp_path / path, module=module, key=key)
+    np.save(tmp_path / "actions.npy", np.zeros((3, 2)))
+    for given in ({"module": Squashed}, {"key": "actor"}, {"activation": "relu"}):
+        with pytest.raises(ValueError, match=rf"no file needs {next(iter(given))}=.*: leave it out"):
+            load(tmp_path / "actions.npy", **given)
+    torch.save(mlp(DS, 8, 1).state_dict() | {"0.bias": torch.full((8,), torch.nan)}, tmp_path / "other.pt")
+    with pytest.raises(ValueError, match=r"0\.bias must be finite floats.*diverged, leave the file out.*skip=True"):
+        load(tmp_path / "other.pt", module=lambda: mlp(DS, 8, 1))
+
+
+REFUSED = {  # content → the key that the refusal advises
+    "a list of layers": (NET.state_dict(), None),
+    "a checkpoint": ({"actor": NET.state_dict(), "critic": CRITIC.state_dict()}, "actor"),
+    "one key": ({"model_state_dict": NET.state_dict(), "epoch": 1}, "model_state_dict"),
+    "CleanRL's and more": ({**named("actor_mean.", NET), "actor_logstd": LOG_STD, "x.weight": BOUND}, "actor_mean"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refusal_prints_the_arrays_and_the_call_that_reads_them(tmp_path, monkeypatch, states, name):
+    content, key = REFUSED[name]
+    monkeypatch.chdir(tmp_path)
+    torch.save(content, "net.pt")
+    with pytest.raises(ValueError, match=r"does not say its network\. .*(0\.weight|0\.bias) \(") as caught:
+        load("net.pt")
+    call = re.search(r"load_policies\((.*?)\) \(--module package\.file:make_actor", str(caught.value))[1]
+    assert (f"--key {key})" in str(caught.value)) == (key is not None)
+    policies = eval(f"load({call})", {"load": load, "make_actor": lambda: mlp(DS, 8, 6, DA)})
+    torch.testing.assert_close(policies["net"].act(states), NET(states).detach())
+
+
+def two_parts(x):
+    return NET(x).tanh() * BOUND - BOUND
+
+
+STATISTICS = {"_mean": torch.randn(1, DS), "_var": torch.ones(1, DS), "_std": torch.rand(1, DS) + 0.5, "count": BOUND}
+
+
+def standardised(x):
+    return ELU_NET((x - STATISTICS["_mean"]) / (STATISTICS["_std"] + 1e-2))
+
+
+FC = {f"{name}.{part}": NET.state_dict()[f"{2 * i}.{part}"] for i, name in enumerate(("fc1", "fc2", "fc_mu"))
+      for part in ("weight", "bias")}  # fmt: skip
+OWN = {key.replace("fc1", "hidden_0").replace("fc2", "hidden_1").replace("fc_mu", "mean"): x for key, x in FC.items()}
+RSL = {"iter": 5, "optimizer_state_dict": OPTIMISER, "infos": None}
+RSL_MODEL = named("actor.", ELU_NET) | named("critic.", CRITIC) | {"std": LOG_STD.exp()}
+ELU = {"activation": "elu"}
+FORMS = {  # file → content, its actions (or values of actions), options
+    "ppo.cleanrl_model": ({**named("actor_mean.", TANH_NET), "actor_logstd": LOG_STD[None], **named("critic.", CRITIC)},
+        TANH_NET, {}),
+    "td3.cleanrl_model": (({**FC, "action_scale": BOUND[None], "action_bias": -BOUND[None]}, CRITIC.state_dict()),
+        two_parts, {}),
+    "discrete.cleanrl_model": ({**named("actor.", TANH_NET), **named("critic.", CRITIC)}, TANH_NET, {}),
+    "dqn.cleanrl_model": (named("network.", VALUES), VALUES, {}),
+    "c51.cleanrl_model": ({"model_weights": {**named("network.", C51), "atoms": ATOMS}, "args": {"seed": 1}},
+        lambda x: (C51(x).view(len(x), 4, 11).softmax(2) * ATOMS).sum(2), {}),
+    "rsl2.pt": ({**RSL, "model_state_dict": RSL_MODEL, "obs_norm_state_dict": STATISTICS}, standardised, ELU),
+    "rsl3.pt": ({**RSL, "model_state_dict": RSL_MODEL | {f"actor_obs_normalizer.{k}": x for k, x in STATISTICS.items()}
+        | {"critic_obs_normalizer._mean": BOUND}}, standardised, ELU),
+    "rsl.pt": ({**RSL, "model_state_dict": RSL_MODEL}, ELU_NET, ELU),
+    "own.npz": (OWN, lambda x: NET(x).tanh(), {}),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:.*statistics that they do not save")
+@pytest.mark.parametrize("file", FORMS)
+def test_files_of_libraries_act_as_their_scripts(tmp_path, states, file):
+    content, expected, options = FORMS[file]
+    if file.endswith("npz"):
+        np.savez(tmp_path / file, **{key: value.numpy() for key, value in content.items()})
+    else:
+        torch.save(content, tmp_path / file)
+    (policy,) = load(tmp_path / file, **options).values()
+    assert type(policy) is Actor
+    expected = expected(states).detach()
+    if policy.head == "action":
+        torch.testing.assert_close(policy.act(states), expected, rtol=1e-5, atol=1e-5)
+    else:
+        np.testing.assert_array_equal(policy.predict(states)[0], expected.argmax(1))
+    if file == "discrete.cleanrl_model":
+        (policy,) = load(tmp_path / file, stochastic=True).values()
+        torch.testing.assert_close(policy.output(states).mean, expected.softmax(1))
+    if options:
+        with pytest.raises(ValueError, match="a file of rsl_rl does not say its activation: pass activation=…"):
+            load(tmp_path / file)
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+def test_models_of_rsl_rl(tmp_path, states, normalised):
+    models, tensordict = needs("rsl_rl.models"), needs("tensordict")
+    observed = tensordict.TensorDict({"policy": states}, [len(states)])
+    distribution = {"class_name": "GaussianDistribution", "init_std": 1.0}
+    model = models.MLPModel(observed, {"actor": ["policy"]}, "actor", DA, (8, 6), "elu", normalised, distribution)
+    if normalised:
+        model.obs_normalizer.update(states * 3 + 1)
+    model.eval()
+    torch.save(
+        {"actor_state_dict": model.state_dict(), "critic_state_dict": CRITIC.state_dict(), **RSL}, tmp_path / "m.pt"
+    )
+    policy = load(tmp_path, activation="elu")["m"]
+    torch.testing.assert_close(policy.act(states), model(observed).detach(), rtol=1e-5, atol=1e-5)
+
+
+def test_the_distribution_of_cleanrl_s_ppo(tmp_path, states):
+    torch.save(FORMS["ppo.cleanrl_model"][0], tmp_path / "ppo.cleanrl_model")
+    with pytest.warns(UserWarning, match="CleanRL standardise states by statistics that they do not save"):
+        (policy,) = load(tmp_path, stochastic=True).values()
+    expected = dist.Normal(TANH_NET(states), LOG_STD.exp().expand(len(states), -1))
+    actions = expected.sample()
+    torch.testing.assert_close(policy.output(states).log_prob(actions), expected.log_prob(actions).sum(1).detach())
+
+
+D4RL_SHAPES = {"fc0": (16, DS), "fc1": (8, 16), "last_fc": (DA, 8), "last_fc_log_std": (DA, 8)}
+
+
+def d4rl_weights(nonlinearity="relu", output="tanh_gaussian"):
+    rng = np.random.default_rng(0)
+    weights = {}
+    for name, (out, width) in D4RL_SHAPES.items():
+        weights[f"{name}/weight"] = rng.normal(size=(out, width)).astype(np.float32) / 2
+        weights[f"{name}/bias"] = rng.normal(size=out).astype(np.float32) / 2
+    return {**weights, "nonlinearity": nonlinearity, "output_distribution": output}
+
+
+@pytest.mark.parametrize("nonlinearity, output", [("relu", "tanh_gaussian"), ("tanh", "gaussian")])
+@pytest.mark.parametrize("protocol", range(6))
+def test_d4rl_acts_like_the_reader_of_the_benchmark(tmp_path, states, protocol, nonlinearity, output):
+    weights = d4rl_weights(nonlinearity, output)
+    old = {"fc0/weight": weights["fc0/weight"].astype(">f8"), "fc1/weight": np.asfortranarray(weights["fc1/weight"])}
+    content = pickle.dumps({**weights, **old}, protocol).replace(b"numpy._core", b"numpy.core")  # numpy 1's name
+    (tmp_path / "p.pkl").write_bytes(content if protocol < 4 else pickle.dumps(weights, protocol))
+    acted = load(tmp_path / "p.pkl", stochastic=True)["p"].output(states)
+    x = states.double().numpy()  # as the benchmark's own reader does
+    for name in ("fc0", "fc1"):
+        x = x @ weights[f"{name}/weight"].T + weights[f"{name}/bias"]
+        x = np.tanh(x) if nonlinearity == "tanh" else np.maximum(x, 0)
+    mean = x @ weights["last_fc/weight"].T + weights["last_fc/bias"]
+    std = np.exp(x @ weights["last_fc_log_std/weight"].T + weights["last_fc_log_std/bias"])
+    action = np.tanh(mean) if output == "tanh_gaussian" else mean
+    np.testing.assert_allclose(acted.mean, action, atol=1e-5, rtol=1e-4)
+    np.testing.assert_allclose(acted.std, std, atol=1e-5, rtol=1e-4)
+
+
+BROKEN = {
+    "nonlinearity": ({**d4rl_weights(), "nonlinearity": "sine"}, "of D4RL does not say its activation"),
+    "no distribution": ({**d4rl_weights(), "output_distribution": None}, "'output_distribution' is 'None', expected"),
+    "objects": ({**d4rl_weights(), "fc0/bias": np.array([None] * 16)}, "an array of dtype 'O8'; only arrays"),
+    "structured": ({**d4rl_weights(), "fc0/bias": np.zeros(16, "f4,f4")}, "an array of dtype 'V8'"),
+    "widths": ({**d4rl_weights(), "fc1/weight": np.zeros((8, 9), "f4")}, "reads 9 values, the layer before gives 16"),
+    "bias": ({**d4rl_weights(), "fc1/bias": np.zeros(9, "f4")}, "fc1.bias (9,) are not a layer"),
+    "nothing": ({"a": 1}, "expected arrays, found a; pass a callable of states instead"),
+}
+
+
+@pytest.mark.parametrize("weights, message", BROKEN.values(), ids=BROKEN)
+def test_files_that_are_not_policies(tmp_path, weights, message):
+    (tmp_path / "p.pkl").write_bytes(pickle.dumps(weights))
+    with pytest.raises(ValueError) as caught:
+        load(tmp_path / "p.pkl")
+    assert message in str(caught.value) and "p.pkl: " in str(caught.value)
+
+
+def test_pickled_modules_need_trust(tmp_path, states):
+    for content, key in ((NET, None), ({"actor": NET, "critic": CRITIC}, "actor")):
+        torch.save(content, tmp_path / "net.pt")
+        with pytest.raises(ValueError, match=r"names \S+; only arrays, .*; trust=True \(--trust\) opens it as code"):
+            load(tmp_path, key=key)
+        policy = load(tmp_path, key=key, trust=True)["net"]
+        torch.testing.assert_close(policy.act(states), NET(states).detach())
