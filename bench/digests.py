@@ -42,7 +42,7 @@ def main() -> None:
     by_name = dict(zip(names, returns, strict=True))
     for label, options in CONFIGS.items():
         config = sopr_fast.Config(**SMALL, **options)
-        ranker = sopr_fast.fit(known, by_name, states, validation=(held_out, by_name), config=config)
+        ranker = sopr_fast.fit(known, states, by_name, validation=(held_out, by_name), config=config)
         report(f"{label} losses", ranker.history["loss"])
         report(f"{label} scores", ranker.rank(candidates, states).scores)
     transitions = log(policies[names[20]], states)

@@ -33,7 +33,7 @@ def main() -> None:
         known = {name: policies[name] for name in names[:30]}
         held_out = {name: policies[name] for name in names[30:40]}
         with sopr_fast.options(device=options.device):
-            ranker = sopr_fast.fit(known, returns[:30], states, validation=(held_out, returns[30:40]), config=config)
+            ranker = sopr_fast.fit(known, states, returns[:30], validation=(held_out, returns[30:40]), config=config)
         timings = ranker.timings
         what = f"train {len(known)} policies, {config.steps} steps"
     else:
@@ -41,7 +41,7 @@ def main() -> None:
         untrained = Config(**config.to_dict() | {"steps": 1, "subsets": 1})
         few = dict(list(policies.items())[-2:])
         with sopr_fast.options(device=options.device):
-            ranker = sopr_fast.fit(few, returns[-2:], states, config=untrained, keep_subsets=0)
+            ranker = sopr_fast.fit(few, states, returns[-2:], config=untrained, keep_subsets=0)
         candidates = {f"{i}": policies[names[i % len(names)]] for i in range(options.policies)}
         timings = ranker.rank(candidates, states, subsets=options.subsets).timings
         what = f"rank {len(candidates)} policies on {options.subsets} subsets"

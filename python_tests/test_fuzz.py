@@ -40,7 +40,7 @@ TRANSITIONS |= {"terminals": np.zeros(64, bool), "timeouts": np.arange(64) % 16 
 
 def fit(path=None):
     gains = training_gains()
-    return sopr_fast.fit(ladder(gains), gains, log(), config=TINY, checkpoint=path)
+    return sopr_fast.fit(ladder(gains), log(), gains, config=TINY, checkpoint=path)
 
 
 def evaluate(path):

@@ -59,7 +59,7 @@ def transitions(rows: int = 600) -> dict[str, np.ndarray]:
 
 
 def fit(checkpoint: Path | None = None, seed: int = 0) -> sopr_fast.Ranker:
-    return sopr_fast.fit(policies(), GAINS, states(), config=CONFIG, seed=seed, checkpoint=checkpoint)
+    return sopr_fast.fit(policies(), states(), GAINS, config=CONFIG, seed=seed, checkpoint=checkpoint)
 
 
 def estimate(checkpoint: Path) -> estimators.Estimates:
@@ -69,8 +69,8 @@ def estimate(checkpoint: Path) -> estimators.Estimates:
 def evaluate(checkpoints: Path) -> sopr_fast.Evaluation:
     methods = {"SOPR-T": estimators.SOPR(CONFIG), "nearest policy": estimators.NearestPolicy(), "FQE": _FQE}
     return sopr_fast.evaluate(
-        transitions(),
         policies(GAINS[:8]),
+        transitions(),
         GAINS[:8],
         methods=methods,
         cv=2,
@@ -79,6 +79,6 @@ def evaluate(checkpoints: Path) -> sopr_fast.Evaluation:
 
 
 def select(checkpoints: Path) -> sopr_fast.Selection:
-    known, candidates = policies(GAINS[:8]), policies(GAINS[8:])
+    known = dict(zip(policies(GAINS[:8]), GAINS[:8], strict=True))
     simulator = estimators.Simulator(updates=40, hidden=(8,), members=2)
-    return sopr_fast.select(candidates, transitions(), known, GAINS[:8], simulator=simulator, checkpoints=checkpoints)
+    return sopr_fast.select(policies(), transitions(), known, simulator=simulator, checkpoints=checkpoints)

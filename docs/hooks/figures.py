@@ -47,7 +47,7 @@ def of_the_example() -> dict[str, Figure]:
         {name: policies[name] for name in part} for part in (names[::2], names[3::10], names[1::10])
     )
     true = dict(zip(names, returns, strict=True))
-    ranker = sopr_fast.fit(known, true, states, validation=(held_out, true), config=CONFIG)
+    ranker = sopr_fast.fit(known, states, true, validation=(held_out, true), config=CONFIG)
     ranking = ranker.rank(candidates, states, subsets=20)
     return {
         "clusters": clusters(sopr_fast.Subsets.draw(states, 1, size=512, clusters=16)),
@@ -74,8 +74,8 @@ def of_a_selection() -> dict[str, Figure | str]:
     }
     simulator = estimators.Simulator(updates=500, hidden=(32, 32))
     methods["select"] = simulator
-    evaluation = sopr_fast.evaluate(log, known, returns, methods=methods, groups=groups, cv=3)
-    selection = sopr_fast.select(candidates, log, known, returns, incumbent="brake-0.25", simulator=simulator)
+    evaluation = sopr_fast.evaluate(known, log, returns, methods=methods, groups=groups, cv=3)
+    selection = sopr_fast.select(known | candidates, log, returns, incumbent="brake-0.25", simulator=simulator)
     critic = estimators.BehaviourQ(**SMALL, discount=0.95, ensemble=4)
     estimates = critic.estimate(candidates, log)
     true = {name: reach["measure"](policy) for name, policy in candidates.items()}

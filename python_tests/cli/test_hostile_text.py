@@ -55,7 +55,7 @@ def cut_while_open(folder):
 
 
 def fit(returns, **options):
-    return sopr_fast.fit({"a": LinearPolicy(0.1), "b": LinearPolicy(0.2)}, returns, log(), config=TINY, **options)
+    return sopr_fast.fit({"a": LinearPolicy(0.1), "b": LinearPolicy(0.2)}, log(), returns, config=TINY, **options)
 
 
 ERRORS = {
@@ -73,7 +73,7 @@ ERRORS = {
     "log with hostile columns": lambda folder: sopr_fast.load_log({HOSTILE: np.ones((3, 2))}),
     "returns": lambda folder: fit(damaged(folder, "returns.json")),
     "policies": lambda folder: sopr_fast.inputs.policies.load(damaged(folder, "policy.pt")),
-    "policy that raises": lambda folder: sopr_fast.fit({"a": raising, "b": raising}, [1, 2], log(), config=TINY),
+    "policy that raises": lambda folder: sopr_fast.fit({"a": raising, "b": raising}, log(), [1, 2], config=TINY),
     "report": lambda folder: check_report(folder),
 }
 
@@ -93,7 +93,7 @@ def test_warnings_and_logs_hold_no_control_characters(folder, caplog):
     with caplog.at_level(logging.DEBUG, "sopr_fast"), warnings.catch_warnings(record=True, action="always") as caught:
         gains = training_gains()
         policies = {f"{HOSTILE}{gain}": LinearPolicy(gain) for gain in gains}
-        ranker = sopr_fast.fit(policies, gains, log(), config=TINY, checkpoint=folder / "run")
+        ranker = sopr_fast.fit(policies, log(), gains, config=TINY, checkpoint=folder / "run")
         ranker.save(folder / "model")
         sopr_fast.load(folder / "model").rank(policies, log())
     texts = [record.getMessage() for record in caplog.records] + [str(each.message) for each in caught]

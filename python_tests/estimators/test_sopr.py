@@ -29,7 +29,7 @@ def test_values_order_policies_as_rank_does(log, known, monkeypatch):
     candidates = {"a": LinearGain(np.array([0.12, -0.2])), "b": LinearGain(np.array([0.41, -0.9]))}
     candidates["far"] = LinearGain(np.array([9.0, 9.0]))
     estimates = METHOD.estimate(candidates, log, known=policies, returns=returns, seed=3)
-    ranker = sopr_fast.fit(policies, returns, log.states, config=CONFIG, seed=3)
+    ranker = sopr_fast.fit(policies, log.states, returns, config=CONFIG, seed=3)
     ranking = ranker.rank(candidates)
     np.testing.assert_array_equal(estimates.diagnostics["scores"], ranking.scores)
     scale, same = np.diff(estimates.values) / np.diff(ranking.scores)
@@ -95,7 +95,7 @@ def test_policies_act_once_for_all_folds(method, log, known):
     policies = {name: counting(policy) for name, policy in known[0].items()}
     method.prepare(policies, log)
     prepared, calls[:] = list(calls), []
-    sopr_fast.evaluate(log, policies, known[1], methods=[method], cv=4)
+    sopr_fast.evaluate(policies, log, known[1], methods=[method], cv=4)
     assert len(calls) <= 2 * len(prepared)
 
 

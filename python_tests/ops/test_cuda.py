@@ -96,7 +96,7 @@ def test_cuda_graphs_of_training_have_the_bits_of_eager_steps_and_never_wait(opt
     def fit():
         known = {"validation": (ladder(validation), validation)}
         with sopr_fast.options(device=cuda):
-            ranker = sopr_fast.fit(ladder(gains), gains, log(), config=config, **known)
+            ranker = sopr_fast.fit(ladder(gains), log(), gains, config=config, **known)
         return torch.cat([value.double().flatten() for value in ranker.model.state_dict().values()]), ranker.history
 
     monkeypatch.setattr(Update, "run", run_without_waiting)

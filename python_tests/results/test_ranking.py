@@ -19,7 +19,7 @@ from sopr_fast.sopr.training_policies import TrainingPolicies, compare
 @pytest.fixture(scope="module")
 def ranker():
     gains = training_gains()
-    return sopr_fast.fit(ladder(gains), gains, log(), config=TINY)
+    return sopr_fast.fit(ladder(gains), log(), gains, config=TINY)
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_columns_of_states_in_another_order_are_refused(candidates, tmp_path):
     def states(*names):
         return sopr_fast.load_log(frame, columns={"states": names})
 
-    sopr_fast.fit(ladder(gains), gains, states("x", "v", "y", "w"), config=TINY).save(tmp_path / "model.safetensors")
+    sopr_fast.fit(ladder(gains), states("x", "v", "y", "w"), gains, config=TINY).save(tmp_path / "model.safetensors")
     ranker = sopr_fast.load(tmp_path / "model.safetensors")
     expected = ranker.rank(candidates, values).scores  # whose columns have no names
     assert np.array_equal(ranker.rank(candidates, states("x", "v", "y", "w")).scores, expected)
@@ -246,7 +246,7 @@ def test_arrays_on_another_log_have_no_distance(ranker, candidates, change):
 def test_equal_training_policies_are_warned_of():
     twins = dict.fromkeys("abcdefghijkl", LinearPolicy(0.2))
     with pytest.warns(UserWarning, match="all training policies act alike") as caught:
-        ranker = sopr_fast.fit(twins, range(12), log(), config=TINY)
+        ranker = sopr_fast.fit(twins, log(), range(12), config=TINY)
     assert caught[0].filename == __file__
     with pytest.warns(ForeignPolicyWarning):
         assert ranker.rank(ladder([0.2, 1.0])).foreign == [False, True]
@@ -255,7 +255,7 @@ def test_equal_training_policies_are_warned_of():
 def test_only_a_model_that_sorts_clusters_needs_as_many(ranker, candidates, monkeypatch):
     config = dataclasses.replace(TINY, steps=2, subsets=2, score="sort")
     gains = training_gains()
-    sorting = sopr_fast.fit(ladder(gains), gains, log(), config=config)
+    sorting = sopr_fast.fit(ladder(gains), log(), gains, config=config)
     fewer = Subsets.draw(log(), 2, size=TINY.subset_size, clusters=TINY.clusters - 1)
     with pytest.warns(UserWarning, match="in 7 clusters, but the model was trained on subsets of 128 states in 8"):
         assert np.isfinite(ranker.rank(candidates, fewer).scores).all()
@@ -271,7 +271,7 @@ def test_discrete_candidates_may_return_indices():
 
     gains = training_gains()
     config = dataclasses.replace(TINY, steps=2, subsets=2)
-    trained = sopr_fast.fit([softmax(gain) for gain in gains], gains, log(), config=config)
+    trained = sopr_fast.fit([softmax(gain) for gain in gains], log(), gains, config=config)
     ranking = trained.rank([softmax(1.0), lambda states: states.argmax(1)], log(seed=5))
     assert np.isfinite(ranking.scores).all()
     with pytest.raises(ValueError, match="policy-000.*not probabilities"):

@@ -14,7 +14,7 @@ from sopr_fast.runtime.tensor_files import load_tensors, save_tensors
 
 def fit(path):
     config = dataclasses.replace(TINY, steps=2, subsets=1)
-    sopr_fast.fit(ladder(training_gains()), training_gains(), log(), config=config, checkpoint=path)
+    sopr_fast.fit(ladder(training_gains()), log(), training_gains(), config=config, checkpoint=path)
 
 
 def estimate(path):

@@ -27,7 +27,7 @@ VALIDATION = (ladder([0.3, 0.8, 0.6]), [0.3, 0.8, 0.6])
 
 def fit(config, **options):
     gains = training_gains()
-    ranker = sopr_fast.fit(ladder(gains), gains, log(), config=config, **options)
+    ranker = sopr_fast.fit(ladder(gains), log(), gains, config=config, **options)
     return ranker.model.state_dict(), ranker.history
 
 

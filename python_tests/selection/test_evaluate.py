@@ -16,7 +16,7 @@ NAMES, VALUES = list(POLICIES), np.array(list(RETURNS.values()))
 
 
 def run(methods, policies=POLICIES, returns=RETURNS, **options):
-    return evaluate(log(), policies, returns, **{"methods": methods, "cv": 3, **options})
+    return evaluate(policies, log(), returns, **{"methods": methods, "cv": 3, **options})
 
 
 def test_a_learner_never_sees_the_policies_it_is_asked_about():
@@ -103,7 +103,7 @@ def test_methods_that_fail_or_say_nothing_are_dropped_with_a_reason():
     with pytest.raises(ValueError, match="no method is left to value the policies .broken: no memory left"):
         run({"broken": methods["broken"]})
     states = {"observations": log().states}
-    evaluation = evaluate(states, POLICIES, RETURNS, methods=["nearest policy", "FQE"], cv=2)
+    evaluation = evaluate(POLICIES, states, RETURNS, methods=["nearest policy", "FQE"], cv=2)
     assert evaluation.dropped == {"FQE": "it needs rewards, which the log lacks"}
 
 
@@ -166,11 +166,6 @@ def test_groups_are_found_by_name(names, groups):
 def test_bad_input_is_named(options, error, message):
     with pytest.raises(error, match=message):
         run(**options)
-
-
-def test_the_order_of_arguments_of_select_is_refused():
-    with pytest.raises(TypeError, match=r"of policies: the log comes first, as in evaluate\(log, policies, returns"):
-        evaluate({"a": np.tanh, "b": np.sin}, np.ones((9, 2)), {"a": 1, "b": 2})
 
 
 def test_the_result_is_text_a_dict_a_frame_and_a_plot():

@@ -17,7 +17,7 @@ def fit(options=None, **more):
     gains = training_gains()
     config = Config(**TINY.to_dict() | {"steps": 6, "subsets": 4} | (options or {}))
     validation = (CANDIDATES, [0.3, 0.7, 1.2])
-    return sopr_fast.fit(ladder(gains), gains, log(), validation=validation, config=config, **more)
+    return sopr_fast.fit(ladder(gains), log(), gains, validation=validation, config=config, **more)
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,6 @@ def with_nan(actions):
     ("changes", "message"),
     [
         ({"returns": None}, "returns are needed"),
-        ({"states": None}, "states are needed"),
         ({"returns": np.ones(5)}, "returns of all training policies are equal"),
         ({"returns": GAINS, **quick(tie_margin=9.0)}, "training policies are equal within tie_margin=9; lower it"),
         *(

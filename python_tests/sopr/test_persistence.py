@@ -14,7 +14,7 @@ from sopr_fast.runtime.tensor_files import load_tensors, save_tensors
 def ranker():
     gains = training_gains()
     validation = (ladder([0.3, 0.8]), [0.3, 0.8])
-    return sopr_fast.fit(ladder(gains), gains, log(), validation=validation, config=TINY, seed=3)
+    return sopr_fast.fit(ladder(gains), log(), gains, validation=validation, config=TINY, seed=3)
 
 
 @pytest.fixture

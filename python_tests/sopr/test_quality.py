@@ -29,7 +29,7 @@ def test_a_model_ranks_unseen_policies_of_other_splits(split):
     names = np.array(list(policies))[np.random.default_rng(split).permutation(50)]
     training, validation, unseen = ({name: policies[name] for name in part} for part in np.split(names, [30, 40]))
     config = sopr_fast.Config(subset_size=2048, clusters=32, subsets=80, steps=80)
-    ranker = sopr_fast.fit(training, returns, states, validation=(validation, returns), config=config)
+    ranker = sopr_fast.fit(training, states, returns, validation=(validation, returns), config=config)
     ranking = ranker.rank(unseen, states)
     assert not ranker.history["collapsed"]
     assert metrics.spearman([returns[name] for name in ranking.names], ranking.scores) > LEAST_SPEARMAN

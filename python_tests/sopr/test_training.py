@@ -95,7 +95,7 @@ def test_the_offset_of_a_column_does_not_matter(offset):
         return lambda s: LinearPolicy(gain)(s * [1, 1, 1, 0])
 
     config = dataclasses.replace(TINY, learning_rate=3e-3)
-    ranker = sopr_fast.fit({f"{gain}": blind(gain) for gain in gains}, gains, states, config=config)
+    ranker = sopr_fast.fit({f"{gain}": blind(gain) for gain in gains}, states, gains, config=config)
     candidates = {f"{gain}": blind(gain) for gain in unseen}
     assert spearman(gains, ranker.training_policies.scores) > 0.98
     assert spearman(unseen, ranker.rank(candidates).scores) == 1.0
@@ -288,7 +288,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, monkeypatch):
     options = {"config": dataclasses.replace(TINY, steps=2), "checkpoint": path}
     for policies, states in ((ladder(training_gains()), log(seed=9)), (same_names, log())):
         with pytest.raises(ValueError, match="other policies, returns, states, options or seed"):
-            sopr_fast.fit(policies, training_gains(), states, **options)
+            sopr_fast.fit(policies, states, training_gains(), **options)
     monkeypatch.setattr("sopr_fast.sopr.fitting.probe", None)
     for change in ({"config": dataclasses.replace(TINY, steps=3)}, {"seed": 1}, {"returns": -training_gains()}):
         with pytest.raises(ValueError, match="other policies, returns, states, options or seed"):
@@ -370,7 +370,7 @@ def test_the_warning_names_columns_of_unlike_scale():
     states = log() * [1, 1, 1, 1e4]
     expected = r"deviation of state column 3 \((1.0\de\+04|9.\de\+03)\) .* of (state|action) column \d \("
     with pytest.warns(CollapsedTrainingWarning, match=f"means nothing.*{expected}"):
-        history = sopr_fast.fit(same, np.arange(6.0), states, config=TINY).history
+        history = sopr_fast.fit(same, states, np.arange(6.0), config=TINY).history
     assert history["collapsed"] and history["restarts"] == 2
 
 
@@ -382,7 +382,7 @@ def test_the_warning_names_a_column_far_from_0(kind):
     states = log() + np.array([0, 0, 1e10 * (kind == "state"), 0])
     gains = training_gains()
     with pytest.warns(CollapsedTrainingWarning, match=rf"mean of {kind} column \d \(1e\+10\) .* subtract it"):
-        sopr_fast.fit({str(g): policy(g) for g in gains}, gains, states, config=TINY)
+        sopr_fast.fit({str(g): policy(g) for g in gains}, states, gains, config=TINY)
 
 
 def test_a_short_run_that_collapsed_warns():
@@ -391,7 +391,7 @@ def test_a_short_run_that_collapsed_warns():
     same = dict.fromkeys("abcdefghijkl", ladder([0.5]).popitem()[1])
     for config, policies in ((wild, ladder(training_gains())), (dataclasses.replace(TINY, steps=29), same)):
         with pytest.warns(CollapsedTrainingWarning, match="means nothing") as caught:
-            history = sopr_fast.fit(policies, training_gains(), log(), config=config).history
+            history = sopr_fast.fit(policies, log(), training_gains(), config=config).history
         assert [warning.category for warning in caught].count(CollapsedTrainingWarning) == 1
         assert caught[0].filename == __file__
         assert history["collapsed"] and history["restarts"] == 0 and len(history["loss"]) == config.steps

@@ -41,7 +41,7 @@ HELD_OUT = ladder([0.21, 0.52])
 
 def fit(config=CONFIGS[0], policies=KNOWN, states=None, **options):
     states = log() if states is None else states
-    return sopr_fast.fit(policies, RETURNS, states, config=config, **options)
+    return sopr_fast.fit(policies, states, RETURNS, config=config, **options)
 
 
 def results(folder: Path) -> list[str]:
@@ -61,11 +61,11 @@ def results(folder: Path) -> list[str]:
     policies = gains(10)
     methods = {"nearest": estimators.NearestPolicy(), "fqe": estimators.FQE(updates=8, hidden=(8,))}
     options = {"methods": methods, "cv": 3, "checkpoints": folder / "columns"}
-    found = evaluate(transitions(), policies, true_values(policies), **options)
+    found = evaluate(policies, transitions(), true_values(policies), **options)
     hashes += [digest(np.concatenate(values)) for values in found.values.values()]
     simulator = estimators.Simulator(updates=8, hidden=(8,), members=2)
     selection = sopr_fast.select(
-        gains(3, first=20), transitions(), policies, true_values(policies), simulator=simulator
+        policies | gains(3, first=20), transitions(), true_values(policies), simulator=simulator
     )
     return [*hashes, digest(selection.to_pandas()["return"])]
 
@@ -93,7 +93,7 @@ def estimates() -> list[str]:
             found = method.estimate(policies, transitions(), **options)
             lines.append(f"{method.name} {digest(found.values)} {digest(found.standard_errors)}")
     methods = {method.name: method for method in methods}
-    columns = evaluate(transitions(), known, known_returns, methods=methods)
+    columns = evaluate(known, transitions(), known_returns, methods=methods)
     lines += [f"evaluate {name} {digest(np.concatenate(values))}" for name, values in columns.values.items()]
     return [*lines, f"distances {digest(Compared.build(known, transitions()).distances)}"]
 
@@ -131,7 +131,7 @@ def unequal_inputs() -> None:
         "configuration|options": lambda: fit(replace(CONFIGS[0], dropout=0.1 + 0.1 * rank)),
         "seed": lambda: fit(seed=rank),
         "states": lambda: fit(states=log(seed=rank)),
-        "policies or returns": lambda: sopr_fast.fit(KNOWN, np.arange(19.0) + rank, log(), config=TINY),
+        "policies or returns": lambda: sopr_fast.fit(KNOWN, log(), np.arange(19.0) + rank, config=TINY),
         "rewards": lambda: critic.estimate(two, rewards),
         "names of policies": lambda: critic.estimate(renamed, logged),
         "threads": lambda: with_threads(1 + rank),

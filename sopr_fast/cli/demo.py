@@ -42,8 +42,8 @@ def _rank(folder: Path, command: str, quick: bool) -> list[str]:
     start = time.perf_counter()
     ranker = fit(
         {name: policies[name] for name in train},
-        true,
         states,
+        true,
         validation=({name: policies[name] for name in validation}, true),
         config=config,
     )

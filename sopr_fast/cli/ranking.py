@@ -110,8 +110,8 @@ def _fit(options: argparse.Namespace) -> None:
             raise ValueError(f"--validation: no {missing} {name!r}{suggest(name, policies)}")
     ranker = fit(
         policies.take(name for name in policies if name not in options.validation),
-        returns,
         read_states(options.states, options),
+        returns,
         validation=(policies.take(options.validation), returns) if options.validation else None,
         config=config,
         seed=options.seed,

@@ -116,8 +116,8 @@ def _evaluate(options: argparse.Namespace) -> None:
         groups = load_json(options.groups)
     policies, returns = _read(options)
     evaluation = evaluate(
-        read_log(options.log, options),
         policies,
+        read_log(options.log, options),
         {} if returns is None else returns,
         methods=options.methods,
         cv=options.cv,

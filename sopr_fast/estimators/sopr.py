@@ -71,7 +71,7 @@ class SOPR(SupervisedEstimator):
 
     def _evaluate(self, request: Request) -> Estimates:
         options: dict[str, Any] = {"config": self.config, "seed": request.seed, "checkpoint": request.checkpoint}
-        ranker = fit(request.known, request.returns, request.log, **options)
+        ranker = fit(request.known, request.log, request.returns, **options)
         ranking = ranker.rank(request.policies)
         scale, offset = _units(ranker, request.returns)
         assert ranking.replicates is not None

@@ -22,8 +22,8 @@ from .measured import Measured
 
 
 def evaluate(
-    log: LogLike,
     policies: PoliciesLike,
+    log: LogLike,
     returns: ReturnsLike,
     *,
     methods: MethodsLike = None,
@@ -38,9 +38,9 @@ def evaluate(
     it ranks foreign ones. Methods that need no returns value every policy once; the others learn anew for every fold.
 
     Args:
+        policies: Policies, see `sopr_fast.load_policies`. Those without a return are left out.
         log: Logged transitions, see `sopr_fast.load_log`; or only states, see `sopr_fast.fit`, for methods that need
             no rewards.
-        policies: Policies, see `sopr_fast.load_policies`. Those without a return are left out.
         returns: Their returns, see `select`.
         methods: Names (see `sopr_fast.selection.METHODS`), estimators, or a mapping from label to either; None for
             the default ones. "select" is the model of `select`.
@@ -64,8 +64,6 @@ def evaluate(
     Warns:
         UserWarning: The log or the returns look wrong.
     """
-    if isinstance(log, Mapping) and any(map(callable, log.values())):
-        raise TypeError("the log is a mapping of policies: the log comes first, as in evaluate(log, policies, returns)")
     seed = integer(0)("seed", seed)
     chosen = read_methods(methods)
     loaded = load(policies)

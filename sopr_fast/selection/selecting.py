@@ -11,7 +11,7 @@ import numpy as np
 from ..estimators import SOPR, BehaviourQ, Estimator, Simulator, UncertainEstimateWarning
 from ..estimators.simulator import unfinished
 from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
-from ..inputs.policies import Policy, load
+from ..inputs.policies import load
 from ..inputs.returns import check_ordered, find_returns
 from ..methods import read_methods, small_model
 from ..runtime.checks import integer
@@ -27,9 +27,8 @@ SOPR_T = "SOPR-T"
 
 
 def select(
-    candidates: PoliciesLike,
+    policies: PoliciesLike,
     log: LogLike,
-    policies: PoliciesLike | None = None,
     returns: ReturnsLike | None = None,
     *,
     incumbent: str | None = None,
@@ -44,12 +43,11 @@ def select(
     Without known returns, only the simulator decides.
 
     Args:
-        candidates: Policies to choose from, see `sopr_fast.load_policies`.
+        policies: Policies to choose from, see `sopr_fast.load_policies`. Those with a return are known, every other
+            one is a candidate.
         log: Logged transitions, see `sopr_fast.load_log`; or only states, see `sopr_fast.fit`.
-        policies: Further policies, such as those with known returns. Every policy with a return is known, every other
-            one is a candidate, wherever it is given.
-        returns: Known returns by name, or of `policies` in order (of `candidates` without these): a mapping from name
-            to return or to the returns of rollouts, a file, folder or data frame, see `sopr_fast.load_returns`.
+        returns: Known returns by name: a mapping from name to return or to the returns of rollouts, a file, folder or
+            data frame; or of all policies in order, NaN where unknown. See `sopr_fast.load_returns`.
         incumbent: Name of the policy in use; by default the best known one is to be beaten.
         simulator: Estimator, or its name, whose values count as measurements; None for `estimators.Simulator()`.
         checkpoints: Folder to keep the trained simulator in, and to resume from.
@@ -62,8 +60,7 @@ def select(
         ImportError: A file needs an extra that is not installed.
         MemoryError: A file needs more memory than is free.
         TypeError: A policy, a return or the log is of the wrong type.
-        ValueError: Two policies have one name, the incumbent is no policy, or the log has no rewards and no
-            return is known.
+        ValueError: The incumbent is no policy, or the log has no rewards and no return is known.
         RuntimeError: A policy raised an error.
         OSError: A file cannot be read or written.
 
@@ -74,17 +71,15 @@ def select(
 
     seed = integer(0)("seed", seed)
     estimator = None if simulator is None else next(iter(read_methods([simulator]).values()))
-    chosen, further = load(candidates), None if policies is None else load(policies)
-    check_ordered("returns", returns, chosen if further is None else further)
-    first, second = list((further or {}).values()), list(chosen.values())
-    everyone = _join(first, second)
-    names = [policy.name for policy in everyone]
+    loaded = load(policies)
+    check_ordered("returns", returns, loaded)
+    names = list(loaded)
     if incumbent is not None and incumbent not in names:
         raise ValueError(f"the incumbent {printable(incumbent)} is none of the policies: {list_names(names)}")
     table = pandas.DataFrame(np.nan, names, ["return", "error", "rollouts"])
     if returns is not None:
-        table = find_returns(returns, names, [policy.name for policy in first or second])
-    compared = Compared.build(everyone, log, needs_actions=True)
+        table = find_returns(returns, names)
+    compared = Compared.build(list(loaded.values()), log, needs_actions=True)
     measured = Measured(names, compared.first, table, incumbent, compared.all_states)
     compared, (values, _) = compared.without_copies(), measured.pooled()
     known = np.flatnonzero(np.isfinite(values))
@@ -118,17 +113,6 @@ def select(
         float(compared.log.returns.std()) if compared.has_rewards else 0.0,
         learns_returns=method == SOPR_T or (estimator is not None and estimator.supervised),
     )
-
-
-def _join(first: list[Policy], second: list[Policy]) -> list[Policy]:
-    """Return all policies, each once; raise ValueError if two of one name are different objects."""
-    by_name = {policy.name: policy for policy in first}
-    for policy in second:
-        if policy.name in by_name and not policy.is_same(by_name[policy.name]):
-            raise ValueError(
-                f"a known policy and a candidate are both named {policy.name!r}, but are different objects; rename one"
-            )
-    return first + [policy for policy in second if policy.name not in by_name]
 
 
 def _mean(

@@ -44,8 +44,8 @@ _ENOUGH = 12  # policies
 @torch.inference_mode(False)  # with gradients, whatever the caller's mode
 def fit(
     policies: PoliciesLike,
+    states: LogLike,
     returns: ReturnsLike | None = None,
-    states: LogLike | None = None,
     *,
     preferences: ArrayLike | Sequence[Any] | None = None,
     validation: tuple[PoliciesLike, ReturnsLike] | None = None,
@@ -65,11 +65,11 @@ def fit(
     Args:
         policies: M training policies, see `sopr_fast.load_policies`; arrays of actions are indexed like the
             states. Policies without a return are left out.
+        states: (rows, dim_s) logged states as array, tensor or path of a file, see `Subsets.draw`; or clustered
+            `Subsets`, or their file, whose number, size and clusters then replace those of `config`.
         returns: Mapping from name to return, (M,) numbers in the order of the policies, or a file, folder or data
             frame (see `sopr_fast.load_returns`). Larger is better; ranks serve too if the best policy has the
             largest.
-        states: (rows, dim_s) logged states as array, tensor or path of a file, see `Subsets.draw`; or clustered
-            `Subsets`, or their file, whose number, size and clusters then replace those of `config`.
         preferences: (M, M) of 1 (row better), 0.5 (equal), 0 (worse) or NaN (unknown), in place of returns. An array is
             in the order of the policies, a pandas frame is read by their names.
         validation: Policies and their returns, a pair, which choose the weights to keep; None to keep the last.
@@ -102,14 +102,13 @@ def fit(
     config = config or Config()
     seed = integer(0)("seed", seed)
     keep_subsets = integer(0)("keep_subsets", keep_subsets)
-    if states is None:
-        raise ValueError("states are needed: pass the logged states that the policies act on")
     file = Checkpoint(checkpoint, "training checkpoint", "returns, states")
     device, group, timings = current_device(), distributed.current(), Timings()
 
+    training = load_policies(policies)
     with timings.stage("drawing"):
         log = read_states(states)
-    known = _known(policies, returns, preferences, validation, config)
+    known = _known(training, returns, preferences, validation, config)
     with timings.stage("drawing"):
         drawn: Drawing | Subsets
         if isinstance(log, Subsets):

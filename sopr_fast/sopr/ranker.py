@@ -97,7 +97,7 @@ class Ranker:
 
     def rank(
         self,
-        candidates: PoliciesLike,
+        policies: PoliciesLike,
         states: LogLike | None = None,
         *,
         subsets: int | None = None,
@@ -110,7 +110,7 @@ class Ranker:
         states kept with the model. It is asked twice more for a few states, to see whether its answers repeat.
 
         Args:
-            candidates: Policies to rank, see `sopr_fast.load_policies`. Arrays of actions are indexed like
+            policies: Candidates to rank, see `sopr_fast.load_policies`. Arrays of actions are indexed like
                 `states`; their distance to the training policies is known only on the training log, passed again or as
                 the subsets kept with the model.
             states: (rows, dim_s) logged states or the path of a file; or clustered `Subsets`, or their file; None for
@@ -137,7 +137,7 @@ class Ranker:
         """
         seed = integer(0)("seed", seed)
         group, timings, training = distributed.current(), Timings(), self.training_policies
-        loaded = load_policies(candidates)
+        loaded = load_policies(policies)
         is_array = np.array([isinstance(policy, ArrayPolicy) for policy in loaded.values()], bool)
         with timings.stage("drawing"):
             drawn, log = self._draw(states, subsets, seed)
@@ -282,7 +282,7 @@ def load(path: str | os.PathLike) -> Ranker:
 
 
 def rank(
-    candidates: PoliciesLike,
+    policies: PoliciesLike,
     states: LogLike | None = None,
     *,
     model: Ranker | str | os.PathLike | None = None,
@@ -292,7 +292,7 @@ def rank(
     """Rank candidates with a trained model: `Ranker.rank` in one call.
 
     Args:
-        candidates: See `Ranker.rank`, as `states`, `subsets` and `seed`.
+        policies: See `Ranker.rank`, as `states`, `subsets` and `seed`.
         model: A `Ranker` or the path of a saved one; None for the path in the environment variable SOPR_FAST_MODEL.
 
     Raises:
@@ -304,7 +304,7 @@ def rank(
     Warns:
         UserWarning: See `Ranker.rank`.
     """
-    return open_model(model).rank(candidates, states, subsets=subsets, seed=seed)
+    return open_model(model).rank(policies, states, subsets=subsets, seed=seed)
 
 
 def open_model(model: Ranker | str | os.PathLike | None) -> Ranker:

@@ -152,8 +152,9 @@ def _run_sopr(cell: Cell, task: Task) -> dict[str, Any]:
     config = replace(config, subsets=config.steps)
     begun = time.process_time()
     ranker = sopr_fast.fit(
-        *task.train,
+        task.train[0],
         task.log.states,
+        task.train[1],
         validation=task.validation,
         config=config,
         seed=cell.seed,
@@ -201,11 +202,11 @@ def _estimator(method: str, options: dict[str, Any]) -> Estimator:
 
 def _run_select(cell: Cell, task: Task) -> dict[str, Any]:
     begun = time.process_time()
+    known = task.train[0] | task.validation[0]
     selection = sopr_fast.select(
-        task.candidates,
+        known | task.candidates,
         task.log,
-        task.train[0] | task.validation[0],
-        np.concatenate([task.train[1], task.validation[1]]),
+        dict(zip(known, np.concatenate([task.train[1], task.validation[1]]), strict=True)),
         simulator=replace(Simulator(), **cell.options) if cell.options else None,
         seed=cell.seed,
     )

@@ -266,7 +266,7 @@ def test_a_log_among_policies_is_told_as_such(tmp_path):
 @pytest.mark.filterwarnings("ignore")
 def test_workers_compute_actions_in_the_drawn_states_alone(tmp_path, monkeypatch, capsys):
     page, gains = (Path(__file__).parents[3] / "docs" / "scaling.md").read_text(), training_gains()
-    ranker = sopr_fast.fit(ladder(gains), gains, log(600), config=TINY)
+    ranker = sopr_fast.fit(ladder(gains), log(600), gains, config=TINY)
     blocks = dict(re.findall(r'^```python title="(\w+\.py)"\n(.*?)^```$', page, re.DOTALL | re.MULTILINE))
     for name, code in blocks.items():
         small = code.replace("size=1024", f"size={TINY.subset_size}")

@@ -276,13 +276,13 @@ def test_policies_get_the_evaluations_of_their_own_steps_or_none(tmp_path, runs,
 
 
 IN_ORDER = {
-    "returns": lambda known: sopr_fast.fit(known, [1, 2, 3], STATES),
+    "returns": lambda known: sopr_fast.fit(known, STATES, [1, 2, 3]),
     "preferences": lambda known: sopr_fast.fit(known, states=STATES, preferences=np.eye(3)),
-    "validation": lambda known: sopr_fast.fit([np.tanh] * 2, [1, 2], STATES, validation=(known, np.arange(3))),
+    "validation": lambda known: sopr_fast.fit([np.tanh] * 2, STATES, [1, 2], validation=(known, np.arange(3))),
     "estimate": lambda known: NearestPolicy().estimate([np.tanh], STATES, known=known, returns=[1, 2, 3]),
-    "evaluate": lambda known: sopr_fast.evaluate(STATES, known, (1, 2, 3)),
+    "evaluate": lambda known: sopr_fast.evaluate(known, STATES, (1, 2, 3)),
     "select": lambda known: sopr_fast.select(known, STATES, returns=[1, 2, 3]),
-    "groups": lambda known: sopr_fast.evaluate(STATES, known, {"s_2": 1, "s_10": 2}, groups=[1, 2, 3]),
+    "groups": lambda known: sopr_fast.evaluate(known, STATES, {"s_2": 1, "s_10": 2}, groups=[1, 2, 3]),
 }
 
 
@@ -300,7 +300,7 @@ def test_evaluate_select_and_update_take_frames(tmp_path):
     known = ladder(np.linspace(0.1, 1.2, 8))
     frame = pandas.DataFrame({"name": [*known], "return": np.linspace(0.1, 1.2, 8), "return_se": 0.02})
     with pytest.warns(UserWarning, match="policies without a return are left out: .* 'gain-0.100' .did you mean"):
-        evaluation = sopr_fast.evaluate(log(), known, frame[1:], methods={"nearest": NearestPolicy()}, cv=2)
+        evaluation = sopr_fast.evaluate(known, log(), frame[1:], methods={"nearest": NearestPolicy()}, cv=2)
     assert evaluation.names == [*known][1:]
     np.testing.assert_array_equal(evaluation.return_errors, np.full(7, 0.02))
     frame[:3].to_csv(tmp_path / "returns.csv", index=False)

@@ -22,6 +22,9 @@ from .files import load_files
 from .options import Options
 from .policy import Policy
 
+_STATES = {"observations", "states"}  # names in a log, of no policy
+_ORDER = "policies come first, then the log, then returns: select(policies, log, returns)"
+
 
 class Policies(dict[str, Policy]):
     """Policies by name, in the order given, which the user chose if they are `in_memory`; see `load`."""
@@ -139,6 +142,8 @@ def load(
 
 def _items(policies: Any) -> Iterator[tuple[str, Any]]:
     """Yield policies with their names."""
+    if isinstance(policies, Transitions) or (isinstance(policies, Mapping) and _STATES & policies.keys()):
+        raise TypeError(f"a log stands where policies belong; {_ORDER}")
     if isinstance(policies, Mapping):
         for key, item in policies.items():
             if not isinstance(key, str):
@@ -147,7 +152,9 @@ def _items(policies: Any) -> Iterator[tuple[str, Any]]:
         return
     is_one = isinstance(policies, Policy) or is_array(policies) or is_frame(policies) or acts(policies)
     if is_one or not isinstance(policies, Iterable) or isinstance(policies, Set):
-        raise TypeError(f"policies must be a dict or sequence of policies, got {_kind(policies)}; put one in a list")
+        raise TypeError(
+            f"policies must be a dict or sequence of policies, got {_kind(policies)}; put one in a list; {_ORDER}"
+        )
     for position, item in enumerate(policies):
         own = getattr(item, "name", None)
         yield own if isinstance(own, str) and own else f"policy-{position:03d}", item

@@ -118,12 +118,12 @@ def check_returns(returns: Any, names: Sequence[str]) -> np.ndarray:
     return table.loc[list(names), "return"].to_numpy(copy=True)
 
 
-def find_returns(returns: Any, names: Sequence[str], ordered: Sequence[str] | None = None) -> pandas.DataFrame:
+def find_returns(returns: Any, names: Sequence[str]) -> pandas.DataFrame:
     """Return the table of returns with a row for each named policy, NaN where unknown; warn of returns of others.
 
-    Returns in order are those of the `ordered` policies, by default of all. ValueError is raised if no policy has one.
+    ValueError is raised if no policy has one.
     """
-    given = load_returns(returns, names if ordered is None or not is_ordered(returns) else ordered)
+    given = load_returns(returns, names)
     table = given.reindex(list(names))
     missing, others = table.index[table["return"].isna()], given.index.difference(names, sort=False)
     if len(missing) == len(names):

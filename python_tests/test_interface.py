@@ -1,0 +1,34 @@
+"""One order of arguments: policies, then the log or its states, then returns; everything else by keyword."""
+
+import inspect
+
+import numpy as np
+import pytest
+from support.problems import transitions
+
+import sopr_fast
+from sopr_fast.estimators import Estimator
+
+ORDERS = {
+    sopr_fast.fit: ["policies", "states", "returns"],
+    sopr_fast.rank: ["policies", "states"],
+    sopr_fast.Ranker.rank: ["self", "policies", "states"],
+    sopr_fast.evaluate: ["policies", "log", "returns"],
+    sopr_fast.select: ["policies", "log", "returns"],
+    Estimator.estimate: ["self", "policies", "log"],
+}
+STATES, POLICIES = np.ones((9, 2)), {"a": np.tanh, "b": np.sin}
+TRANSITIONS = transitions(STATES, STATES, np.ones(9), STATES)
+
+
+@pytest.mark.parametrize(("function", "order"), ORDERS.items(), ids=lambda part: getattr(part, "__qualname__", ""))
+def test_arguments_have_one_order(function, order):
+    kinds = {name: parameter.kind for name, parameter in inspect.signature(function).parameters.items()}
+    assert [name for name, kind in kinds.items() if kind is not inspect.Parameter.KEYWORD_ONLY] == order
+
+
+@pytest.mark.parametrize("log", [STATES, TRANSITIONS, {"observations": STATES, "actions": STATES}], ids=type)
+@pytest.mark.parametrize("function", [sopr_fast.fit, sopr_fast.evaluate, sopr_fast.select])
+def test_a_log_in_the_place_of_policies_is_refused(function, log):
+    with pytest.raises(TypeError, match=r"policies come first, .*: select\(policies, log, returns\)"):
+        function(log, POLICIES, {"a": 1, "b": 2})
