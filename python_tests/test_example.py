@@ -7,7 +7,7 @@ import torch
 from support.needs import needs
 
 from sopr_fast import example
-from sopr_fast.ranking.metrics import spearman
+from sopr_fast.results.metrics import spearman
 
 
 def test_the_embedded_example_is_small():

@@ -7,7 +7,7 @@ from support.needs import needs
 
 import sopr_fast
 from sopr_fast import estimators
-from sopr_fast.ranking.metrics import spearman
+from sopr_fast.results.metrics import spearman
 
 
 def test_make_and_study_of_a_tiny_task(tmp_path, monkeypatch):

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from .inputs.logs import load_log
     from .inputs.policies import load as load_policies
     from .inputs.returns import load_returns
-    from .ranking import metrics
-    from .ranking.ranking import Ranking
-    from .ranking.warnings import ForeignPolicyWarning, TrainingPolicyWarning
     from .reports import report
+    from .results import metrics
+    from .results.ranking import Ranking
+    from .results.warnings import ForeignPolicyWarning, TrainingPolicyWarning
     from .runtime.native import build_info
     from .runtime.options import options
     from .selection import Evaluation, Selection, evaluate, select
@@ -65,12 +65,12 @@ _MODULES = {
     "CollapsedTrainingWarning": "sopr.training",
     "Config": "sopr.config",
     "Evaluation": "selection",
-    "ForeignPolicyWarning": "ranking.warnings",
+    "ForeignPolicyWarning": "results.warnings",
     "Ranker": "sopr.ranker",
-    "Ranking": "ranking.ranking",
+    "Ranking": "results.ranking",
     "Selection": "selection",
     "Subsets": "sopr.subsets",
-    "TrainingPolicyWarning": "ranking.warnings",
+    "TrainingPolicyWarning": "results.warnings",
     "UncertainEstimateWarning": "estimators",
     "build_info": "runtime.native",
     "evaluate": "selection",
@@ -93,7 +93,7 @@ def __getattr__(name: str) -> Any:
         globals()[name] = value
         return value
     if name == "metrics":
-        return import_module(".ranking.metrics", __name__)
+        return import_module(".results.metrics", __name__)
     if name in __all__:
         return import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

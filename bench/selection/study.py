@@ -13,7 +13,7 @@ import pandas
 
 import sopr_fast
 from sopr_fast import estimators
-from sopr_fast.ranking.metrics import regret_at_k, spearman
+from sopr_fast.results.metrics import regret_at_k, spearman
 from sopr_fast.selection.measured import Measured
 from sopr_fast.selection.selection import Selection
 

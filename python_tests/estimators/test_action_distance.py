@@ -7,7 +7,7 @@ from support.mdps import LinearGain
 
 from sopr_fast.estimators import GaussianProcess, NearestPolicy
 from sopr_fast.estimators.gaussian_process_posterior import fit
-from sopr_fast.ranking.metrics import policy_distances
+from sopr_fast.results.metrics import policy_distances
 
 
 def line(*gains):

@@ -12,7 +12,7 @@ from support.problems import TINY, LinearPolicy, ladder, log, training_gains
 
 import sopr_fast
 from sopr_fast import CollapsedTrainingWarning, ForeignPolicyWarning, Ranking, Subsets, TrainingPolicyWarning
-from sopr_fast.ranking.warnings import warn_of_scores, warn_of_states
+from sopr_fast.results.warnings import warn_of_scores, warn_of_states
 from sopr_fast.sopr.training_policies import TrainingPolicies, compare
 
 
@@ -69,7 +69,7 @@ def test_rank_does_not_depend_on_tiling_or_threads(ranker, candidates, monkeypat
     expected, *others = on_threads(scores, 1, 2, 5)
     monkeypatch.setattr("sopr_fast.runtime.limits.free_memory", lambda: 0.0)
     for tiles in (1 << 30, 0):  # columns of so many tiles stay in memory
-        monkeypatch.setattr("sopr_fast.sopr.acting._MEMORY_TILES", tiles)
+        monkeypatch.setattr("sopr_fast.inputs.policies.acting._MEMORY_TILES", tiles)
         others.append(scores())
     assert all(np.array_equal(other, expected) for other in others)
 

@@ -11,7 +11,7 @@ from support.tape import stand_in
 import sopr_fast
 from sopr_fast import Config, Subsets, ops
 from sopr_fast.ops import composed
-from sopr_fast.ranking.metrics import spearman
+from sopr_fast.results.metrics import spearman
 from sopr_fast.runtime import checkpoints, distributed, graphs
 from sopr_fast.runtime.distributed import Group
 from sopr_fast.sopr import scoring, update

@@ -10,7 +10,7 @@ import torch
 from support.problems import TINY, TORCH_MODES, LinearPolicy, ladder, log, training_gains
 
 import sopr_fast
-from sopr_fast.ranking.metrics import spearman
+from sopr_fast.results.metrics import spearman
 from sopr_fast.runtime import checkpoints
 from sopr_fast.runtime.adam import Adam
 from sopr_fast.sopr import training, update

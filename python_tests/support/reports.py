@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas
 
-from sopr_fast.ranking.ranking import Ranking, Training
+from sopr_fast.results.ranking import Ranking, Training
 from sopr_fast.selection import Evaluation, Selection
 from sopr_fast.selection.folds import Fold
 from sopr_fast.selection.measured import Measured

@@ -4,7 +4,7 @@
 `NearestPolicy` and `GaussianProcess` learn from the returns of known policies.
 """
 
-from ..ranking.estimates import Estimates, UncertainEstimateWarning
+from ..results.estimates import Estimates, UncertainEstimateWarning
 from .action_distance import GaussianProcess, NearestPolicy
 from .critics import FQE, BehaviourQ
 from .dual_dice import DualDICE

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from ..inputs.policies import Policy, probe
-from ..ranking.estimates import Estimates
-from ..ranking.metrics import policy_distances
+from ..inputs.policies.acting import collect_shared
+from ..results.estimates import Estimates
+from ..results.metrics import policy_distances
 from ..runtime.checks import integer, option
 from ..runtime.distributed import share_policies
-from ..sopr.acting import collect_shared
 from .estimator import Request
 from .gaussian_process_posterior import fit
 from .supervised import SupervisedEstimator, as_arrays, read, spread

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..inputs.logs import Transitions
-from ..ranking.estimates import UncertainEstimateWarning
+from ..results.estimates import UncertainEstimateWarning
 from ..runtime.adam import Adam
 from ..runtime.checks import integer, number, option, optional, widths
 from ..runtime.distributed import share_policies

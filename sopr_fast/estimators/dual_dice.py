@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..ranking.estimates import warn_about
+from ..results.estimates import warn_about
 from ..runtime.adam import Adam
 from ..runtime.checks import integer, number, option, widths
 from ..runtime.progress import progress_bar

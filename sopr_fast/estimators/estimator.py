@@ -13,7 +13,7 @@ from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
 from ..inputs.policies import Policy
 from ..inputs.policies import load as load_policies
 from ..inputs.returns import check_ordered
-from ..ranking.estimates import Estimates
+from ..results.estimates import Estimates
 from ..runtime import distributed
 from ..runtime.checks import Options, integer
 from ..runtime.devices import without_autocast

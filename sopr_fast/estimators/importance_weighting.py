@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..inputs.policies import Policy
 from ..inputs.policies.actor import LARGEST
-from ..ranking.estimates import warn_about
+from ..results.estimates import warn_about
 from ..runtime.adam import Adam
 from ..runtime.checks import integer, interval, number, option, optional, widths
 from ..runtime.distributed import share_policies

@@ -13,7 +13,7 @@ from ..inputs.logs import Transitions, load_transitions
 from ..inputs.policies import Layout, Policy, check_actions, collect, probe, warn_of_units
 from ..inputs.policies import load as load_policies
 from ..inputs.policies.output import one_hot
-from ..ranking.estimates import warn_about
+from ..results.estimates import warn_about
 from ..runtime import distributed
 from ..runtime.options import current_device
 from ..runtime.warn import warn

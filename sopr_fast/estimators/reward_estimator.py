@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..inputs.logs import Transitions
-from ..ranking.estimates import Estimates, warn_about
+from ..results.estimates import Estimates, warn_about
 from ..runtime.checkpoints import check_checkpoint
 from ..runtime.checks import number, option
 from .estimator import Estimator, Request

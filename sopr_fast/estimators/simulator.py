@@ -16,8 +16,8 @@ from torch import Tensor
 from ..inputs.logs.keys import LIMIT
 from ..inputs.policies import ArrayPolicy, Layout, Policy
 from ..inputs.returns import check_returns
-from ..ranking.estimates import Estimates, UncertainEstimateWarning, warn_about
-from ..ranking.metrics import spearman
+from ..results.estimates import Estimates, UncertainEstimateWarning, warn_about
+from ..results.metrics import spearman
 from ..runtime.checkpoints import check_checkpoint
 from ..runtime.checks import integer, option, optional, widths
 from ..runtime.native import threads, torch_on_one_thread

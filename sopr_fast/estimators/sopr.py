@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from ..inputs.policies import Policy, probe
-from ..ranking.estimates import Estimates
+from ..inputs.policies.acting import collect_shared
+from ..results.estimates import Estimates
 from ..runtime.checks import instance, option
 from ..runtime.options import current_device
-from ..sopr.acting import collect_shared
 from ..sopr.config import Config
 from ..sopr.fitting import fit
 from ..sopr.ranker import Ranker

@@ -22,7 +22,7 @@ from ..inputs.policies import (
     load,
 )
 from ..inputs.returns import check_returns
-from ..ranking.estimates import Estimates
+from ..results.estimates import Estimates
 from ..runtime import distributed
 from ..sopr.subsets import Subsets, read_states
 from .estimator import Estimator, Request

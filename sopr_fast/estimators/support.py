@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..ranking.estimates import warn_about
+from ..results.estimates import warn_about
 from .log import Log
 from .policy_actions import PolicyActions
 

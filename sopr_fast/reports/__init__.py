@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ..ranking.ranking import Ranking
+from ..results.ranking import Ranking
 from ..runtime.files import atomic_path, check_place
 from ..runtime.text import printable
 from ..selection import Evaluation, Selection

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..methods import SELECT
-from ..ranking.metrics import spearman
+from ..results.metrics import spearman
 from ..selection.evaluation import Evaluation
 from . import figures
 from .page import MISSING, Column, Name, Table, column, listed, number

@@ -18,7 +18,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from .._version import __version__
-from ..ranking.tables import MISSING
+from ..results.tables import MISSING
 from ..runtime.text import printable
 from .figures import DARK, LIGHT
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from ..inputs.returns import check_returns
-from ..ranking.metrics import spearman
-from ..ranking.ranking import Ranking
+from ..results.metrics import spearman
+from ..results.ranking import Ranking
 from . import figures
 from .page import MISSING, Name, Numbers, Table, chance, column, listed, number
 

@@ -14,7 +14,7 @@ from ..estimators.action_distance import shared_distances
 from ..inputs.logs import Transitions, load_log
 from ..inputs.policies import ArrayPolicy, Policy, check_actions, probe
 from ..inputs.policies import load as load_policies
-from ..sopr.acting import collect_shared
+from ..inputs.policies.acting import collect_shared
 from ..sopr.subsets import as_subsets
 
 FEWEST_KNOWN = 6  # known policies that show how far apart policies are, and how far predictions err

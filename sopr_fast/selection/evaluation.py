@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..ranking.metrics import regret_at_k, spearman
-from ..ranking.tables import MISSING, plain, to_html, to_text, wrapped
+from ..results.metrics import regret_at_k, spearman
+from ..results.tables import MISSING, plain, to_html, to_text, wrapped
 from ..runtime.axes import new_axes
 from ..runtime.text import tick_label
 from .folds import Fold

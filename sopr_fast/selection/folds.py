@@ -15,7 +15,7 @@ import numpy as np
 
 from ..estimators import Estimator, UncertainEstimateWarning
 from ..inputs.returns import check_groups
-from ..ranking.warnings import ForeignPolicyWarning, TrainingPolicyWarning
+from ..results.warnings import ForeignPolicyWarning, TrainingPolicyWarning
 from ..runtime.checks import integer
 from .compared import Compared
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from ..estimators.gaussian_process_posterior import Posterior, fit
 from ..inputs.accepted import ReturnsLike
-from ..ranking.metrics import spearman
-from ..ranking.tables import SHORTENED, to_html, to_text, wrapped
+from ..results.metrics import spearman
+from ..results.tables import SHORTENED, to_html, to_text, wrapped
 from ..runtime.axes import new_axes
 from ..runtime.checks import integer, number
 from ..runtime.text import list_names, tick_label

@@ -16,8 +16,9 @@ from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
 from ..inputs.logs import Transitions
 from ..inputs.policies import Layout, Policies, Policy, check_actions, probe
 from ..inputs.policies import load as load_policies
+from ..inputs.policies.acting import collect_all
 from ..inputs.returns import check_ordered, with_returns
-from ..ranking.warnings import TrainingPolicyWarning
+from ..results.warnings import TrainingPolicyWarning
 from ..runtime import distributed
 from ..runtime.checkpoints import Checkpoint
 from ..runtime.checks import integer
@@ -27,7 +28,6 @@ from ..runtime.progress import Timings
 from ..runtime.tensor_files import fingerprint
 from ..runtime.text import list_names
 from ..runtime.warn import warn
-from .acting import collect_all
 from .config import Config
 from .losses import Objective, check_preferences
 from .ranker import Ranker

@@ -15,15 +15,15 @@ from ..inputs.accepted import LogLike, PoliciesLike
 from ..inputs.logs import StoredStates
 from ..inputs.policies import ArrayPolicy, Layout, Policy, check_widths, warn_of_answers
 from ..inputs.policies import load as load_policies
-from ..ranking.ranking import Ranking, Training
-from ..ranking.warnings import warn_of_candidates, warn_of_scores, warn_of_states
+from ..inputs.policies.acting import collect_all
+from ..results.ranking import Ranking, Training
+from ..results.warnings import warn_of_candidates, warn_of_scores, warn_of_states
 from ..runtime import distributed
 from ..runtime.checks import integer
 from ..runtime.limits import tile_bytes
 from ..runtime.options import current, current_device
 from ..runtime.progress import Timings, progress_bar
 from ..runtime.warn import warn
-from .acting import collect_all
 from .config import Config
 from .model import ScoringModel
 from .model_files import read_model, write_model

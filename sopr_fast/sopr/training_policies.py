@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..ranking.metrics import policy_distances
+from ..results.metrics import policy_distances
 
 _FOREIGN = 2.0
 _SAME = 1e-10  # of the mean square of a column: float32 rounding in batches of other sizes

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas
 
-from sopr_fast.ranking.metrics import regret_at_k, spearman
+from sopr_fast.results.metrics import regret_at_k, spearman
 from sopr_fast.runtime.files import atomic_path
 
 from . import methods

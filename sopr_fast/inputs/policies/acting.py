@@ -9,17 +9,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..inputs.policies import Layout, Policy, collect
-from ..runtime import distributed
-from ..runtime.limits import tile_bytes
-from ..runtime.progress import progress_bar
+from ...runtime import distributed
+from ...runtime.limits import tile_bytes
+from ...runtime.progress import progress_bar
+from .layout import Layout, collect
+from .policy import Policy
 
 _MEMORY_TILES = 4  # whose columns stay in memory
 _TILE_BYTES = 256 << 20  # at most
 
 
 def collect_all(policies: list[Policy], states: Tensor, source: Tensor, layout: Layout) -> Tensor:
-    """Return the columns of P policies in U states on the CPU, (P, U, dim_c); see `inputs.policies.collect`.
+    """Return the columns of P policies in U states on the CPU, (P, U, dim_c); see `collect`.
 
     They are kept on disk if they exceed 1 GiB, or a quarter of the free memory; OSError if it has no room for them.
     """
