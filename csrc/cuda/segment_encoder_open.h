@@ -85,6 +85,19 @@ __device__ inline void wait_for_stage() {
     __syncthreads();
 }
 
+// Stage the keys and values of 32 columns, half of an image, in their places.
+template <class P>
+__device__ void stage_columns(const unsigned char* image, int column) {
+    using Memory = TileMemory<P>;
+    constexpr int kElement = int(sizeof(typename P::Element)), kPieces = 32 * kElement / 16;
+    for (int i = int(threadIdx.x); i < kTileTokens * kPieces; i += kTileThreads) {
+        const int at = (i / kPieces * Memory::kKeyPitch + column) * kElement + i % kPieces * 16;
+        copy_async(dynamic_shared() + at, image + at);
+    }
+    const int values = (kTileTokens * Memory::kKeyPitch + column * Memory::kValuePitch) * kElement;
+    stage(dynamic_shared() + values, image + values, 32 * Memory::kValuePitch * kElement);
+}
+
 // Chunks that a step needs: see run_open_step.
 __device__ inline Chunks chunks_of_step(const EncoderRun& run, int64_t step) {
     const int64_t layers = run.p.layers, chunks = run.layout.chunks(), first = step ? (step - 1) * chunks + 4 : 0;
@@ -107,7 +120,7 @@ __device__ void run_open_step(Tile<P, kDim, Kept>& tile, WeightStream<P>& weight
         tile.attend(step - 1, weights, [&](auto& attention, const auto& q, int column) {
             for (int key = 0; key < length; key += kTileTokens) {
                 __syncthreads();
-                stage(dynamic_shared(), images + key / kTileTokens * int64_t(Memory::kImage), Memory::kImage);
+                stage_columns<P>(images + key / kTileTokens * int64_t(Memory::kImage), column);
                 wait_for_stage();
                 const int count = length - key < kTileTokens ? length - key : kTileTokens;
                 if (tile.active()) tile.add_keys(attention, q, column, step - 1, 0, key, count);
