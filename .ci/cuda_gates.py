@@ -59,9 +59,12 @@ def kernel_of(line: str) -> tuple[str, str, int] | None:
 
 
 def outputs(log: str) -> dict[str, str]:
-    """Return what the compiler printed by source."""
+    """Return what the compiler printed by source, of all its objects."""
     parts = re.split(r"^\[\d+/\d+\] Building CUDA object \S*/(\w+\.cu)\.o\n", log, flags=re.MULTILINE)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
+    printed: dict[str, str] = collections.defaultdict(str)
+    for source, text in zip(parts[1::2], parts[2::2], strict=True):
+        printed[source] += text
+    return printed
 
 
 def spills(printed: str) -> dict[tuple[str, str, int], int]:
@@ -120,9 +123,8 @@ def main(build: str, architecture: str) -> int:
     """Check a build; return 1 if a gate fails."""
     printed, wrong = outputs(Path(build, "build.log").read_text()), []
     for source in (*KMEANS, *SOURCES):
-        [built] = Path(build).rglob(f"{source}.o")
-        disassemble = ["cuobjdump", "-sass", built]
-        sass = subprocess.check_output(disassemble, text=True) if shutil.which("cuobjdump") else ""
+        objects = Path(build).rglob(f"{source}.o") if shutil.which("cuobjdump") else []
+        sass = "".join(subprocess.check_output(["cuobjdump", "-sass", built], text=True) for built in objects)
         if source in KMEANS:
             wrong += check_kmeans(source, printed[source], sass, int(architecture))
         else:

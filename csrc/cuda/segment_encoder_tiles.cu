@@ -1,10 +1,7 @@
 // Closed tiles: all layers in one kernel, blocks stay and take tile after tile. Open tiles: a kernel per layer, which
 // finishes a layer and makes keys and values of the next, since those of a long segment come from several blocks.
-#include <cstdlib>
-#include <cstring>
-
+#include "cuda/segment_encoder_kinds.h"
 #include "cuda/segment_encoder_open.h"
-#include "cuda/segment_encoder_tiles.h"
 
 #ifndef SOPR_MAX_OPEN_TILES  // tests set fewer
 #define SOPR_MAX_OPEN_TILES 2048
@@ -80,11 +77,6 @@ __global__ void __launch_bounds__(kWidth) open_means_kernel(EncoderRun run, cons
     }
 }
 
-__global__ void clear_kernel(float* x, int64_t count) {
-    for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += int64_t(gridDim.x) * blockDim.x)
-        x[i] = 0;
-}
-
 int64_t packed_words(const SegmentEncoder& p) { return PackedWeights(p).before_backward(); }
 
 template <class P, int kDim>
@@ -135,42 +127,23 @@ struct Encoder {
     }
 };
 
-template <class P>
-void encode(const SegmentEncoder& p, cudaStream_t stream) {
-    switch (p.width / p.heads) {
-        case 8:
-            return Encoder<P, 8>{p, stream}.run();
-        case 16:
-            return Encoder<P, 16>{p, stream}.run();
-        default:
-            return Encoder<P, 32>{p, stream}.run();
-    }
-}
-
 }  // namespace
 
-void clear(float* x, int64_t floats, cudaStream_t stream) {
-    if (floats == 0) return;
-    launch("segment_encoder clear", clear_kernel, (floats + 4095) / 4096, 1, 256, stream, x, floats);
-}
-
-bool tiles_fit(const SegmentEncoder& p) {
-    const char* const wish = std::getenv("SOPR_FAST_TENSOR_CORES");
-    if (wish && std::strcmp(wish, "0") == 0) return false;
-    const int64_t dim = p.width / p.heads;
-    return p.width == kWidth && (dim == 8 || dim == 16 || dim == 32) && p.feedforward % 32 == 0 && p.layers > 0;
-}
-
-int64_t segment_encoder_tiles_workspace(const SegmentEncoder& p) {
+template <class P, int kDim>
+int64_t forward_workspace(const SegmentEncoder& p) {
     SegmentEncoder sized = p;
     sized.workspace = nullptr;
-    const int64_t image_bytes = p.bf16 ? TileMemory<Bf16>::kImage : TileMemory<Tf32>::kImage;
-    return TileWorkspace(sized, packed_words(p), image_bytes, kMaxOpenTiles).size;
+    return Encoder<P, kDim>{sized, nullptr}.memory.size;
 }
 
-void segment_encoder_tiles(const SegmentEncoder& p, cudaStream_t stream) {
-    if (p.policies * p.subsets * (p.pool ? p.clusters : p.subset_size) == 0) return;
-    p.bf16 ? encode<Bf16>(p, stream) : encode<Tf32>(p, stream);
+template <class P, int kDim>
+void run_forward(const SegmentEncoder& p, cudaStream_t stream) {
+    Encoder<P, kDim>{p, stream}.run();
 }
+
+#define INSTANTIATE(P, kDim)                                            \
+    template int64_t forward_workspace<P, kDim>(const SegmentEncoder&); \
+    template void run_forward<P, kDim>(const SegmentEncoder&, cudaStream_t);
+FOR_EACH_KIND(INSTANTIATE)
 
 }  // namespace sopr::cuda

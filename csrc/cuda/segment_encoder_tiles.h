@@ -1,4 +1,4 @@
-// The encoder on tensor cores: segment_encoder_tiles.cu, segment_encoder_tiles_backward.cu.
+// The encoder on tensor cores; segment_encoder_kinds.cu chooses among its kernels.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -4,9 +4,8 @@
 //
 // Every block adds up gradients of the parameters of its tiles, which are always the same; then one kernel adds up the
 // blocks in order. So results repeat bit for bit on GPUs that run equally many blocks.
-#include "cuda/segment_encoder_backward_tile.h"
+#include "cuda/segment_encoder_kinds.h"
 #include "cuda/segment_encoder_open.h"
-#include "cuda/segment_encoder_tiles.h"
 
 #ifndef SOPR_MAX_OPEN_TILES_BACKWARD  // tests set fewer
 #define SOPR_MAX_OPEN_TILES_BACKWARD 1024
@@ -189,11 +188,6 @@ int64_t parameters_of(const SegmentEncoder& p) {
     return (p.project ? E * (p.state_width + p.column_width + 1) : 0) + p.layers * (4 * E * E + 2 * F * E + 9 * E + F);
 }
 
-template <class P>
-int shared_bytes(const SegmentEncoder& p) {
-    return BackwardMemory<P>::kFixed + kSlots * PackedWeights(p).words_per_chunk * int(sizeof(uint32_t));
-}
-
 struct BackwardWorkspace : TileWorkspace {
     int64_t blocks;          // at most
     int64_t floats_of_sums;  // matrices and vectors
@@ -286,41 +280,24 @@ struct Backward {
     }
 };
 
-// Call use(P(), an integral constant of the width of heads).
-template <class P, class Use>
-auto by_width_of_heads(const SegmentEncoder& p, const Use& use) {
-    switch (p.width / p.heads) {
-        case 8:
-            return use(P(), std::integral_constant<int, 8>());
-        case 16:
-            return use(P(), std::integral_constant<int, 16>());
-        default:
-            return use(P(), std::integral_constant<int, 32>());
-    }
-}
-template <class Use>
-auto by_kind(const SegmentEncoder& p, const Use& use) {
-    return p.bf16 ? by_width_of_heads<Bf16>(p, use) : by_width_of_heads<Tf32>(p, use);
-}
-
 }  // namespace
 
-bool tiles_fit_backward(const SegmentEncoder& p) {
-    return tiles_fit(p) && (p.bf16 ? shared_bytes<Bf16>(p) : shared_bytes<Tf32>(p)) <= shared_memory_limit();
-}
-
-int64_t segment_encoder_tiles_backward_workspace(const SegmentEncoder& p, bool columns_grad) {
+template <class P, int kDim>
+int64_t backward_workspace(const SegmentEncoder& p, bool columns_grad) {
     SegmentEncoder sized = p;
     sized.workspace = nullptr;
-    return by_kind(p, [&](auto kind, auto dim) {
-        using P = decltype(kind);
-        const int64_t blocks = blocks_at_once(closed_backward_kernel<P, dim.value>, kTileThreads, shared_bytes<P>(p));
-        return BackwardWorkspace(sized, TileMemory<P>::kImage, BackwardMemory<P>::kOperands, blocks, columns_grad).size;
-    });
+    const int64_t blocks = blocks_at_once(closed_backward_kernel<P, kDim>, kTileThreads, shared_bytes<P>(p));
+    return BackwardWorkspace(sized, TileMemory<P>::kImage, BackwardMemory<P>::kOperands, blocks, columns_grad).size;
 }
 
-void segment_encoder_tiles_backward(const SegmentEncoderBackward& b, cudaStream_t stream) {
-    by_kind(b.forward, [&](auto kind, auto dim) { Backward<decltype(kind), dim.value>{b, stream}.run(); });
+template <class P, int kDim>
+void run_backward(const SegmentEncoderBackward& b, cudaStream_t stream) {
+    Backward<P, kDim>{b, stream}.run();
 }
+
+#define INSTANTIATE(P, kDim)                                                   \
+    template int64_t backward_workspace<P, kDim>(const SegmentEncoder&, bool); \
+    template void run_backward<P, kDim>(const SegmentEncoderBackward&, cudaStream_t);
+FOR_EACH_KIND(INSTANTIATE)
 
 }  // namespace sopr::cuda
