@@ -44,7 +44,7 @@ def check_arguments(shapes: Mapping[str, str], arguments: Mapping[str, Any]) -> 
         for d, size in zip(dimensions, value.shape, strict=True):
             if isinstance(d, str):
                 letter = d.removesuffix(" + 1")
-                count = size - (letter != d)
+                count = size - int(letter != d)  # sizes may be symbols, which take no bool
                 sizes |= {letter: count, f"{letter} + 1": count + 1}
 
 

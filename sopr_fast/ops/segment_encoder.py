@@ -250,6 +250,32 @@ def _backward_kernel(grad_out: Tensor, columns_grad: bool, *arguments: Any) -> t
     return grad_parameters, grad_columns
 
 
+def _backward_cuda(grad_out: Tensor, columns_grad: bool, *arguments: Any) -> tuple[Tensor, Tensor]:
+    grad_out, *tensors = contiguous(grad_out, *arguments[:6])
+    fields = _fields(tuple(tensors), Options(*arguments[6:]))
+    with current_device(grad_out.device):
+        floats = native._cuda.segment_encoder_backward_workspace(
+            columns_grad, *by_position(native._cuda, "segment_encoder", fields)
+        )
+    grad_parameters, grad_columns = _fake_backward(grad_out, columns_grad, *tensors)
+    call(
+        "segment_encoder_backward",
+        grad_out.device,
+        **fields | {"workspace": grad_out.new_empty(floats)},
+        grad_out=grad_out,
+        grad_parameters=grad_parameters,
+        grad_columns=grad_columns if columns_grad else None,
+    )
+    return grad_parameters, grad_columns
+
+
+def _tensor_cores_differentiate(tensors: tuple[Any, ...], options: Options) -> bool:
+    shape = _fields(tensors, options) | dict.fromkeys(_SHAPES)  # no addresses: while torch traces, there are none
+    with current_device(tensors[0].device):
+        values = by_position(native._cuda, "segment_encoder", shape)
+        return native._cuda.segment_encoder_backward_uses_tensor_cores(*values)
+
+
 def _fake_backward(grad_out: Tensor, columns_grad: bool, *arguments: Any) -> tuple[Tensor, Tensor]:
     _, columns, _, _, parameters, *_ = arguments
     grad_columns = torch.empty_like(columns) if columns_grad else columns.new_empty(0)
@@ -278,6 +304,7 @@ def _check_backward_sizes(grad_out: Tensor, columns_grad: bool, *arguments: Any)
 _segment_encoder_backward = define(
     f"segment_encoder_backward(Tensor grad_out, bool columns_grad, {_TENSORS}, {_OPTIONS}) -> (Tensor, Tensor)",
     cpu=_backward_kernel,
+    cuda=_backward_cuda,
     fake=_fake_backward,
     shapes={"grad_out": "P, S, tokens, width", **_SHAPES},
     check_sizes=_check_backward_sizes,
@@ -286,43 +313,29 @@ _segment_encoder_backward = define(
 )
 
 
-def _backward_cuda(grad_out: Tensor, columns_grad: bool, *arguments: Any) -> tuple[Tensor, Tensor | None]:
-    """Return gradients, where tensor cores do not take the shape from torch's and the other segment operators."""
-    if torch.is_grad_enabled():
-        raise NotImplementedError("segment_encoder is differentiable once")
-    tensors, options = contiguous(*arguments[:6]), Options(*arguments[6:])
-    grad_out = grad_out.contiguous()
-    fields = _fields(tensors, options)
-    values = by_position(native._cuda, "segment_encoder", fields)
-    with current_device(grad_out.device):
-        if not native._cuda.segment_encoder_backward_uses_tensor_cores(*values):
-            return composed.segment_encoder_backward(
-                grad_out, *tensors[:5], columns_grad=columns_grad, rng=tensors[5], **options._asdict()
-            )
-        floats = native._cuda.segment_encoder_backward_workspace(columns_grad, *values)
-    grad_parameters, grad_columns = _fake_backward(grad_out, columns_grad, *tensors)
-    call(
-        "segment_encoder_backward",
-        grad_out.device,
-        **fields | {"workspace": grad_out.new_empty(floats)},
-        grad_out=grad_out,
-        grad_parameters=grad_parameters,
-        grad_columns=grad_columns if columns_grad else None,
-    )
-    return grad_parameters, grad_columns
-
-
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(*inputs[:6])
     ctx.options = inputs[6:]
 
 
 def _backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-    columns_grad = ctx.needs_input_grad[1]
-    differentiate = _backward_cuda if grad_out.device.type == "cuda" else _segment_encoder_backward
-    grad_parameters, grad_columns = differentiate(grad_out, columns_grad, *ctx.saved_tensors, *ctx.options)
+    columns_grad, tensors, options = ctx.needs_input_grad[1], ctx.saved_tensors, Options(*ctx.options)
+    if grad_out.device.type == "cuda" and not _tensor_cores_differentiate(tensors, options):
+        differentiate = _composed_backward
+    else:
+        differentiate = _segment_encoder_backward
+    grad_parameters, grad_columns = differentiate(grad_out, columns_grad, *tensors, *ctx.options)
     nothing = [None] * (len(ctx.options) + 1)
     return None, grad_columns if columns_grad else None, None, None, grad_parameters, *nothing
+
+
+def _composed_backward(grad_out: Tensor, columns_grad: bool, *arguments: Any) -> tuple[Tensor, Tensor | None]:
+    """Return the gradients of torch and of the other segment operators, which take any shape."""
+    if torch.is_grad_enabled():
+        raise NotImplementedError("segment_encoder is differentiable once")
+    *tensors, rng = arguments[:6]
+    options = Options(*arguments[6:])._asdict()
+    return composed.segment_encoder_backward(grad_out, *tensors, columns_grad=columns_grad, rng=rng, **options)
 
 
 _segment_encoder = define(
