@@ -81,8 +81,9 @@ def assert_gradients(ops, tensors, options, *, times=0, relative=1e-4, of_larges
     """Compare with float64: allow so many times torch's error, and shares of each gradient and of the largest one."""
     oracle = of_torch = gradients(reference.segment_encoder, tensors, options, torch.float64)
     if times:
-        plain = OnDevice(getattr(ops, "device", torch.device("cpu")), reference).segment_encoder
-        with torch.autocast("cpu", torch.bfloat16, enabled=options.get("precision") == "bf16"):
+        device = getattr(ops, "device", torch.device("cpu"))
+        plain = OnDevice(device, reference).segment_encoder
+        with torch.autocast(device.type, torch.bfloat16, enabled=options.get("precision") == "bf16"):
             of_torch = gradients(plain, tensors, options)
     largest = max(g.norm() for g in oracle)
     actual = gradients(ops.segment_encoder, tensors, options)
