@@ -16,7 +16,7 @@ OPERATOR_TESTS := $(wildcard python_tests/ops/test_kmeans*.py python_tests/ops/t
     python_tests/ops/test_threads.py
 
 .PHONY: demo test test-bare extras test-all test-emulated test-quality environments fuzz kill soak paper \
-        bench lint format sanitize sanitize-threads matrix docs wheel wheel-check gpu-check gpu-sanitize clean
+        bench lint format sanitize sanitize-threads matrix docs wheel wheel-check gpu-check gpu-tree whole-tree clean
 
 demo: $(INSTALLED)
 	.venv/bin/sopr-fast demo $(DEMO_ARGS)
@@ -125,21 +125,19 @@ wheel-check: build/wheel-check/oldest/made build/wheel-check/newest/made
 	    build/wheel-check/$$torch/bin/python .ci/check_wheel.py || exit 1; \
 	done
 
-# On a machine with a GPU, with the torch and the build tools of $(PYTHON): no network. GPU_STAGES="test bench".
+# On a machine with a GPU, with the torch and the build tools of $(PYTHON), without network: see bench/gpu.md.
 gpu-check:
-	$(PYTHON) bench/gpu_check.py $(GPU_STAGES)
+	$(PYTHON) bench/gpu_run.py first
+	$(PYTHON) bench/gpu_run.py second
 
-# The operators on small inputs, once gpu-check has built them, with checks of memory and races. Only our kernels are
-# checked, and no API errors, since torch makes some on purpose. Torch's pool is off: it would hide accesses outside.
-gpu-sanitize:
-	mkdir -p out
-	failed=0; for tool in memcheck racecheck; do \
-	    PYTHONPATH=python_tests PYTORCH_NO_CUDA_MEMORY_CACHING=1 \
-	    compute-sanitizer --tool $$tool --error-exitcode 1 --report-api-errors no \
-	        --kernel-name kns=sopr --log-file out/gpu_$$tool.log \
-	        $(PYTHON) -m support.operators cuda || failed=1; \
-	    tail -n 20 out/gpu_$$tool.log; \
-	done; exit $$failed
+# Takes the benchmark sets out of the working tree, but for the one that the benchmarks of kernels read.
+gpu-tree:
+	git sparse-checkout set --no-cone '/*' '!/bench/paper/sets/' '!/bench/selection/sets/' \
+	    '/bench/paper/sets/small/halfcheetah-v4/policies.npz' '/bench/paper/sets/small/halfcheetah-v4/returns.csv'
+	git ls-files -z | xargs -0 du -cb 2>/dev/null | tail -n 1
+
+whole-tree:
+	git sparse-checkout disable
 
 clean:
 	rm -rf .venv build out dist

@@ -23,7 +23,6 @@ from workload import CLUSTERS, SIZE, actions_on, forward_gflop
 from sopr_fast import Config, Subsets, ops
 from sopr_fast.sopr.input_norm import merge_moments, part_moments
 from sopr_fast.sopr.losses import Objective
-from sopr_fast.sopr.subsets import Drawing
 from sopr_fast.sopr.training import _Trainer
 from sopr_fast.sopr.update import Examples
 
@@ -53,8 +52,9 @@ def peak(cuda) -> float:
 
 @pytest.fixture(scope="module")
 def points(cuda, states) -> torch.Tensor:
-    drawing = Drawing.draw(states, PROBLEMS, size=SIZE, seed=0)
-    return drawing.states[drawing.rows.long()].to(cuda)
+    generator = np.random.default_rng(0)
+    drawn = np.stack([states[generator.permutation(len(states))[:SIZE]] for _ in range(PROBLEMS)])
+    return torch.from_numpy(drawn).to(cuda)
 
 
 def test_cuda_lloyd_from_the_same_centroids(points, peak, contend):
