@@ -118,7 +118,8 @@ def _named_object(option: str, text: str) -> Any:
 
 def add_returns(parser: argparse.ArgumentParser, about: str, *, required: bool) -> None:
     """Add the files of known returns."""
-    parser.add_argument_group("returns").add_argument(
+    group = parser.add_argument_group("returns")
+    group.add_argument(
         "--returns",
         type=Path,
         nargs="+",
@@ -127,21 +128,32 @@ def add_returns(parser: argparse.ArgumentParser, about: str, *, required: bool) 
         help="CSV or parquet file with columns name and return, JSON, evaluations.npz, or a folder of runs with such "
         f"files: {about}; a later one adds returns, and replaces those of the same name",
     )
+    group.add_argument(
+        "--return-columns",
+        nargs="+",
+        metavar="PART=NAME",
+        help="columns of tables: name, return, cost, error, deviation, rollouts, such as return=cumulative_reward",
+    )
 
 
-def read_returns(paths: Sequence[Path], names: Sequence[str]) -> pandas.DataFrame:
+def read_returns(options: argparse.Namespace, names: Sequence[str]) -> pandas.DataFrame:
     """Load the returns in all paths; those of a later one replace earlier ones of the same name, with a warning."""
     import pandas
 
     from ..inputs.returns import load_returns
     from ..runtime.warn import warn
 
-    table = load_returns(paths[0], names)
+    paths, columns = options.returns, None
+    if options.return_columns is not None:
+        columns = {part: str(name) for part, name in _columns("return-columns", options.return_columns).items()}
+    table = load_returns(paths[0], names, columns=columns)
     for path in paths[1:]:
-        later = load_returns(path, names)
+        later = load_returns(path, names, columns=columns)
         if replaced := [name for name in later.index if name in table.index]:
             warn(f"{path}: replaces the returns of {list_names(replaced)}")
+        notes = [*table.attrs["notes"], *later.attrs["notes"]]
         table = pandas.concat([table.drop(replaced), later])
+        table.attrs["notes"] = notes
     return table
 
 
@@ -174,14 +186,14 @@ def read_log(path: str | Path, options: argparse.Namespace) -> Any:
         return path
     from ..inputs.logs import load_log
 
-    return load_log(path, **given | ({"columns": _columns(options)} if "columns" in given else {}))
+    return load_log(path, **given | ({"columns": _columns("columns", options.columns)} if "columns" in given else {}))
 
 
 def read_states(path: str | Path | None, options: argparse.Namespace) -> Any:
     """Open the logged states at a path whose columns are named; another path, or None, is returned."""
     if options.columns is None:
         return path
-    columns = _columns(options)
+    columns = _columns("columns", options.columns)
     if columns.keys() != {"states"} or path is None or str(path).endswith(".safetensors"):
         raise ValueError(f"--columns {' '.join(options.columns)}: only states=NAME,… of a log in --states is read here")
     from ..inputs.logs import load_states
@@ -189,10 +201,10 @@ def read_states(path: str | Path | None, options: argparse.Namespace) -> Any:
     return load_states(path, columns=columns["states"])
 
 
-def _columns(options: argparse.Namespace) -> dict[str, str | list[str]]:
-    pairs = [item.partition("=") for item in options.columns]
+def _columns(option: str, given: Sequence[str]) -> dict[str, str | list[str]]:
+    pairs = [item.partition("=") for item in given]
     if not all(map(all, pairs)):
-        raise ValueError(f"--columns {' '.join(options.columns)}: expected PART=NAME, such as states=x,speed")
+        raise ValueError(f"--{option} {' '.join(given)}: expected PART=NAME, such as states=x,speed")
     return {part: names.split(",") if "," in names else names for part, _, names in pairs}
 
 

@@ -103,7 +103,7 @@ def _fit(options: argparse.Namespace) -> None:
     if is_first():
         check_place(options.out)
     policies = read_policies(options)
-    returns = read_returns(options.returns, list(policies))
+    returns = read_returns(options, list(policies))
     for name in options.validation:
         if name not in policies or name not in returns.index:
             missing = "policy" if name not in policies else "return in --returns of"

@@ -179,7 +179,7 @@ def _read(options: argparse.Namespace) -> tuple[Policies, pandas.DataFrame | Non
     policies = read_policies(options)
     if options.returns is None:
         return policies, None
-    returns = read_returns(options.returns, list(policies))
+    returns = read_returns(options, list(policies))
     files = " ".join(map(str, options.returns))
     strangers = [name for name in returns.index if name not in policies]
     if len(strangers) == len(returns):

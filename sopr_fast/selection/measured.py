@@ -80,12 +80,13 @@ class Measured:
         return returns, np.nan_to_num(errors)
 
     def note(self) -> list[str]:
-        """Return a note on copies, or none."""
-        count = len(self.names) - len(self.groups)
+        """Return notes on copies and on returns of rollouts, if there are any."""
+        count, notes = len(self.names) - len(self.groups), [*self.table.attrs.get("notes", [])]
         if not count:
-            return []
+            return notes
         are = "1 policy is a copy" if count == 1 else f"{count:,} policies are copies"
-        return [f"{are}: {_ACT[count > 1]} as another one in all {self.states:,} states, so they share row and return"]
+        copies = f"{are}: {_ACT[count > 1]} as another one in all {self.states:,} states, so they share row and return"
+        return [copies, *notes]
 
 
 _ACT = "it acts", "they act"

@@ -31,7 +31,7 @@ def of(table):
         ("r.csv", ",name,return\n0,a,1\n1,b,-2.5\n", {"a": 1, "b": -2.5}),
         ("r.CSV", "\ufeffreturn,seed,name\n1e3,0, b \n\n2,0,12\n", {"b": 1000, "12": 2}),
         ("r.csv", "Policy;RETURN\na;1\n007;2\n", {"a": 1, "007": 2}),
-        ("r.csv", "policy\tsteps\treturn_mean\n0\t6000\t3\n1\t12000\t4\n", {"0": 3, "1": 4}),
+        ("r.csv", "policy\tsteps\treturn\n0\t6000\t3\n1\t12000\t4\n", {"0": 3, "1": 4}),
         ("r.csv", ",return,steps\na,1,7\n", {"a": 1}),
         ("r.csv", 'name,return\r\n"x, y",1\r\nNA,2\r\n', {"x, y": 1, "NA": 2}),
         ("r.json", '{"a": 1, "b": [1, 3], "c": null}', {"a": 1, "b": 2}),
@@ -43,8 +43,8 @@ def of(table):
         ("r.json", '{"a": {"return": 1, "error": 2}, "b": {"return": 2}}', {"a": 1, "b": 2}),
         ("r.jsonl", '{"name": "007", "return": 1}\n\n{"name": "b", "return": null}\n', {"007": 1}),
         ("r.csv", "", "its first line must name the columns"),
-        ("r.csv", "policy,score\na,1\n", "expected columns name and return in the first row, found policy, score"),
-        ("r.csv", "a,1\nb,2\n", "expected columns name and return in the first row, found a, 1"),
+        ("r.csv", "policy,score\na,1\n", "expected columns name and return (or cost), found policy, score; name yours"),
+        ("r.csv", "a,1\nb,2\n", "expected columns name and return (or cost), found a, 1"),
         ("environment.csv", "1,1000,12.5\n2,2000,14\n", "its first line must name the columns, each once; it is '1,"),
         ("r.csv", "name;return\na;1,5\nb;1.5\n", "the return of policy 'a' is '1,5', expected a finite number"),
         ("r.csv", "name,return,rollouts\na,1,0\n", "the rollouts of policy 'a' is '0', expected a whole number"),
@@ -151,7 +151,7 @@ def test_standard_errors(tmp_path):
     expected = {"b": 2 / np.sqrt(3), "c": 4 / np.sqrt(2), "f": 0.5, "g": 0.25}
     path = tmp_path / "r.csv"
     rows = "a,1,0,1,", "b,2,2,3,", "c,3,4,2,", "d,4,,1,", "e,5,,9,", "f,1,,,.5", "g,1,,1,.25"
-    path.write_text("\n".join(("name,return,std,rollouts,return_se", *rows)))
+    path.write_text("\n".join(("name,return,deviation,rollouts,error", *rows)))
     frame = pandas.read_csv(path)
     frame.to_parquet(tmp_path / "r.parquet")
     frame.to_json(tmp_path / "records.json", orient="records")
@@ -169,40 +169,78 @@ def test_standard_errors(tmp_path):
         assert errors == pytest.approx({"b": 2 / np.sqrt(3), "c": 4})
 
 
-def test_names_of_errors_and_deviations():
-    errors = [{label: 2} for label in ("error", "stderr", "se", "SEM", "return_stderr", "standard_error")]
-    for columns in (*errors, {"std": 4, "rollouts": 4}, {"return_std": 4, "count": 4}, {"sd": 4, "n_episodes": 4}):
-        assert load_returns(pandas.DataFrame({"policy": ["a"], "mean": 1} | columns))["error"].tolist() == [2]
+TABLE = pandas.DataFrame({"agent": ["a", "b"], "total": [30.0, 900.0], "mean_reward": [3.0, 0.9], "sd": [4.0, 6.0]})
+NAMED = {"name": "agent", "return": "total"}
 
 
-IGNORED = ".* deviations are ignored .* policies"
-ROLLOUTS = np.random.default_rng(0).normal([[-900], [-400], [-100]], 90, (3, 2))
-PAIRS = np.stack([[-900, -400, 100], [40, 50, 0]], 1)
+@pytest.mark.parametrize("suffix", ["", ".csv", ".parquet", ".json"])
+def test_columns_of_other_names_are_named(tmp_path, suffix):
+    source = TABLE.assign(n=[4, 9])
+    if suffix:
+        path = tmp_path / f"r{suffix}"
+        {".csv": source.to_csv, ".parquet": source.to_parquet, ".json": partial(source.to_json, orient="records")}[
+            suffix
+        ](path)
+        source = path
+    with pytest.raises(ValueError, match=r"expected columns name and return \(or cost\), found .*total.*columns=\{"):
+        load_returns(source)
+    with pytest.warns(UserWarning, match=r"columns not read: .*mean_reward, sd, n; if they hold standard errors"):
+        assert of(load_returns(source, columns=NAMED)) == {"a": 30, "b": 900}
+    with warnings.catch_warnings(action="error"):
+        table = load_returns(source, columns={**NAMED, "deviation": "sd", "rollouts": "n"})
+    assert table["error"].tolist() == [2, 2]
+    for columns, message in (
+        ({"return": "totl"}, r"no column 'totl' \(did you mean 'total'\?\)"),
+        ({"reward": "total"}, "columns has no 'reward': its keys are name, return, cost, error, deviation, rollouts"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            load_returns(source, columns=columns)
+
+
+def test_costs_are_negated_and_must_be_declared():
+    by_name = pandas.Series({"a": 3.0, "b": [1.0, 2.0]}, name="total_cost")
+    frame = pandas.DataFrame({"name": ["a", "b"], "cost": [3.0, 1.5], "error": [0.5, 0.1]})
+    for source, columns in ((frame, None), (by_name, {"cost": "total_cost"})):
+        table = load_returns(source, columns=columns)
+        assert of(table) == {"a": -3, "b": -1.5}
+    assert load_returns(frame)["error"].tolist() == [0.5, 0.1]
+    for label in ("cost", "Total costs", "loss", "penalty_sum"):
+        with pytest.raises(ValueError, match=f"but are called '{label}': pass columns="):
+            load_returns(frame.rename(columns={"cost": label}), columns={"return": label})
+    with pytest.raises(ValueError, match=r"found name, total_cost; name yours"):
+        load_returns(by_name)
+    with pytest.raises(ValueError, match="columns return and cost: leave only one"):
+        load_returns(frame.assign(**{"return": 1.0}))
+
+
+def test_what_changes_from_the_first_rollouts_to_the_last_is_noted():
+    assert load_returns({"a": 1.0, "b": [2.0]}).attrs["notes"] == []
+    table = load_returns({"flat": [1.0, 2.0, 2.0, 1.0], "curve": np.arange(201) / 10, "one": 3.0})
+    (note,) = table.attrs["notes"]
+    assert "means of 4 to 201 rollouts" in note and "by +0 (flat) to +10.1 (curve) from the first half" in note
+    assert load_returns(table).attrs["notes"] == [note]
 
 
 @pytest.mark.parametrize(
-    ("source", "message", "expected"),
+    ("text", "message", "expected"),
     [
-        ("return_std,rollouts\na,1,2,\nb,3,,\nc,4,2,4", f"{IGNORED} a; add a column rollouts", {"c": 1}),
-        ("std\na,1,2\nb,3,4", f"{IGNORED} a, b; add a column rollouts", {}),
-        ("ci95\na,1,2", "columns not read: ci95, which may hold errors of returns; add a column error", {}),
-        ("return_var,lower\na,1,2,0", "columns not read: return_var, lower, which", {}),
-        ("std,episodes\na,1,50,10000\nb,3,50,400", "up to 10,000 rollouts of a policy make", {"a": 0.5, "b": 2.5}),
-        (PAIRS, "the second ones look like standard deviations: if they are, pass", [470, 225, 50]),
-        (ROLLOUTS, "", ROLLOUTS.std(1)),
-        ([[1, 0], [0, 1], [1, 1]], "", [0.5, 0.5, 0]),
-        ([[3, 1], [8, 3]], "", [1, 2.5]),
+        (
+            "deviation,rollouts\na,1,2,\nb,3,,\nc,4,2,4",
+            ".* deviations are ignored .* a; add a column rollouts",
+            {"c": 1},
+        ),
+        ("deviation\na,1,2\nb,3,4", ".* deviations are ignored .* a, b; add a column rollouts", {}),
+        ("ci95\na,1,2", "columns not read: ci95; if they hold standard errors, or deviations and", {}),
+        ("deviation,rollouts\na,1,50,10000\nb,3,50,400", "up to 10,000 rollouts of a policy", {"a": 0.5, "b": 2.5}),
+        ("error,seed\na,1,2,3", "", {"a": 2}),
     ],
 )
-def test_what_may_be_deviations_is_questioned(tmp_path, source, message, expected):
-    names = NAMES[: len(source)]
-    if isinstance(source, str):
-        (tmp_path / "r.csv").write_text(f"name,return,{source}\n")
-        source, message = tmp_path / "r.csv", rf"r\.csv: {message}"
+def test_errors_that_are_not_read_are_named(tmp_path, text, message, expected):
+    (tmp_path / "r.csv").write_text(f"name,return,{text}\n")
     with warnings.catch_warnings(record=True, action="always") as caught:
-        errors = load_returns(source, names)["error"].dropna().to_dict()
-    assert errors == pytest.approx(expected if isinstance(expected, dict) else dict(zip(names, expected, strict=True)))
-    assert [bool(re.search(message, str(each.message))) for each in caught] == [True] * bool(message)
+        errors = load_returns(tmp_path / "r.csv")["error"].dropna().to_dict()
+    assert errors == pytest.approx(expected)
+    assert [bool(re.search(rf"r\.csv: {message}", str(each.message))) for each in caught] == [True] * bool(message)
 
 
 def save_evaluations(folder, results):
@@ -227,26 +265,21 @@ def test_the_evaluation_of_a_best_model_and_its_checkpoint_counts_once(tmp_path)
     assert selection.returns[selection.names.index("best_model")] == 10
 
 
-PATTERNS = ("policy_{}", "epoch_{}", "agent-{}", "ep{}", "{}", "model_{}_final", "td3_v2_{:06d}_seed3", "p.{}")
 RUNS = {"ppo_1": [[1.0, 3.0], [8.0, 12.0], [4.0, 4.0]], "ppo_1/b": [[3.0]], "sac_1": [[5.0], [7.0]]}
-OF_RUNS = ["ppo_1/best_model", "ppo_1/rl_model_1000_steps", "ppo_1/b/c/final", "sac_1"]
-OF_EITHER = "that of step 1000 could be that of 'a/model_1000' and of 'b/model_1000': pass the folder that"
-ONE, OF_TWO = {".": [[1.0], [5.0], [3.0]]}, ["a/model_1000", "b/model_1000"]
+OF_RUNS = ["ppo_1/best_model", "ppo_1/rl_model_1000_steps", "ppo_1/b/c/x_1000_steps", "sac_1/best_model"]
+OF_EITHER = "that of step 1000 could be that of 'a/m_1000_steps' and of 'b/m_1000_steps': pass the folder that"
+ONE, OF_TWO = {".": [[1.0], [5.0], [3.0]]}, ["a/m_1000_steps", "b/m_1000_steps"]
 
 
 @pytest.mark.parametrize(
     ("runs", "source", "names", "read"),  # what is read is a return, or those of rollouts, of each name, or a message
     [
         (RUNS, ".", OF_RUNS, [[8, 12], [1, 3], [3], [7]]),
-        *((ONE, "", [pattern.format(step) for step in (1000, 1998, 3000)], [1, 5, 3]) for pattern in PATTERNS),
+        ({".": np.ones((2, 3, 1))}, "", ["a_1000_steps"], [[1, 1, 1]]),
         (ONE, "", [f"rl_model_{500 * i}_steps" for i in range(1, 7)], [None, 1, None, 5, None, 3]),  # save_freq=500
-        (ONE, "", ["model_1996", "rl_model_2004_steps"], [5, 5]),  # four environments step at once
-        (ONE, "", ["policy_7", "policy_9000", "best"], [None, None, 5]),  # no evaluated step
-        (ONE, "", ["policy_1000_2000", "10k", "last_v3"], [None, None, 3]),
-        (ONE, "", ["policy_2000_2600"], [5]),
-        (ONE, "", ["a", "b", "actor_1000"], [None, None, 1]),  # only one can be the last
-        (ONE, "", ["elastic_7", "best_a", "best_b", "final_7"], [None, None, None, 3]),
-        (ONE, "", ["HalfCheetah-v2", "best_7"], [3, 5]),
+        (ONE, "", ["m_2000_steps", "epoch_3000", "final", "a_1999_steps"], [5, None, None, None]),
+        (ONE, "", ["best_model", "final"], [5, None]),
+        (ONE, "", ["policy_7", "best"], "none of its evaluations belongs to policy_7, best: policies are named as"),
         *(({"a": [[1.0]]}, source, OF_TWO, OF_EITHER) for source in ("a", "a/evaluations.npz")),
         ({"runs/ppo": [[1.0]]}, ".", NAMES, "its returns lie in runs/ppo, and no policy does; pass the folder to"),
         ({"a": [[1.0]]}, "none", NAMES, r"none: no returns: expected evaluations\.npz of runs"),
@@ -298,7 +331,7 @@ def test_what_is_in_order_needs_names_where_policies_come_from_files(call, tmp_p
 
 def test_evaluate_select_and_update_take_frames(tmp_path):
     known = ladder(np.linspace(0.1, 1.2, 8))
-    frame = pandas.DataFrame({"name": [*known], "return": np.linspace(0.1, 1.2, 8), "return_se": 0.02})
+    frame = pandas.DataFrame({"name": [*known], "return": np.linspace(0.1, 1.2, 8), "error": 0.02})
     with pytest.warns(UserWarning, match="policies without a return are left out: .* 'gain-0.100' .did you mean"):
         evaluation = sopr_fast.evaluate(known, log(), frame[1:], methods={"nearest": NearestPolicy()}, cv=2)
     assert evaluation.names == [*known][1:]
@@ -306,7 +339,7 @@ def test_evaluate_select_and_update_take_frames(tmp_path):
     frame[:3].to_csv(tmp_path / "returns.csv", index=False)
     selection = sopr_fast.select(known, log(), returns=tmp_path / "returns.csv")
     new = selection.names[-1]
-    measured = pandas.DataFrame({"name": ["other", new], "return": [1.0, 0.4], "return_se": 0.01})
+    measured = pandas.DataFrame({"name": ["other", new], "return": [1.0, 0.4], "error": 0.01})
     with pytest.warns(UserWarning, match="returns of other are of no policy"):
         updated = selection.update(measured)
     assert (updated.returns[-1], updated.return_errors[-1]) == (0.4, 0.01)

@@ -25,16 +25,9 @@ if TYPE_CHECKING:
 
     from ..policies import Policies
 
-_COLUMNS = {  # what a column is, and the names that it may have, in any case
-    "name": "name policy",
-    "return": "return return_mean mean_return mean_reward mean",
-    "error": "error return_se return_error return_stderr return_sem standard_error std_error std_err stderr se sem",
-    "deviation": "return_std std_return std_reward reward_std standard_deviation std stdev sd",
-    "rollouts": "rollouts episodes n_rollouts n_episodes n_eval_episodes n count",
-}
-_SPREAD = re.compile(
-    r"((return|reward|score|mean)s?_)?(ci|ci_?\d+|conf\w*|std\w*|stderr\w*|var|variance|iqr|lower|upper)"
-)
+PARTS = ("name", "return", "cost", "error", "deviation", "rollouts")  # exact names of columns; `columns` names others
+_NAMES = ("name", "policy")
+_LESS_IS_BETTER = {"cost", "costs", "loss", "losses", "penalty", "penalties"}
 _SPREADS = ("error", "rollouts", "deviation")
 _LIMITS = {
     "return": (-math.inf, "a finite number, without error or unit"),
@@ -42,22 +35,26 @@ _LIMITS = {
 }  # else 0
 _MOST_ROLLOUTS = 2000
 _FILE = re.compile(r"\.(npz|npy|zip|d3|pth?|onnx|pkl|pickle|safetensors|parquet|cleanrl_model)")
-_FEWEST_PAIRS = 3  # policies, from which pairs may be means and deviations, not two rollouts
 _REMEDY = "map names to returns, {name: return}"
 
 
 @escaped_errors()
-def load_returns(source: ReturnsLike, names: Sequence[str] | None = None) -> pandas.DataFrame:
+def load_returns(
+    source: ReturnsLike, names: Sequence[str] | None = None, *, columns: Mapping[str, str] | None = None
+) -> pandas.DataFrame:
     """Return the returns of policies as a table: columns return, error and rollouts, indexed by name.
 
     `error` is the standard error of the return and `rollouts` their number, NaN where unknown. Policies whose return is
-    NaN, None or an empty cell have no row. The page on files lists names of columns.
+    NaN, None or an empty cell have no row. `attrs["notes"]` are sentences about returns that are given as rollouts.
 
     Args:
         source: Mapping or series from name to return, or to the returns of rollouts; data frame of a row for each
-            policy; `.csv`, `.parquet`, `.json` or `.jsonl` file of one of these; `evaluations.npz` of
-            Stable-Baselines3's `EvalCallback`, or a folder of runs with such files; or returns in the order of `names`.
+            policy, or `.csv`, `.parquet`, `.json` or `.jsonl` file of one, with columns `name` (or `policy`), `return`
+            or `cost`, and perhaps `error`, or `deviation` and `rollouts`; `evaluations.npz` of Stable-Baselines3's
+            `EvalCallback`, or a folder of runs with such files; or returns in the order of `names`.
         names: Names of the policies, needed for the last two. Returns may be named by the files of these policies.
+        columns: Names of columns that are called otherwise, such as `{"return": "mean_reward", "error": "se"}`. The
+            return is the negative of a `cost`.
 
     Raises:
         FileNotFoundError, ImportError: There is no such file, or a parquet file needs pyarrow.
@@ -65,18 +62,21 @@ def load_returns(source: ReturnsLike, names: Sequence[str] | None = None) -> pan
             another layout. Names the policy or the file.
 
     Warns:
-        UserWarning: Deviations cannot be read, or may be taken as returns; or a policy has no evaluation.
+        UserWarning: Columns are not read, deviations cannot be read, or a policy has no evaluation.
     """
     import pandas
 
-    where = "returns"
+    where, columns = "returns", {} if columns is None else columns
+    if wrong := [part for part in columns if part not in PARTS]:
+        raise ValueError(f"columns has no {wrong[0]!r}: its keys are {', '.join(PARTS)}")
     if isinstance(source, str | os.PathLike):
         where, path = os.fspath(source), Path(source)
         if path.is_dir() or path.suffix.lower() == ".npz":
-            source = formats.load(formats.EVALUATIONS)(path, _needed(names))
+            source, columns = formats.load(formats.EVALUATIONS)(path, _needed(names)), {}
         else:
-            source = _read(path)
-    table = _of_frame(_as_frame(source, names), where)
+            source = _read(path, columns)
+    table = _of_frame(_as_frame(source, names, columns), where, columns)
+    table.attrs["notes"] = [*getattr(source, "attrs", {}).get("notes", []), *table.attrs.get("notes", [])]
     if names is not None:
         own = _names_of_files(table.index.difference(names), {*names} - {*table.index})
         table.index = pandas.Index([own.get(name, name) for name in table.index], dtype=object, name="name")
@@ -125,6 +125,7 @@ def find_returns(returns: Any, names: Sequence[str]) -> pandas.DataFrame:
     """
     given = load_returns(returns, names)
     table = given.reindex(list(names))
+    table.attrs = given.attrs
     missing, others = table.index[table["return"].isna()], given.index.difference(names, sort=False)
     if len(missing) == len(names):
         raise ValueError(
@@ -164,13 +165,13 @@ def _describe_missing(missing: Sequence[str], names: Collection[Any], what: str 
     return f"{what} hold nothing for policy {missing[0]!r}{suggest(missing[0], names)}{more}"
 
 
-def _read(path: Path) -> Any:
+def _read(path: Path, columns: Mapping[str, str]) -> Any:
     """Return the table in a file, or the object or the records in a JSON file."""
     check_regular(path)
     if path.suffix.lower() == ".parquet":
         return load_parquet(path)
     if path.suffix.lower() not in (".json", ".jsonl", ".ndjson"):
-        return load_csv(path, text=(*_COLUMNS["name"].split(), ""))
+        return load_csv(path, text=(*_NAMES, "", columns.get("name", "").lower()))
     content = load_json(path)
     if not isinstance(content, dict) and not is_list_of_dicts(content):
         raise ValueError(f"{path}: its returns have no names: write an object of name and return")
@@ -183,7 +184,7 @@ def _needed(names: Sequence[str] | None) -> Sequence[str]:
     return names
 
 
-def _as_frame(source: Any, names: Sequence[str] | None) -> pandas.DataFrame:
+def _as_frame(source: Any, names: Sequence[str] | None, columns: Mapping[str, str]) -> pandas.DataFrame:
     """Return the table of records, of columns, or of returns or records by name; or of returns in order."""
     import pandas
 
@@ -192,13 +193,17 @@ def _as_frame(source: Any, names: Sequence[str] | None) -> pandas.DataFrame:
     if isinstance(source, pandas.DataFrame) or is_list_of_dicts(source):
         return pandas.DataFrame(source)
     if isinstance(source, Mapping) and source:
-        if {"name", "return"} <= {*map(_part_of, source)}:
+        parts = {_part_of(label, columns) for label in source}
+        if "name" in parts and parts & {"return", "cost"}:
             is_record = all(isinstance(value, Real | str) for value in source.values())
             return pandas.DataFrame([source] if is_record else dict(source))
         if all(isinstance(value, Mapping) for value in source.values()):
             return pandas.DataFrame.from_dict(dict(source), orient="index")
+    label = "return"
     if not is_ordered(source):
         pairs = [*source.items()]
+        if isinstance(source, pandas.Series) and source.name is not None and (columns or _is_cost(source.name)):
+            label = str(source.name)  # which `columns` may declare
     elif isinstance(source, Set) or not isinstance(source, Iterable):
         raise TypeError(f"returns are a {type(source).__name__}: {_REMEDY}")
     else:
@@ -206,35 +211,53 @@ def _as_frame(source: Any, names: Sequence[str] | None) -> pandas.DataFrame:
         if len(values) != len(names):
             raise ValueError(f"there are {len(values)} returns for {len(names)} policies: {_REMEDY}")
         pairs = [*zip(names, values, strict=True)]
-    return pandas.DataFrame(pairs, columns=["name", "return"], dtype=object)
+    return pandas.DataFrame(pairs, columns=["name", label], dtype=object)
 
 
-def _part_of(label: Any) -> str:
+def _part_of(label: Any, columns: Mapping[str, str]) -> str:
     """Return what a column is by its label, "" if nothing."""
-    return next((part for part, labels in _COLUMNS.items() if str(label).strip().lower() in labels.split()), "")
+    if given := [part for part, name in columns.items() if name == label]:
+        return given[0]
+    label = str(label).strip().lower()
+    part = "name" if label in _NAMES else label if label in PARTS else ""
+    return "" if part in columns else part
 
 
-def _of_frame(frame: pandas.DataFrame, where: str) -> pandas.DataFrame:
+def _is_cost(label: Any) -> bool:
+    return not _LESS_IS_BETTER.isdisjoint(re.split(r"[^a-z]+", str(label).lower()))
+
+
+def _of_frame(frame: pandas.DataFrame, where: str, columns: Mapping[str, str]) -> pandas.DataFrame:
     """Return the table of returns in one with a row for each policy."""
-    parts = [*map(_part_of, frame.columns)]
+    found = printable(", ".join(map(str, frame.columns)))
+    if missing := [name for name in columns.values() if name not in frame.columns]:
+        raise ValueError(f"{where}: no column {missing[0]!r}{suggest(missing[0], frame.columns)}, found {found}")
+    parts = [_part_of(label, columns) for label in frame.columns]
     if same := [part for part in parts if part and parts.count(part) > 1]:
-        columns = " and ".join(str(label) for label in frame.columns if _part_of(label) == same[0])
-        raise ValueError(f"{where}: columns {printable(columns)} mean the same; leave only one of them")
-    unread = [str(label) for label in frame.columns if not _part_of(label) and _SPREAD.fullmatch(str(label).lower())]
-    if unread and not {"error", "deviation"} & {*parts}:
-        warn(
-            f"{where}: columns not read: {list_names(unread)}, which may hold errors of returns; add a column "
-            "error of standard errors (an interval of 95 % is 3.92 of them wide), or columns std and rollouts"
-        )
+        both = " and ".join(str(label) for label in frame.columns if _part_of(label, columns) == same[0])
+        raise ValueError(f"{where}: columns {printable(both)} mean the same; leave only one of them")
     table = frame.loc[:, [part != "" for part in parts]].set_axis([*filter(None, parts)], axis=1)
     for _, index in (*frame.loc[:, frame.columns == ""].items(), ("", frame.index)):  # "" of an index in CSV
         if "name" not in table and all(isinstance(label, str) for label in index):
             table = table.assign(name=[*index])
-    if not {"name", "return"} <= {*table.columns}:
-        found = printable(", ".join(map(str, frame.columns)))
+    if "name" not in table or not {"return", "cost"} & {*table.columns}:
         raise ValueError(
-            f"{where}: expected columns name and return in the first row, found {found}; write one row for each "
-            f"policy, or {_REMEDY}"
+            f"{where}: expected columns name and return (or cost), found {found}; name yours, such as "
+            "columns={'return': 'cumulative_reward'} (--return-columns return=cumulative_reward), or " + _REMEDY
+        )
+    if {"return", "cost"} <= {*table.columns}:
+        raise ValueError(f"{where}: columns return and cost: leave only one of them")
+    if _is_cost(label := columns.get("return", "")):
+        raise ValueError(
+            f"{where}: returns are larger for better policies, but are called {label!r}: pass columns={{'cost': "
+            f"{label!r}}} (--return-columns cost={label}), or rename them"
+        )
+    others = [str(label) for label, part in zip(frame.columns, parts, strict=True) if not part and label != ""]
+    if others and not {"error", "deviation"} & {*parts}:
+        warn(
+            f"{where}: columns not read: {list_names(others)}; if they hold standard errors, or deviations and numbers "
+            "of rollouts (not of training), name them by columns={'error': …} or {'deviation': …, 'rollouts': …} "
+            "(--return-columns …)"
         )
     if wrong := [name for name in table["name"] if not isinstance(name, str)]:
         raise TypeError(f"{where}: names of policies must be strings, got {wrong[0]!r}")
@@ -244,6 +267,9 @@ def _of_frame(frame: pandas.DataFrame, where: str) -> pandas.DataFrame:
             f"{where}: several returns of policy {repeated[0]!r}: give their mean, or {{name: [return, …]}}; of a "
             "learning curve, keep one step"
         )
+    if "cost" in table:
+        costs = _table(table.rename(columns={"cost": "return"}), where)
+        return costs.assign(**{"return": -costs["return"]})
     return _table(table, where)
 
 
@@ -255,7 +281,7 @@ def _table(cells: pandas.DataFrame, where: str) -> pandas.DataFrame:
     if is_pair.any():  # as evaluate_policy of Stable-Baselines3 returns
         raise TypeError(
             f"{where}: the return of policy {is_pair.idxmax()!r} is a pair, which may be a mean and a deviation: pass "
-            "a list of the returns of rollouts, or a data frame of name, return, std and rollouts"
+            "a list of the returns of rollouts, or a data frame of name, return, deviation and rollouts"
         )
     lists = pandas.Series([as_numbers(cell).tolist() for cell in cells["return"]], cells.index, object)
     returns = _numbers(lists.explode(), "return", where)
@@ -266,13 +292,6 @@ def _table(cells: pandas.DataFrame, where: str) -> pandas.DataFrame:
     table = rows.agg(["mean", "size", "std"]).set_axis(["return", "rollouts", "deviation"], axis=1)
     if _numbers(table["return"], "return", where).empty:  # means may be too large
         raise ValueError(f"{where}: no returns in it")
-    second = rows.last()
-    pairs = (table["rollouts"] == 2) & (second >= 0) & (second < rows.first().abs() / 2)
-    if len(cells) >= _FEWEST_PAIRS and is_list.all() and pairs.all():
-        warn(
-            f"{where}: each policy has two returns, taken as those of two rollouts; the second ones look like standard "
-            "deviations: if they are, pass a data frame of name, return, std and rollouts"
-        )
     spreads = cells.loc[table.index].reindex(columns=_SPREADS)
     spreads = spreads.apply(lambda column: _numbers(column, str(column.name), where))
     spreads.update(table[is_list[table.index]])
@@ -288,7 +307,23 @@ def _table(cells: pandas.DataFrame, where: str) -> pandas.DataFrame:
             "episodes of training, leave that column out"
         )
     error = error.fillna((deviation / np.sqrt(rollouts)).where(rollouts > 1))
-    return table[["return"]].assign(error=error, rollouts=rollouts)
+    result = table[["return"]].assign(error=error, rollouts=rollouts)
+    changes = {name: _change(cell) for name, cell in lists[is_list].items() if len(cell) > 1}
+    if changes:
+        least, most = (choose(changes, key=lambda name: changes[name]) for choose in (min, max))
+        counts = rollouts[[*changes]]
+        result.attrs["notes"] = [
+            f"returns are means of {counts.min():.0f} to {counts.max():.0f} rollouts, whose means change by "
+            f"{changes[least]:+.3g} ({printable(least)}) to {changes[most]:+.3g} ({printable(most)}) from the first "
+            "half of them to the second: of a learning curve, give the last evaluation alone"
+        ]
+    return result
+
+
+def _change(rollouts: list[float]) -> float:
+    """Return by how much the second half of the numbers exceeds the first one in the mean."""
+    half = len(rollouts) // 2
+    return float(np.mean(rollouts[-half:]) - np.mean(rollouts[:half]))
 
 
 def _numbers(cells: pandas.Series[Any], part: str, where: str) -> pandas.Series[float]:
