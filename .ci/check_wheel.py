@@ -20,7 +20,7 @@ policies, returns, states = example.policies(), example.returns(), example.state
 names = list(policies)
 known, candidates = ({name: policies[name] for name in part} for part in (names[::2], names[1::10]))
 config = sopr_fast.Config(subset_size=512, clusters=16, subsets=40, steps=40)
-ranker = sopr_fast.fit(known, returns[::2], states, config=config)
+ranker = sopr_fast.fit(known, states, returns[::2], config=config)
 with warnings.catch_warnings(action="ignore", category=sopr_fast.ForeignPolicyWarning):
     ranking = ranker.rank(candidates)
 print(ranking)

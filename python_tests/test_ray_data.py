@@ -22,7 +22,7 @@ def test_candidates_that_two_workers_load_have_the_scores_of_one_process(tmp_pat
         Path(folder).mkdir()
     policies, returns, states = example.policies(), example.returns(), example.states()
     known = dict(list(policies.items())[:6])
-    sopr_fast.fit(known, returns[:6], states, config=TINY).save("model.safetensors")
+    sopr_fast.fit(known, states, returns[:6], config=TINY).save("model.safetensors")
     np.save("log.npy", states)
     with np.load(Path(example.__file__).parent / "halfcheetah.npz") as stacks:
         for i, name in enumerate(policies):

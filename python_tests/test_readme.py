@@ -26,7 +26,7 @@ def test_the_python_of_the_readme_runs(monkeypatch, capsys):
     exec(measuring, variables)
     best = max(true, key=true.get)
     assert capsys.readouterr().out.startswith(f"Deploy {best}; measured {true[best]:.0f}.")
-    assert variables["selection"].known.sum() == 4
+    assert variables["selection"].known.sum() <= 4
     exec(ranking, variables)
     candidates = list(example.policies())[1::10]
     assert sorted(variables["ranking"].names) == candidates
