@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import csv
 import json
 import os
 import re
@@ -133,6 +134,9 @@ class Run:
 
     def table(self) -> None:
         for row in self.facts:
+            if row["name"] == "ncu":
+                print(row["name"], row["status"], *(f"  {k}: {v}" for k, v in list(row.items())[3:]), sep="\n")
+                continue
             shown = (
                 f"{k}={v:.3g}" if isinstance(v, float) else f"{k}={v}" for k, v in list(row.items())[3:] if k != "ok"
             )
@@ -161,8 +165,15 @@ def _start(job: Job, out: Path) -> subprocess.Popen:
 
 
 def _values(text: str) -> dict:
-    """Return the last line of JSON, or pytest's counts and the times of its benchmarks, or the last line."""
+    """Return the last line of JSON, ncu's metrics by kernel, pytest's counts and benchmarks, or the last line."""
     lines = text.strip().splitlines() or [""]
+    if table := [line for line in lines if line.startswith('"')]:
+        names = {metric: name for name, metric in METRICS.items()}
+        kernels: dict[str, list[str]] = {}
+        for row in csv.DictReader(table):
+            kernel = re.sub(r".*::|\(.*", "", row["Kernel Name"])
+            kernels.setdefault(f"{row['ID']} {kernel}", []).append(f"{names[row['Metric Name']]} {row['Metric Value']}")
+        return {kernel: ", ".join(values) for kernel, values in kernels.items()}
     for line in reversed(lines):
         with contextlib.suppress(ValueError):
             if isinstance(values := json.loads(line), dict):
