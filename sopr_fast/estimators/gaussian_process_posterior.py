@@ -12,6 +12,9 @@ Priors, in units of the spread of returns (of the known ones, and of the values 
 degrees of freedom): a and c are 0 ± 10, log(sd of g) is 0 ± 1, log(sd of f) is log(1/2) ± 1; length, sd of e and sd of
 t are uniform on a grid. The posterior is the mean over the grid, weighted by marginal likelihood. If no return is
 known, the values are believed, and c is 0 ± 1/2.
+
+If the simulator has several members, their values show its errors: f is larger for policies of which they disagree, and
+without known returns their covariance is that of f, with c 0 ± 1/5.
 """
 
 from __future__ import annotations
@@ -21,11 +24,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .member_errors import member_errors, relative_errors
+
 _LENGTHS = 2.0 ** np.arange(-1, 10, 2)  # in units of the typical distance to the nearest policy
 _RETURN_SPREADS, _RETURN_OWN = np.array([0.25, 0.5, 1, 2]), np.array([0.02, 0.1, 0.3, 1])  # sd of g and of e
 _ERROR_SPREADS, _ERROR_OWN = np.array([0.05, 0.2, 0.8]), np.array([0.02, 0.06, 0.2, 0.6, 1.8])  # sd of f and of t
 _USUAL_ERROR = 0.5  # median of the prior of the sd of f
 _OFFSET, _OFFSET_UNKNOWN = 10.0, 0.5  # prior sd of a and c, and of c without known returns
+_OFFSET_AGREED = 0.2  # the last if members show errors
 _PRIOR_DEGREES = 3.0  # degrees of freedom that the spread of the values over all policies counts as
 _FEWEST_JUDGED, _MOST_ERROR, _LEAST_ERROR = 6, 9.0, 0.03  # known returns; median errors; units
 _MOST_POINTS, _LEAST_WEIGHT = 120, 1e-2  # points of the grid that count, and their least weight relative to the best
@@ -61,6 +67,7 @@ def fit(
     errors: np.ndarray,
     values: np.ndarray | None = None,
     logged_spread: float = 0.0,
+    members: np.ndarray | None = None,
 ) -> Posterior:
     """Compute the posterior of the returns of all policies.
 
@@ -70,6 +77,7 @@ def fit(
         errors: (P,) standard errors of the known returns; 0 where a return is exact.
         values: (P,) values by a simulator, in units of returns; None for none.
         logged_spread: Least unit of the priors if no return is known.
+        members: (P, M) values by each member of the simulator; None if it has one.
     """
     known, count = np.flatnonzero(np.isfinite(returns)), len(returns)
     roots = np.sqrt(distances)
@@ -80,7 +88,11 @@ def fit(
         if values is None:
             values = np.zeros(count)
         unit = max(unit, logged_spread)
-        return Posterior(values.copy(), unit**2 * _unchecked_error(roots, lengths), unit, left_out)
+        errors = unit**2 * _unchecked_error(roots, lengths)
+        if members is not None:
+            alike = _alike(roots, lengths)
+            errors = member_errors(members, alike) + unit**2 * (_OFFSET_AGREED**2 + _LEAST_ERROR**2 * alike)
+        return Posterior(values.copy(), errors, unit, left_out)
     scale = _Scale.of(returns[known] if values is None else np.concatenate([returns[known], values]))
     mean, covariance, without = _on_scale(
         roots,
@@ -89,6 +101,7 @@ def fit(
         scale.to(returns[known]),
         errors[known] / scale.slope(scale.to(returns[known])),
         None if values is None else scale.to(values),
+        None if members is None else relative_errors(scale.to(members), _alike(roots, lengths), known),
     )
     slope = scale.slope(mean)
     left_out[:, known] = scale.back(without[0]), scale.slope(without[0]) * without[1]
@@ -126,16 +139,19 @@ def _on_scale(
     returns: np.ndarray,
     errors: np.ndarray,
     values: np.ndarray | None,
+    relative: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return mean (P,) and covariance (P, P), and mean and deviation (2, M) of known returns without themselves."""
     count = len(roots)
+    sizes = np.ones((count, count)) if relative is None else np.outer(relative, relative)  # of f
     unit = _unit(returns, np.zeros(count) if values is None else values)
     level = returns.mean()
     target, noise = (returns - level) / unit, (errors / unit) ** 2
     feature = np.full(count, np.nan) if values is None else (values - values[known].mean()) / unit
     feature[known] = _credible(feature[known], target)
     shown = np.flatnonzero(np.isfinite(feature))
-    weighed = _weighed(lengths, roots[np.ix_(known, known)], target, noise, feature[known])
+    among = np.ix_(known, known)
+    weighed = _weighed(lengths, roots[among], sizes[among], target, noise, feature[known])
     observed, own = np.concatenate([target, feature[shown]]), np.eye(count)
     mean, second = np.zeros(count), np.zeros((count, count))
     left_out = np.zeros((2, len(known)))
@@ -145,7 +161,7 @@ def _on_scale(
         cross = np.concatenate([prior[:, known], prior[:, shown]], 1)  # (P, M + values)
         of_observed = np.concatenate([cross[known], cross[shown]])
         of_observed[: len(known), : len(known)] += np.diag(noise)
-        error = _OFFSET**2 + error_spread**2 * kernel + error_own**2 * own
+        error = _OFFSET**2 + error_spread**2 * sizes * kernel + error_own**2 * own
         of_observed[len(known) :, len(known) :] += error[np.ix_(shown, shown)]
         precision = np.linalg.inv(of_observed)
         scaled = precision @ observed
@@ -188,7 +204,12 @@ def _credible(feature: np.ndarray, target: np.ndarray) -> np.ndarray:
 
 
 def _weighed(
-    lengths: np.ndarray, roots: np.ndarray, target: np.ndarray, noise: np.ndarray, feature: np.ndarray
+    lengths: np.ndarray,
+    roots: np.ndarray,
+    sizes: np.ndarray,
+    target: np.ndarray,
+    noise: np.ndarray,
+    feature: np.ndarray,
 ) -> list[tuple[float, tuple]]:
     """Return the probabilities of the most probable points: length, sd of g and e, sd of f and t.
 
@@ -202,7 +223,7 @@ def _weighed(
         of_returns = _likelihoods(kernel, target, noise, _RETURN_SPREADS, _RETURN_OWN, 1.0)
         of_errors = {(0.0, 0.0): 0.0}
         if valued.any():
-            among, error = kernel[np.ix_(valued, valued)], (feature - target)[valued]
+            among, error = (sizes * kernel)[np.ix_(valued, valued)], (feature - target)[valued]
             of_errors = _likelihoods(among, error, noise[valued], _ERROR_SPREADS, _ERROR_OWN, _USUAL_ERROR)
         for (one, first), (other, second) in itertools.product(of_returns.items(), of_errors.items()):
             points.append((length, one, other))
@@ -226,9 +247,13 @@ def _likelihoods(
     return logs
 
 
+def _alike(roots: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return the mean kernel (P, P) over all lengths."""
+    return np.mean([np.exp(-roots / length) for length in lengths], 0)
+
+
 def _unchecked_error(roots: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Return the prior covariance (P, P) of the simulator's error."""
     weights = np.exp(-0.5 * np.log(_ERROR_SPREADS / _USUAL_ERROR) ** 2)
-    kernel = np.mean([np.exp(-roots / length) for length in lengths], 0)
     own = np.square(_ERROR_OWN).mean() * np.eye(len(roots))
-    return _OFFSET_UNKNOWN**2 + (weights @ _ERROR_SPREADS**2 / weights.sum()) * kernel + own
+    return _OFFSET_UNKNOWN**2 + (weights @ _ERROR_SPREADS**2 / weights.sum()) * _alike(roots, lengths) + own
