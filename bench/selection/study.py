@@ -130,12 +130,13 @@ def results(
     is_known = np.isin(places, known)
     measured = table[["return", "error"]].assign(rollouts=np.nan).iloc[places]
     measured[~is_known] = np.nan
+    parts = {"outside": whole.outside, "members": whole.members, "unsupported": whole.unsupported}
     selection = replace(
         whole,
         measured=Measured([whole.names[i] for i in places], np.arange(len(places)), measured),
         distances=whole.distances[np.ix_(places, places)],
         values=whole.values[places],
-        outside=None if whole.outside is None else whole.outside[places],
+        **{name: None if own is None else own[places] for name, own in parts.items()},
     )
     found = {"select": scores(selection, table)}
     predictions = {"simulator": whole.values[candidates]}

@@ -1,11 +1,11 @@
-"""The Gaussian process of `select` and its extrapolation, against plain linear algebra."""
+"""The Gaussian process of `select`, against plain linear algebra."""
 
 import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
 from sopr_fast.estimators import gaussian_process_posterior as process
-from sopr_fast.selection.compared import distance_ratios, extrapolation
+from sopr_fast.selection.compared import distance_ratios
 
 
 def problem(known, seed=0, count=7):
@@ -143,16 +143,3 @@ def test_distance_ratios_are_over_the_median_of_known_policies():
     np.testing.assert_allclose(ratios, np.array([1, 1, 1, 1, 1, 1, 0.25, 35**2]) / typical)
     assert nearest.tolist() == [1, 0, 1, 2, 3, 4, 0, 5]
     assert np.isnan(distance_ratios(distances, np.array([], int))[0]).all()
-
-
-def test_policies_whose_rollouts_leave_the_log_may_err_more_the_farther_they_are():
-    places = np.array([0.0, 1, 2, 3, 4, 5, 2.5, 20, 20.1, 20])
-    distances, known = (places[:, None] - places) ** 2, np.arange(6)
-    extra = extrapolation(distances, known, np.array([0.3] * 9 + [0]), 10.0)
-    deviation = np.sqrt(np.diag(extra))
-    assert (deviation[:6] == 0).all() and deviation[6] < 0.1 * deviation[7] > 10
-    assert 0 < deviation[9] < deviation[7] and extra[7, 8] > 0.5 * extra[7, 7] and extra[7, 9] == 0
-    np.testing.assert_allclose(deviation[9], 0.1 * 10 * distance_ratios(distances, known)[0][9])
-    assert np.linalg.eigvalsh(extra).min() > -1e-6
-    unchecked = extrapolation(distances, known[:0], np.array([0.3] * 9 + [0]), 10.0)
-    assert np.diag(unchecked)[0] > 10**2 > np.diag(unchecked)[9]

@@ -81,7 +81,7 @@ def fit(
     """
     known, count = np.flatnonzero(np.isfinite(returns)), len(returns)
     roots = np.sqrt(distances)
-    lengths = _LENGTHS * _typical(roots[np.ix_(known, known)] if len(known) > 2 else roots)
+    lengths = _lengths(roots, known)
     unit = _unit(returns[known], np.zeros(count) if values is None else values)
     left_out = np.full((2, count), np.nan)
     if not len(known):
@@ -106,6 +106,12 @@ def fit(
     slope = scale.slope(mean)
     left_out[:, known] = scale.back(without[0]), scale.slope(without[0]) * without[1]
     return Posterior(scale.back(mean), slope[:, None] * covariance * slope, unit, left_out)
+
+
+def likeness(distances: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Return how alike policies act (P, P), from 0 to 1, given distances (P, P) and which policies (P,) are known."""
+    roots = np.sqrt(distances)
+    return _alike(roots, _lengths(roots, np.flatnonzero(known)))
 
 
 @dataclass(frozen=True)
@@ -245,6 +251,10 @@ def _likelihoods(
         likelihood = -0.5 * scaled @ scaled - np.log(np.diagonal(factor)).sum()
         logs[spread, own] = float(likelihood) - 0.5 * np.log(spread / usual) ** 2
     return logs
+
+
+def _lengths(roots: np.ndarray, known: np.ndarray) -> np.ndarray:
+    return _LENGTHS * _typical(roots[np.ix_(known, known)] if len(known) > 2 else roots)
 
 
 def _alike(roots: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -38,7 +38,7 @@ def selection_page(selection: Selection) -> dict[str, Any]:
         "between two known policies."
         if known.any() and not known.all()
         else "",
-        evidence=_evidence(selection),
+        evidence=[*(f"{each}." for each in selection.support), *_evidence(selection)],
         pictures=_left_out(selection),
         settings={**selection.settings, "known returns": int(known.sum())},
     )

@@ -19,8 +19,6 @@ from ..sopr.subsets import as_subsets
 
 FEWEST_KNOWN = 6  # known policies that show how far apart policies are, and how far predictions err
 _ROWS = 4096
-_OUTSIDE_ERROR = 3.0  # standard deviation if every step is outside, at a distance ratio of 1, in units of the returns
-_OWN_ERROR = 0.1  # standard deviation of what is a policy's own, at a distance ratio of 1, in units of the returns
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,23 +133,6 @@ def distance_ratios(distances: np.ndarray, known: np.ndarray) -> tuple[np.ndarra
     ratios[found] = apart[found].min(1) / typical_distance(distances, known)
     nearest[found] = known[apart[found].argmin(1)]
     return ratios, nearest
-
-
-def extrapolation(distances: np.ndarray, known: np.ndarray, outside: np.ndarray, unit: float) -> np.ndarray:
-    """Return the covariance (P, P) of errors that the M known policies do not show and do not have.
-
-    Errors of simulated steps outside the log's range add up, so their variance is proportional to the share (P,) of
-    such steps; their deviation, in units of returns, is also proportional to the distance ratio. Errors of policies
-    that act alike are alike. Each policy has an error of its own too, which grows with the ratio. The ratio is 1
-    without known policies.
-    """
-    ratios, _ = distance_ratios(distances, known)
-    ratios = np.nan_to_num(ratios, nan=1.0)
-    ratios[known] = 0
-    shared = _OUTSIDE_ERROR * unit * ratios * np.sqrt(outside)
-    alike = np.exp(-np.sqrt(distances / typical_distance(distances, known)))
-    own = _OWN_ERROR * unit * np.maximum(ratios, np.sqrt(ratios))
-    return shared[:, None] * shared * alike + np.diag(own**2)
 
 
 def possible_returns(log: Transitions) -> tuple[float, float]:

@@ -83,7 +83,7 @@ def select(
     measured = Measured(names, compared.first, table, incumbent, compared.all_states)
     compared, (values, _) = compared.without_copies(), measured.pooled()
     known = np.flatnonzero(np.isfinite(values))
-    mean, method, outside, notes = _mean(compared, values, estimator, checkpoints, seed)
+    mean, method, simulated, notes = _mean(compared, values, estimator, checkpoints, seed)
     if mean is None and not len(known):
         remedy = (
             "policies that can act in any state, or simulator=sopr_fast.estimators.BehaviourQ() (sopr-fast estimate "
@@ -109,26 +109,28 @@ def select(
             "compared states": compared.states,
             "mean": method or "constant",
         },
-        outside,
+        simulated.get("outside"),
         float(compared.log.returns.std()) if compared.has_rewards else 0.0,
+        members=simulated.get("members"),
+        unsupported=simulated.get("unsupported"),
         learns_returns=method == SOPR_T or (estimator is not None and estimator.supervised),
     )
 
 
 def _mean(
     compared: Compared, returns: np.ndarray, simulator: Estimator | None, folder: Any, seed: int
-) -> tuple[np.ndarray | None, str, np.ndarray | None, list[str]]:
-    """Return values (P,) or None, their method, the share (P,) of simulated steps outside the log, and notes."""
+) -> tuple[np.ndarray | None, str, dict[str, np.ndarray], list[str]]:
+    """Return values (P,) or None, their method, what the method says besides, and notes."""
     known = np.flatnonzero(np.isfinite(returns))
     everyone = np.arange(len(returns))
     if len(known) == len(returns) and simulator is None:
-        return None, "", None, []  # nothing is left to predict
+        return None, "", {}, []  # nothing is left to predict
     if simulator is None and compared.has_rewards and not compared.can_roll_out and compared.log.longest == 1:
         simulator = BehaviourQ(updates=3000)  # of one step, which needs no action in another state
     if simulator is None and not (compared.has_rewards and compared.can_roll_out):
         lack = "policies are arrays of actions" if compared.has_rewards else "the log holds no rewards"
         if len(known) < FEWEST_TRAINING or np.ptp(returns[known]) == 0:
-            return None, "", None, [f"{lack}, so only known returns and action distances count"]
+            return None, "", {}, [f"{lack}, so only known returns and action distances count"]
         values = np.empty(len(returns))
         folds = random_folds(len(known), 5, seed)
         splits = [Fold("random", "", known[fold.train], known[fold.test]) for fold in folds]
@@ -137,7 +139,7 @@ def _mean(
         found = cross_fit(SOPR(small_model()), compared, returns, splits, seed=seed)
         for fold, own in zip(splits, found, strict=True):
             values[fold.test] = own
-        return values, SOPR_T, None, [f"{lack}, so SOPR-T takes the place of the simulator"]
+        return values, SOPR_T, {}, [f"{lack}, so SOPR-T takes the place of the simulator"]
     chosen = simulator or Simulator()
     with warnings.catch_warnings(action="ignore", category=UncertainEstimateWarning):  # intervals and notes say so
         estimates = chosen.estimate(
@@ -154,8 +156,11 @@ def _mean(
         raise ValueError(
             f"the simulator gives policy {name!r} no finite value; train it longer, or leave the policy out"
         )
-    inside = estimates.diagnostics.get("inside")
+    simulated = {name: estimates.diagnostics[name] for name in ("unsupported",) if name in estimates.diagnostics}
+    if "inside" in estimates.diagnostics:
+        simulated["outside"] = 1 - np.asarray(estimates.diagnostics["inside"], np.float64)
+        simulated |= {} if estimates.replicates is None else {"members": estimates.replicates}
     notes = unfinished(compared.names, np.asarray(estimates.diagnostics.get("unfinished", 0)))
     if isinstance(chosen, BehaviourQ) and compared.log.longest > 1:
         notes = ["values of BehaviourQ are not returns of episodes: rely on the order of the candidates only"]
-    return values, "simulator", None if inside is None else 1 - np.asarray(inside, np.float64), notes
+    return values, "simulator", simulated, notes

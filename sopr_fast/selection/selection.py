@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..estimators.gaussian_process_posterior import Posterior, fit
+from ..estimators.gaussian_process_posterior import Posterior, fit, likeness
 from ..inputs.accepted import ReturnsLike
-from ..results.metrics import spearman
+from ..results.metrics import agreement, spearman
 from ..results.tables import SHORTENED, to_html, to_text, wrapped
 from ..runtime.axes import new_axes
 from ..runtime.checks import integer, number
 from ..runtime.text import list_names, tick_label
-from .compared import FEWEST_KNOWN, distance_ratios, extrapolation
+from .compared import FEWEST_KNOWN, distance_ratios
 from .measured import Measured
+from .support import agreement_in_words, is_unsupported, unsupported_in_words, widening
 from .verdict import DEPLOY, EPISODES, MEASURE, Standing, Verdict, judge, numbers, probability_beats, probability_best
 from .verdict import number as shown
 
@@ -50,6 +51,8 @@ class Selection:
         notes: What the log and the policies leave open.
         settings: What the run rests on, as plain text and numbers.
         outside: (P,) float64 share of the simulated steps that leave the log's range; None if unknown.
+        members: (P, M) float64 values by each member of a simulator; None without several.
+        unsupported: (P,) float64 share of each policy's decisions that the log does not support; None if unknown.
         logged_spread: Standard deviation of the returns of the log's episodes; 0 if unknown.
         learns_returns: Whether `values` depend on the known returns.
     """
@@ -65,6 +68,8 @@ class Selection:
     settings: dict[str, Any] = field(default_factory=dict)
     outside: np.ndarray | None = None
     logged_spread: float = 0.0
+    members: np.ndarray | None = None
+    unsupported: np.ndarray | None = None
     learns_returns: bool = False
 
     @cached_property
@@ -104,14 +109,23 @@ class Selection:
     @cached_property
     def posterior(self) -> Posterior:
         """Joint distribution of the returns; mean and covariance are those without limits."""
-        known = np.flatnonzero(self.known)
-        values = None if self.values is None or self.known.all() else self.values.clip(*self.bounds)
-        posterior = fit(self.distances, self.returns, self.return_errors, values, self.logged_spread)
-        posterior = replace(posterior, limits=self._limits)
-        if self.outside is None:
-            return posterior
-        errors = extrapolation(self.distances, known, self.outside, posterior.unit)
-        return replace(posterior, covariance=posterior.covariance + errors)
+        values, members = None, None
+        if self.values is not None and not self.known.all() and not self._is_contradicted:
+            values = self.values.clip(*self.bounds)
+            members = None if self.members is None else self.members.clip(*self.bounds)
+        posterior = fit(self.distances, self.returns, self.return_errors, values, self.logged_spread, members)
+        errors = widening(self.unsupported, self.known, likeness(self.distances, self.known), posterior.unit)
+        return replace(posterior, covariance=posterior.covariance + errors, limits=self._limits)
+
+    @property
+    def agreement(self) -> float:
+        """How alike the simulator's members order the policies: their mean Spearman correlation; NaN if unknown."""
+        return float("nan") if self.members is None else agreement(self.members)
+
+    @property
+    def support(self) -> list[str]:
+        """What tells without any known return how far the values can be trusted, in words."""
+        return agreement_in_words(self.agreement) + unsupported_in_words(self.names, self.unsupported, self.known)
 
     @cached_property
     def _limits(self) -> tuple[float, float]:
@@ -160,9 +174,20 @@ class Selection:
         Raises:
             ValueError: There is no such policy.
         """
+        return probability_beats(self.posterior, self._place(name))
+
+    def probability_better(self, a: str, b: str) -> float:
+        """Return the probability that policy `a` has a higher return than policy `b`.
+
+        Raises:
+            ValueError: There is no such policy.
+        """
+        return float(self.probability_beats(b)[self._place(a)])
+
+    def _place(self, name: str) -> int:
         if name not in self.measured.names:
             raise ValueError(f"no policy {name!r}; choose from {list_names(self.names)}")
-        return probability_beats(self.posterior, self.measured.place(name))
+        return self.measured.place(name)
 
     @cached_property
     def _places(self) -> tuple[np.ndarray, np.ndarray]:
@@ -245,6 +270,16 @@ class Selection:
         return [doubt] * (order < LEAST_ORDER) + self._other_units()
 
     @property
+    def _is_contradicted(self) -> bool:
+        """Whether the values order six or more known policies the other way round, which makes them no evidence."""
+        known = self.known
+        return (
+            self.values is not None
+            and known.sum() >= FEWEST_KNOWN
+            and spearman(self.returns[known], self.values[known]) < 0
+        )
+
+    @property
     def _is_reversed(self) -> bool:
         """Whether the simulator orders the known policies the other way round, as if returns were costs."""
         if self.known.all() or self.known.sum() < FEWEST_KNOWN:
@@ -323,8 +358,9 @@ class Selection:
 
     @property
     def flags(self) -> list[str]:
-        """P remarks: "incumbent", "measured", "cannot be ranked", "3 copies", several of these, or ""."""
-        flags = np.where(self.known, "measured", np.where(self.rankable, "", "cannot be ranked")).tolist()
+        """P remarks: "incumbent", "measured", "cannot be ranked", "not in the log", "3 copies", several, or ""."""
+        unsupported = np.where(is_unsupported(self.unsupported, self.known), "not in the log", "")
+        flags = np.where(self.known, "measured", np.where(self.rankable, unsupported, "cannot be ranked")).tolist()
         flags = ["incumbent" if name == self.incumbent else flag for name, flag in zip(self.names, flags, strict=True)]
         counts = [f"{len(own)} copies" if len(own) > 1 else "" for own in self.measured.copies]
         return [", ".join(filter(None, pair)) for pair in zip(flags, counts, strict=True)]
@@ -345,6 +381,9 @@ class Selection:
             "distance": self.distance_ratio.tolist(),
             "copies": self.measured.copies,
         }
+        for name, shares in (("outside", self.outside), ("unsupported", self.unsupported)):
+            if shares is not None:
+                table[name] = shares.tolist()
         if self.values is not None:
             table[self.method] = self.values.tolist()
         return {name: [column[i] for i in order] for name, column in table.items()}
@@ -361,10 +400,14 @@ class Selection:
         rounded = numbers(np.array([columns[head] for head in heads]))
         cells |= {head: [shown(value) for value in row] for head, row in zip(heads, rounded, strict=True)}
         cells["best"] = [f"{best:.2f}" for best in columns["best"]]
-        cells[""] = columns["note"]
         legend = "low, high: 80 % interval; best: probability of being the best policy"
-        verdict = [wrapped(f"{self.verdict.text}."), wrapped(self.verdict.reason)]
-        below = [legend, *self.unrankable(), *self.doubts, *self.notes, *self.measured.note()]
+        if self.outside is not None:
+            cells["outside"] = ["" if np.isnan(share) else f"{share:.0%}" for share in columns["outside"]]
+            legend += "; outside: simulated steps that leave the log"
+        cells[""] = columns["note"]
+        verdict = [*map(wrapped, (f"{self.verdict.text}.", self.verdict.reason, *agreement_in_words(self.agreement)))]
+        unsupported = unsupported_in_words(self.names, self.unsupported, self.known)
+        below = [legend, *self.unrankable(), *unsupported, *self.doubts, *self.notes, *self.measured.note()]
         return "\n".join([*verdict, "", to_text(cells, left=("policy", ""), rows=rows), "", *map(wrapped, below)])
 
     def unrankable(self) -> list[str]:
@@ -400,7 +443,7 @@ class Selection:
             "table": self.columns(),
             "evidence": self.evidence,
             "incumbent": self.incumbent,
-            "notes": [*self.unrankable(), *self.doubts, *self.notes, *self.measured.note()],
+            "notes": [*self.support, *self.unrankable(), *self.doubts, *self.notes, *self.measured.note()],
         }
 
     def to_pandas(self) -> pandas.DataFrame:

@@ -14,7 +14,7 @@ from .compared import FEWEST_KNOWN
 
 DEPLOY, KEEP, MEASURE = "deploy", "keep", "measure"
 SURE = 0.9  # probability of a higher return from which a policy replaces another
-NEGLIGIBLE = 0.05  # return that may be missed, as a share of the spread of the known returns
+NEGLIGIBLE = 0.05  # return that may be missed, as a share of the spread of all predictions
 _CLEARLY = 0.05  # more probable, beyond the noise of draws
 UNDECIDED = 0.2  # probability of a higher return from which a policy is as good as another
 EPISODES, SHORT_EPISODES = 20, 1000  # to measure by; the latter if each is one step
@@ -102,7 +102,7 @@ class Standing:
         """
         if self.replaces or self.rival is None:
             return self.leader
-        if self.loss[self.rival] <= NEGLIGIBLE * _spread(self.returns[self.known]) or not len(self.contenders()):
+        if self.loss[self.rival] <= NEGLIGIBLE * _spread(self.predicted) or not len(self.contenders()):
             return self.rival
         return None
 
@@ -172,9 +172,7 @@ def judge(standing: Standing) -> Verdict:
 
 
 def _spread(returns: np.ndarray) -> float:
-    """Return the standard deviation of known returns, or less if that is of a few outliers; 0 without any."""
-    if not len(returns):
-        return 0.0
+    """Return the standard deviation of returns, or less if that is of a few outliers."""
     usual = 1.4826 * float(np.median(np.abs(returns - np.median(returns))))  # of normal returns, the deviation
     return min(usual or np.inf, float(returns.std()))
 

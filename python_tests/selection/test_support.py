@@ -1,0 +1,115 @@
+"""What a simulator's members and the support of the log say of values, with and without known returns."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.selection_problems import Scripted, gains, log, true_values
+
+from sopr_fast.estimators.gaussian_process_posterior import fit, likeness
+from sopr_fast.estimators.member_errors import member_errors, relative_errors
+from sopr_fast.selection import select
+from sopr_fast.selection.support import unsupported_in_words
+
+POLICIES = gains(14)
+TRUTH = true_values(POLICIES)
+
+
+def chosen(returns=None, says=TRUTH, **fields):
+    return replace(select(POLICIES, log(), returns, simulator=Scripted(says)), **fields)
+
+
+def members(*spreads, count=4, seed=0):
+    """Return values (P, count) of members, whose mean is the truth, with standard deviations (P,)."""
+    noise = np.random.default_rng(seed).standard_normal((len(spreads), count))
+    noise = (noise - noise.mean(1, keepdims=True)) / noise.std(1, ddof=1, keepdims=True)
+    return np.array([*TRUTH.values()])[: len(spreads), None] + np.array(spreads)[:, None] * noise
+
+
+def test_errors_are_twice_the_deviations_and_half_shared_as_members_show():
+    values = members(0.1, 0.2, 0.4)
+    covariance = member_errors(values, np.eye(3))
+    np.testing.assert_allclose(covariance, 4 * (0.5 * np.cov(values) + 0.5 * np.diag([0.01, 0.04, 0.16])))
+    alike = member_errors(values, np.ones((3, 3)))  # three policies that act alike: their mean variance counts as half
+    np.testing.assert_allclose(np.diagonal(alike), 4 * (np.array([0.01, 0.04, 0.16]) + 0.07) / 2)
+
+
+def test_relative_errors_are_one_among_the_known_and_larger_where_members_disagree():
+    errors = relative_errors(members(0.1, 0.1, 0.4), np.eye(3), np.array([0, 1]))
+    np.testing.assert_allclose(errors, np.sqrt([1, 1, (0.16 + 0.09 * 0.06) / (0.01 + 0.09 * 0.06)]))
+    np.testing.assert_array_equal(relative_errors(np.ones((3, 2)), np.eye(3), np.array([0])), 1)
+
+
+def test_intervals_without_known_returns_follow_the_members():
+    sure, unsure = (chosen(members=members(*[spread] * 14)) for spread in (0.01, 0.3))
+    widths = [np.ptp(selection.intervals(), axis=1) for selection in (sure, unsure)]
+    assert (widths[1] > 1.5 * widths[0]).all()
+    np.testing.assert_allclose(sure.predicted, unsure.predicted)
+
+
+def test_known_returns_count_more_where_members_disagree():
+    """The values of two candidates err alike; that of which the members disagree is moved more by the known returns."""
+    names = list(POLICIES)
+    returns = {name: TRUTH[name] for name in names[:8]}
+    selection = chosen(returns, members=members(*[0.02] * 12, 0.5, 0.02))
+    deviations = selection.posterior.deviation
+    assert deviations[12] > 1.3 * chosen(returns, members=members(*[0.02] * 14)).posterior.deviation[12]
+
+
+@pytest.mark.parametrize(
+    ("spread", "words"),
+    [(0.01, "The simulators agree on the order: 1.00"), (50.0, "The simulators do not agree on the order: ")],
+)
+def test_agreement_is_said_without_known_returns(spread, words):
+    selection = chosen(members=members(*[spread] * 14))
+    assert selection.support[0].startswith(words) and words[:30] in selection.table()
+    assert selection.to_dict()["notes"][0] == selection.support[0]
+    assert ("this log does not tell; measure" in selection.support[0]) == (spread > 1)
+
+
+def test_what_the_log_does_not_show_is_flagged_and_uncertain():
+    shares = np.where(np.arange(14) == 3, 0.9, 0.05)
+    selection, supported = chosen(unsupported=shares), chosen(unsupported=np.full(14, 0.05))
+    assert selection.flags[3] == "not in the log" and selection.columns()["unsupported"].count(0.9) == 1
+    name = selection.names[3]
+    note = f"The log does not show what these do, since 90 % of their decisions are unlike logged ones: {name}"
+    assert note in selection.support and "The log does not show what these do" in selection.table()
+    wider = np.ptp(selection.intervals(), axis=1) > 1.05 * np.ptp(supported.intervals(), axis=1)
+    assert np.flatnonzero(wider).tolist() == [3]
+    measured = selection.update({name: TRUTH[name]})
+    assert measured.flags[3] == "measured" and not measured.support
+    shares[5] = 0.5
+    assert "since 50 % to 90 % of their decisions" in unsupported_in_words(selection.names, shares, selection.known)[0]
+
+
+def test_values_that_order_the_known_policies_in_reverse_count_for_nothing():
+    returns = {name: TRUTH[name] for name in list(POLICIES)[:8]}
+    reversed_, alone = chosen(returns, {name: -value for name, value in TRUTH.items()}), chosen(returns, values=None)
+    np.testing.assert_allclose(reversed_.predicted, alone.predicted)
+    assert not np.allclose(chosen(returns).predicted, alone.predicted)
+
+
+def test_the_probability_that_one_policy_is_better():
+    selection = chosen({name: TRUTH[name] for name in list(POLICIES)[:8]})
+    a, b = selection.names[9], selection.names[12]
+    draws = np.random.default_rng(0).multivariate_normal(
+        selection.posterior.mean[[9, 12]], selection.posterior.covariance[np.ix_([9, 12], [9, 12])], 100_000
+    )
+    assert selection.probability_better(a, b) == pytest.approx((draws[:, 0] > draws[:, 1]).mean(), abs=0.01)
+    assert selection.probability_better(a, b) + selection.probability_better(b, a) == pytest.approx(1)
+    with pytest.raises(ValueError, match="no policy 'x'"):
+        selection.probability_better(a, "x")
+
+
+def test_the_unit_of_returns_does_not_matter_to_members():
+    known, values = np.arange(14) < 6, members(*[0.1] * 14)
+    distances = chosen().distances
+    returns = np.where(known, [*TRUTH.values()], np.nan)
+    one, other = (
+        fit(distances, scale * returns, np.zeros(14), scale * values.mean(1), scale, scale * values)
+        for scale in (1, 1000)
+    )
+    np.testing.assert_allclose(1000 * one.mean, other.mean)
+    np.testing.assert_allclose(1e6 * one.covariance, other.covariance, atol=1e-3 * other.covariance.max())
+    alike = likeness(distances, known)
+    assert (np.diagonal(alike) == 1).all() and alike.min() >= 0
