@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
-import math
 import os
 import shlex
 import sys
@@ -257,7 +255,7 @@ def check_outputs(options: argparse.Namespace) -> None:
 def show(result: Any, options: argparse.Namespace, text: str = "", **more: Any) -> None:
     """Print a result, as JSON with `more` fields or as text, and write its report if the options ask for one."""
     if options.json:
-        text = json.dumps(_without_nan({**result.to_dict(), **more}), indent=1)
+        text = result.to_json(**more)
     try:
         print(text or result)
     finally:  # also if the reader of stdout, such as `head`, has closed it
@@ -267,12 +265,3 @@ def show(result: Any, options: argparse.Namespace, text: str = "", **more: Any) 
             log = next((str(path) for key in ("log", "states", "model") if (path := getattr(options, key, None))), "")
             command = shlex.join(["sopr-fast", *options.arguments])
             report(result, options.report, title=os.path.basename(log), command=command)
-
-
-def _without_nan(value: Any) -> Any:
-    """Return a value for JSON, with None in place of NaN and infinities."""
-    if isinstance(value, dict):
-        return {key: _without_nan(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -9,19 +9,14 @@ import numpy as np
 
 from ..inputs.accepted import ReturnsLike
 from ..inputs.returns import check_returns
-from ..runtime.axes import new_axes
-from ..runtime.text import list_names, tick_label
 from ..runtime.warn import warn
 from . import metrics
-from .tables import MISSING, SHORTENED, plain, to_html, to_text
+from .result import Result
+from .tables import MISSING, plain, to_text
 from .warnings import ForeignPolicyWarning
 
 if TYPE_CHECKING:
-    import matplotlib.axes
     import pandas
-
-
-_PLOTTED = 50  # candidates
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +30,7 @@ class Training:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Ranking:
+class Ranking(Result):
     """Candidates ordered by score.
 
     Attributes:
@@ -85,6 +80,11 @@ class Ranking:
         return len(self.names)
 
     @property
+    def headline(self) -> str:
+        """The candidate with the highest score, in one sentence."""
+        return f"{self.order[0]} has the highest score of {len(self)} candidates" if len(self) else "no candidates"
+
+    @property
     def order(self) -> list[str]:
         """Names, best first; ties in input order."""
         return [self.names[i] for i in self._order()]
@@ -109,7 +109,7 @@ class Ranking:
     @property
     def ranks(self) -> np.ndarray:
         """(P,) int64 ranks, 1 for the best."""
-        return _ranks(self.scores)
+        return ranks_of(self.scores)
 
     @property
     def win_probability(self) -> np.ndarray:
@@ -140,7 +140,7 @@ class Ranking:
         floor = 1e-12 * np.maximum(largest[first], largest[second])  # differences of equal scores, by rounding
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.where((np.abs(mean) <= floor) & (error <= floor), 0.0, mean / error)
-        foreign = self._is_foreign()
+        foreign = self.is_foreign()
         ratio[foreign[first] | foreign[second]] = np.nan
         return stdtr(self.replicates.shape[1] - 1, ratio)
 
@@ -191,7 +191,7 @@ class Ranking:
             rows: Number of candidates beyond which only the first and the last five are shown; None for all.
         """
         order = self._order()
-        foreign = self._is_foreign()
+        foreign = self.is_foreign()
         cells = {"rank": [str(place) for place in range(1, len(self) + 1)], "policy": self.order}
         for head, column in self.columns().items():
             if head != "standard_error":
@@ -201,13 +201,6 @@ class Ranking:
         if self.in_training is not None and any(self.in_training):
             cells[""] = ["in training" if self.in_training[i] else "" for i in order]
         return to_text(cells, left=("policy", ""), rows=rows)
-
-    def __repr__(self) -> str:
-        return self.table(SHORTENED)
-
-    def _repr_html_(self) -> str:
-        heading = f"{self.order[0]} has the highest score of {len(self)} candidates" if len(self) else "no candidates"
-        return to_html(heading, self.to_pandas().reset_index())
 
     def to_dict(self) -> dict[str, Any]:
         """Return lists and numbers ready for JSON; candidates in the order of `names`, NaN if a value is undefined."""
@@ -230,65 +223,15 @@ class Ranking:
             columns["in_training"] = self.in_training
         return pandas.DataFrame(columns, index=index).sort_index()
 
-    def plot(self, returns: ReturnsLike | None = None, ax: matplotlib.axes.Axes | None = None) -> matplotlib.axes.Axes:
-        """Plot scores with their standard errors, or true returns over scores.
-
-        Without returns the best candidate is on top; the first 50 are shown. With returns the legend names the foreign
-        candidates, which are crossed rings; a label names the candidate whose rank by score differs most from its rank
-        by return. Foreign candidates have no error bar.
-
-        Args:
-            returns: True returns, see `spearman`; None for none.
-            ax: Axes to plot on; by default those of a new figure.
-
-        Raises:
-            TypeError, ValueError: See `spearman`.
-        """
-        if returns is not None:
-            return self._plot_returns(check_returns(returns, self.names), ax)
-        order = self._order()[:_PLOTTED][::-1]
-        if ax is None:
-            ax = new_axes(6.4, 1.2 + 0.3 * len(order))
-        places, foreign = np.arange(len(order)), self._is_foreign()
-        errors = np.where(foreign, 0, np.nan_to_num(self.standard_errors))
-        ax.errorbar(self.scores[order], places, xerr=errors[order], fmt="o", capsize=2)
-        ax.set_yticks(places, [tick_label(self.names[i]) + (" (foreign)" if foreign[i] else "") for i in order])
-        ax.set(xlabel="score (± standard error)")
-        if len(order) < len(self):
-            ax.set_title(f"the first {len(order)} of {len(self):,} candidates")
-        ax.grid(axis="y", alpha=0.3)
-        return ax
-
-    def _plot_returns(self, returns: np.ndarray, ax: matplotlib.axes.Axes | None) -> matplotlib.axes.Axes:
-        """Plot true returns over scores; name foreign candidates, and the one that is farthest from its place."""
-        if ax is None:
-            ax = new_axes(6.4, 4.2)
-        foreign = self._is_foreign()
-        x, y, errors = self.scores, returns, np.nan_to_num(self.standard_errors)
-        ax.errorbar(x[~foreign], y[~foreign], xerr=errors[~foreign], fmt="o", color="C0", ecolor="C0", elinewidth=0.6)
-        if foreign.any():
-            marks = tuple(ax.plot(x[foreign], y[foreign], mark, color="C1", fillstyle="none", ms=9)[0] for mark in "ox")
-            names = [tick_label(self.names[i]) for i in self._order() if foreign[i]]
-            ax.legend([marks], [f"foreign: {list_names(names, most=3)}"], loc="lower right")
-        by_return = _ranks(returns)
-        gaps = np.abs(by_return - self.ranks)
-        misfit = int(np.lexsort((by_return, gaps))[-1])  # of equal gaps, that of a policy that is scored too high
-        if gaps[misfit] > 1:
-            label = f"{tick_label(self.names[misfit])}\nrank {self.ranks[misfit]}, true rank {by_return[misfit]}"
-            ax.annotate(label, (x[misfit], y[misfit]), (8, -4), textcoords="offset points", va="top")
-        ax.set(xlabel="score (± standard error)", ylabel="true return")
-        ax.grid(alpha=0.3)
-        return ax
-
     def _order(self) -> np.ndarray:
         return np.argsort(-self.scores, kind="stable")
 
-    def _is_foreign(self) -> np.ndarray:
+    def is_foreign(self) -> np.ndarray:
         """Return (P,) bool, True if foreign; False if the distance is unknown."""
         return np.array([bool(foreign) for foreign in self.foreign or [False] * len(self)], bool)
 
 
-def _ranks(values: np.ndarray) -> np.ndarray:
+def ranks_of(values: np.ndarray) -> np.ndarray:
     """Return int64 ranks, 1 for the largest value; ties in input order."""
     ranks = np.empty(len(values), np.int64)
     ranks[np.argsort(-values, kind="stable")] = np.arange(1, len(values) + 1)

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..results.metrics import regret_at_k, spearman
-from ..results.tables import MISSING, plain, to_html, to_text, wrapped
-from ..runtime.axes import new_axes
-from ..runtime.text import tick_label
+from ..results.result import Result
+from ..results.tables import MISSING, plain, to_text, wrapped
 from .folds import Fold
 
 if TYPE_CHECKING:
-    import matplotlib.axes
     import pandas
 
 MEASURES = ("spearman", "regret@1", "regret@3")
@@ -24,7 +22,7 @@ FEWEST_RANKED = 3  # policies whose order says something
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Evaluation:
+class Evaluation(Result):
     """Measures of methods on policies that they have not learned from.
 
     Attributes:
@@ -52,6 +50,11 @@ class Evaluation:
     notes: list[str] = field(default_factory=list)
     seed: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def headline(self) -> str:
+        """The best methods, in one sentence."""
+        return f"{', '.join(self.tied())} ranked the known policies best"
 
     @property
     def kinds(self) -> list[str]:
@@ -117,8 +120,8 @@ class Evaluation:
         none = np.full((1, 1 + _REPLICATES, len(MEASURES)), np.nan)
         return {method: _nan_mean(np.array(table) if table else none) for method, table in tables.items()}
 
-    def table(self) -> str:
-        """Return the measures as text, methods with the best Spearman correlation first; names are escaped."""
+    def table(self, rows: int | None = None) -> str:
+        """Return the measures as text of 80 columns, the methods with the best Spearman correlation first."""
         blocks = []
         for kind in self.kinds:
             count = sum(fold.kind == kind for fold in self.folds)
@@ -140,12 +143,6 @@ class Evaluation:
         cells["seconds"] = [f"{self.seconds[method]:.1f}" for method in order]
         table = to_text(cells, left=("method",))
         return f"{table}\n{wrapped('no clear difference: ' + ', '.join(tied))}" if len(tied) > 1 else table
-
-    def __repr__(self) -> str:
-        return self.table()
-
-    def _repr_html_(self) -> str:
-        return to_html(f"{', '.join(self.tied())} ranked the known policies best", self.to_pandas())
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists and numbers, ready for JSON (NaN where a measure is undefined)."""
@@ -181,33 +178,6 @@ class Evaluation:
         columns = ["folds", "method", "measure", "mean", "low", "high"]
         frame = pandas.DataFrame(rows, columns=columns, dtype=object)  # a `str` of pandas must be UTF-8
         return frame.astype(dict.fromkeys(columns[3:], float))
-
-    def plot(self, measure: str = "spearman", ax: matplotlib.axes.Axes | None = None) -> matplotlib.axes.Axes:
-        """Plot a measure of every method with its interval, one colour for each kind of folds.
-
-        Args:
-            measure: One of `MEASURES`.
-            ax: Axes to plot on; those of a new figure by default.
-
-        Raises:
-            ValueError: The measure is unknown.
-        """
-        if measure not in MEASURES:
-            raise ValueError(f"no measure {measure!r}; choose from {', '.join(MEASURES)}")
-        ax = new_axes(6.4, 1.4 + 0.4 * len(self.values)) if ax is None else ax
-        methods = list(self.values)[::-1]
-        labels = {"random": "random folds", "group": "one group left out"}
-        for shift, kind in enumerate(self.kinds):
-            found = self.measures(kind)
-            mean, low, high = np.array([found[method][measure] for method in methods]).T
-            places = np.arange(len(methods)) + 0.18 * (0.5 - shift) * (len(self.kinds) - 1) * 2
-            error = np.abs(np.stack([mean - low, high - mean]))
-            ax.errorbar(mean, places, xerr=error, fmt="o", capsize=2, label=labels[kind])
-        ax.set_yticks(range(len(methods)), map(tick_label, methods))
-        ax.set(xlabel=f"{measure} (90 % interval)")
-        ax.grid(axis="x", alpha=0.3)
-        ax.legend()
-        return ax
 
 
 def _measure(returns: np.ndarray, values: np.ndarray, sample: np.ndarray) -> list[float]:

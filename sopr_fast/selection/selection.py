@@ -12,10 +12,10 @@ import numpy as np
 from ..estimators.gaussian_process_posterior import Posterior, fit, likeness
 from ..inputs.accepted import ReturnsLike
 from ..results.metrics import agreement, spearman
-from ..results.tables import SHORTENED, to_html, to_text, wrapped
-from ..runtime.axes import new_axes
+from ..results.result import Result
+from ..results.tables import to_text, wrapped
 from ..runtime.checks import integer, number
-from ..runtime.text import list_names, tick_label
+from ..runtime.text import list_names
 from .compared import FEWEST_KNOWN, distance_ratios
 from .measured import Measured
 from .support import agreement_in_words, is_unsupported, unsupported_in_words, widening
@@ -23,7 +23,6 @@ from .verdict import DEPLOY, EPISODES, MEASURE, Standing, Verdict, judge, number
 from .verdict import number as shown
 
 if TYPE_CHECKING:
-    import matplotlib.axes
     import pandas
 
 LIMIT = 1.4  # distance ratio above which a candidate cannot be ranked from the log
@@ -31,11 +30,10 @@ LEVEL = 0.8
 LEAST_ORDER = 0.8  # rank correlation of the simulator with known returns
 _REVERSED = -0.5  # such a correlation, below which returns may be costs
 _OTHER_SCALE = 5  # times larger or smaller values, from which returns may be means, or discounted
-_PLOTTED = 50  # policies
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Selection:
+class Selection(Result):
     """Known policies and candidates, their predicted returns, and what to do.
 
     P policies act differently: policies that act alike in every state count as one, and their returns are pooled.
@@ -76,6 +74,11 @@ class Selection:
     def names(self) -> list[str]:
         """P names; of copies that of the incumbent, else of the first that was measured, else of the first."""
         return self.measured.representatives
+
+    @property
+    def headline(self) -> str:
+        """The verdict and its reason."""
+        return str(self.verdict)
 
     @property
     def incumbent(self) -> str | None:
@@ -426,12 +429,6 @@ class Selection:
             lines.append(f"  by {what}: {list_names([self.names[i] for i in order])}")
         return lines
 
-    def __repr__(self) -> str:
-        return self.table(SHORTENED)
-
-    def _repr_html_(self) -> str:
-        return to_html(str(self.verdict), self.to_pandas().reset_index())
-
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists and numbers, ready for JSON (NaN where a number is undefined)."""
         verdict = self.verdict
@@ -453,26 +450,3 @@ class Selection:
         columns = self.columns()
         names = pandas.Index(columns.pop("policy"), dtype=object, name="policy")  # a `str` of pandas must be UTF-8
         return pandas.DataFrame(columns, index=names)
-
-    def plot(self, ax: matplotlib.axes.Axes | None = None) -> matplotlib.axes.Axes:
-        """Plot the 50 highest returns with their intervals, candidates and known policies in two colours.
-
-        Args:
-            ax: Axes to plot on; those of a new figure by default.
-
-        Raises:
-        """
-        table = self.columns()
-        count = min(len(table["policy"]), _PLOTTED)
-        ax = new_axes(6.4, 1.4 + 0.22 * count) if ax is None else ax
-        known = np.array(table["known"])[:count]
-        center, low, high = (np.array(table[name])[:count] for name in ("return", "low", "high"))
-        places = np.arange(count)[::-1]
-        for rows, label in ((~known, "candidate"), (known, "known")):
-            error = np.stack([center[rows] - low[rows], high[rows] - center[rows]])
-            ax.errorbar(center[rows], places[rows], xerr=error, fmt="o", capsize=2, label=label)
-        ax.set_yticks(places, map(tick_label, table["policy"][:count]))
-        ax.set(xlabel="return (80 % interval)", title=self.verdict.text.replace("$", r"\$"))
-        ax.grid(axis="x", alpha=0.3)
-        ax.legend()
-        return ax

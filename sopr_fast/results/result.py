@@ -1,0 +1,63 @@
+"""What all results have in common: text, HTML of a notebook, a dictionary, JSON, a data frame and a plot."""
+
+from __future__ import annotations
+
+import json
+import math
+from abc import ABC, abstractmethod
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from .tables import SHORTENED, to_html
+
+if TYPE_CHECKING:
+    import matplotlib.axes
+    import pandas
+
+
+class Result(ABC):
+    """Base of `Ranking`, `Estimates`, `Evaluation` and `Selection`."""
+
+    @property
+    @abstractmethod
+    def headline(self) -> str:
+        """The result in one sentence."""
+
+    @abstractmethod
+    def table(self, rows: int | None = None) -> str:
+        """Return the result as text of 80 columns; names are escaped and cut in the middle.
+
+        Args:
+            rows: Number of rows beyond which only the first and the last five are shown; None for all.
+        """
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain lists and numbers, NaN where a number is undefined."""
+
+    @abstractmethod
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a data frame, the best first."""
+
+    def to_json(self, **fields: Any) -> str:
+        """Return `to_dict`, with more `fields`, as JSON: null in place of NaN and infinities."""
+        return json.dumps(_without_nan(self.to_dict() | fields), indent=1)
+
+    def plot(self, *args: Any, **options: Any) -> matplotlib.axes.Axes:
+        """Plot the result; see `plot_ranking`, `plot_evaluation` and `plot_selection` of `sopr_fast.reports.plots`."""
+        return import_module("sopr_fast.reports.plots").plot(self, *args, **options)  # figures stand above results
+
+    def __repr__(self) -> str:
+        return self.table(SHORTENED)
+
+    def _repr_html_(self) -> str:
+        frame = self.to_pandas()
+        return to_html(self.headline, frame if frame.index.name is None else frame.reset_index())
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nan(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
