@@ -202,20 +202,8 @@ def test_known_returns_judge_the_simulator(recwarn):
 def test_threads_change_no_bit(monkeypatch):
     log, values = drift(end=2.0, steps=500), []
     for count in (1, 2, 3):
-        monkeypatch.setattr("sopr_fast.estimators.simulator.threads", lambda count=count: count)
+        monkeypatch.setattr(native, "threads", lambda count=count: count)
         estimates = Simulator(updates=20, hidden=(16, 16)).estimate([constant(0.1)], log)
         values.append((estimates.values[0], estimates.diagnostics["curve"]["loss"]))
     assert values[0] == values[1] == values[2]
     assert native.threads() >= 1
-
-
-@unwarned
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_precision_of_training_is_chosen_by_options(precision):
-    log, method = drift(end=2.0, steps=500), Simulator(updates=20, hidden=(16, 16), members=2)
-    with sopr_fast.options(precision=precision):
-        loss = method.estimate([constant(0.1)], log).diagnostics["curve"]["loss"]
-    with sopr_fast.options(precision="fp32"):
-        exact = method.estimate([constant(0.1)], log).diagnostics["curve"]["loss"]
-    assert (loss == exact) == (precision == "fp32")
-    np.testing.assert_allclose(loss, exact, rtol=0.02)

@@ -18,7 +18,7 @@ from ..runtime.checks import integer, number, option, optional, widths
 from ..runtime.distributed import share_policies
 from ..runtime.progress import progress_bar
 from ..runtime.warn import warn
-from .learning import Batches, Learner, learn, masked_mean
+from .learning import Batches, Learner, learn
 from .networks import ActionValue
 from .policy_actions import PolicyActions
 from .reward_estimator import RewardEstimator, decay, value_range
@@ -183,21 +183,27 @@ class CriticLearner(Learner):
         self.critic = ActionValue(log.units, options.hidden, draws=self.members, copies=self.copies, seed=seed)
         self.target = self.critic.frozen_copy()
         self.networks = {"critic": self.critic, "target": self.target}
-        self.optimizers = {"adam": Adam(self.critic.parameters, options.learning_rate)}
+        self.optimizers = {"adam": Adam([self.critic.parameters], options.learning_rate)}
 
     def step(self, update: int) -> Tensor:
         """Update all critics once and return their losses (copies,), averaged over members."""
         log = self.log
         rows = self.batches(update)  # (M, B)
         targets = self._targets(rows, update)
-        values = self.critic.values(self._for_all(log.states(rows)), self._for_all(log.actions[rows]))
         mask = None if self.shared else self.actions.has_next_action(rows)
-        loss = masked_mean((values - targets).square(), None if mask is None else mask.flatten(0, 1))
-        self.optimizers["adam"].zero_grad()
-        loss.sum().backward()
-        self.optimizers["adam"].step()
-        self.target.move_toward(self.critic, self.target_rate)
-        return loss.detach().view(self.members, self.copies).mean(0)
+        weight = torch.ones_like(targets)
+        if mask is not None:
+            weight = mask.flatten(0, 1) * (mask.shape[-1] / mask.sum(-1).clamp(min=1)).view(-1, 1)
+        loss = self.critic.fit(
+            self.optimizers["adam"],
+            self._for_all(log.states(rows)),
+            self._for_all(log.actions[rows]),
+            targets,
+            weight,
+            average=self.target,
+            average_rate=self.target_rate,
+        )
+        return loss.view(self.members, self.copies).mean(0)
 
     @torch.no_grad()
     def _targets(self, rows: Tensor, update: int) -> Tensor:  # (C, B)

@@ -101,8 +101,8 @@ class DualDICELearner(Learner):
         self.networks = {"nu": self.nu, "zeta": self.zeta, "averaged": self.averaged}
         betas = (0.0, 0.99)
         self.optimizers = {
-            "nu_adam": Adam(self.nu.parameters, options.nu_rate, betas=betas),
-            "zeta_adam": Adam(self.zeta.parameters, options.zeta_rate, betas=betas, maximize=True),
+            "nu_adam": Adam([self.nu.parameters], options.nu_rate, betas=betas),
+            "zeta_adam": Adam([self.zeta.parameters], options.zeta_rate, betas=betas, maximize=True),
         }
 
     def step(self, update: int) -> Tensor:
@@ -125,7 +125,7 @@ class DualDICELearner(Learner):
         for optimizer in self.optimizers.values():
             optimizer.step()
         first = self.options.updates - max(1, int(_AVERAGED * self.options.updates))
-        self.averaged.move_toward(self.zeta, 1 / max(1, update - first + 1))
+        self.averaged.parameters.lerp_(self.zeta.parameters.detach(), 1 / max(1, update - first + 1))
         return loss.detach()
 
     @torch.no_grad()

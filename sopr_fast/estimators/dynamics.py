@@ -1,19 +1,15 @@
-"""An ensemble of models of the environment, each trained in a thread of its own."""
+"""An ensemble of models of the environment."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
-from typing import TypeVar
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from ..runtime.adam import Adam
-from ..runtime.options import current
 from .learning import Batches, Learner, held_out_rows
 from .log import ROUNDING, Log
 from .networks import StackedMLP
@@ -26,8 +22,6 @@ _AVERAGED_SHARE = 1 / 8  # of the updates, over which weights are averaged
 _END_HIDDEN = (128, 128)
 _MOST_DEVIATIONS = 15.0  # of a state from the log's mean
 _ROWS, _WATCHED_ROWS = 16384, 1024
-
-_Result = TypeVar("_Result")
 
 
 class Dynamics(Learner):
@@ -46,7 +40,6 @@ class Dynamics(Learner):
         hidden: Widths of the models' hidden layers.
         updates: Updates of the whole run, over which the learning rate falls.
         seed: Seed of everything random.
-        executor: Threads for the members, each with one thread of torch; None to train them one by one.
     """
 
     def __init__(
@@ -57,10 +50,8 @@ class Dynamics(Learner):
         hidden: Sequence[int],
         updates: int,
         seed: int,
-        executor: Executor | None = None,
     ):
-        self.log, self.members, self.updates, self._executor = log, members, updates, executor
-        self._precision = _precision(log.device)
+        self.log, self.members, self.updates = log, members, updates
         transitions = log.transitions
         rewards, terminals = transitions.rewards.astype(np.float64), transitions.terminals
         self.reward_size = float(np.abs(rewards).mean())
@@ -85,50 +76,50 @@ class Dynamics(Learner):
             self._end_batches = Batches(pools, _BATCH // 2, seed + 2**32, log.device)
         sizes = [log.units.state_dim + log.units.action_dim, *hidden, log.units.state_dim + 2]
         end_sizes = [log.units.state_dim, *(min(a, b) for a, b in zip(hidden, _END_HIDDEN, strict=False)), 1]
-        self._trained = [
-            StackedMLP(each, seed=seed * members + member, device=log.device)
-            for each in (sizes, end_sizes)
-            for member in range(members)
-        ]
+        self._models, self._end_models = (
+            StackedMLP(each, draws=members, seed=seed, device=log.device) for each in (sizes, end_sizes)
+        )
         # Predictions are made with averages of the weights; training changes the networks themselves.
-        self._averages = [network.frozen_copy() for network in self._trained]
-        self.networks = {str(i): network for i, network in enumerate([*self._trained, *self._averages])}
-        self.optimizers = {}
-        for member in range(members):
-            parameters = [*self._trained[member].parameters, *self._trained[members + member].parameters]
-            self.optimizers[f"adam{member}"] = Adam(parameters, _LEARNING_RATE, decay=_WEIGHT_DECAY)
+        self._average, self._end_average = self._models.frozen_copy(), self._end_models.frozen_copy()
+        self.networks = {"models": self._models, "average": self._average}
+        self.networks |= {"ends": self._end_models, "ends average": self._end_average}
+        self.optimizers = {
+            name: Adam([self.networks[name].parameters], _LEARNING_RATE, decay=_WEIGHT_DECAY)
+            for name in ("models", "ends")
+        }
+        self._thresholds = torch.full((sizes[-1],), math.inf, dtype=torch.float32, device=log.device)
+        self._thresholds[:-2] = 1.0
 
     def step(self, update: int) -> Tensor:
         """Update all models once and return their losses (M,)."""
-        rows = self.batches(update)
-        ends = self._end_batches(update).view(self.members, -1) if self._learns_ends else None
-        rate = _LEARNING_RATE * min(1.0, 2 * (1 - update / self.updates))
-
-        def train(member: int) -> Tensor:
-            optimizer = self.optimizers[f"adam{member}"]
-            optimizer.rate = rate
-            loss = self._loss(member, rows[member])
-            optimizer.zero_grad()
-            (loss if ends is None else loss + self._end_loss(member, ends[member])).backward()
-            optimizer.step()
-            return loss.detach()
-
-        losses = torch.stack(self._each_member(train))
-        if (update + 1) % _AVERAGED_EVERY == 0 or update + 1 == self.updates:
-            weight = min(1.0, _AVERAGED_EVERY / (_AVERAGED_SHARE * self.updates))
-            for average, network in zip(self._averages, self._trained, strict=True):
-                average.move_toward(network, weight)
-        return losses
+        log, rows = self.log, self.batches(update)
+        for optimizer in self.optimizers.values():
+            optimizer.rate = _LEARNING_RATE * min(1.0, 2 * (1 - update / self.updates))
+        averages = (update + 1) % _AVERAGED_EVERY == 0 or update + 1 == self.updates
+        average_rate = min(1.0, _AVERAGED_EVERY / (_AVERAGED_SHARE * self.updates)) if averages else 0.0
+        if self._learns_ends:
+            end_rows = self._end_batches(update).view(self.members, -1)
+            self._end_models.train(
+                self.optimizers["ends"],
+                self._reached(end_rows),
+                log.terminals[end_rows, None],
+                average=self._end_average if averages else None,
+                average_rate=average_rate,
+            )
+        target, weight = self._targets(rows)
+        return self._models.train(
+            self.optimizers["models"],
+            torch.cat([log.states(rows), log.actions[rows]], -1),
+            target,
+            weight=weight / (target.shape[-1] - 1),  # of changes, and of one of the rewards
+            thresholds=self._thresholds,  # Huber's loss of changes, half the squared error of rewards
+            average=self._average if averages else None,
+            average_rate=average_rate,
+        )
 
     def predict(self, states: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Return each model's scaled change of state and standardised rewards, (M, B, dim_s + 2), and their mean."""
-        inputs = torch.cat([states, actions], -1)
-
-        @torch.no_grad()
-        def forward(member: int) -> Tensor:
-            return self._averages[member](inputs)[0]
-
-        members = torch.stack(self._each_member(forward))
+        members = self._average(torch.cat([states, actions], -1))
         return members, members.mean(0)
 
     def step_forward(
@@ -155,12 +146,8 @@ class Dynamics(Learner):
         if not self._learns_ends:
             return torch.full_like(reached[:, 0], self.end_share)
 
-        @torch.no_grad()
-        def forward(member: int) -> Tensor:
-            return self._averages[self.members + member](reached)[0, :, 0]
-
         prior = math.log(self.end_share / (1 - self.end_share))
-        members = torch.stack(self._each_member(forward))
+        members = self._end_average(reached)[..., 0]
         return (members[chosen, torch.arange(len(reached))] + prior).sigmoid()
 
     def progress(self) -> dict[str, str]:
@@ -179,48 +166,23 @@ class Dynamics(Learner):
         missing = (target - self.predict(self.log.states(rows), self.log.actions[rows])[1])[weight[:, 0] > 0, :-2]
         return float(missing.square().mean().nan_to_num()), missing * self.change_scale
 
-    def _each_member(self, function: Callable[[int], _Result]) -> list[_Result]:
-        each = map if self._executor is None else self._executor.map
-        return list(each(function, range(self.members)))
-
     def _targets(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return scaled changes and rewards (B, dim_s + 2), and their weights, 1 where they are learned, else 0."""
+        """Return scaled changes and rewards (…, dim_s + 2), and their weights, 1 where they are learned, else 0."""
         log, learned, ends = self.log, self._learned[rows, None], self.log.terminals[rows, None]
         change = log.states(log.next[rows]) - log.states(rows)
         change = torch.where(self.change_scale > 0, change / self.change_scale, 0)
         rewards = (log.rewards[rows, None] - self._rewards[:, 0]) / self._rewards[:, 1]
-        return torch.cat([change, rewards], 1), torch.cat([learned.expand_as(change), 1 - ends, ends], 1)
+        return torch.cat([change, rewards], -1), torch.cat([learned.expand_as(change), 1 - ends, ends], -1)
 
-    def _loss(self, member: int, rows: Tensor) -> Tensor:
-        """Return Huber's loss of changes, and half the squared error of rewards, whose means count."""
-        target, weight = self._targets(rows)
-        inputs = torch.cat([self.log.states(rows), self.log.actions[rows]], -1)
-        out = self._trained[member](inputs, within=self._precision)[0]
-        changes = functional.smooth_l1_loss(out[:, :-2], target[:, :-2], reduction="none")
-        rewards = 0.5 * (out[:, -2:] - target[:, -2:]).square()
-        return (torch.cat([changes, rewards], 1) * weight).sum(1).mean() / (target.shape[1] - 1)
-
-    def _end_loss(self, member: int, rows: Tensor) -> Tensor:
+    @torch.no_grad()
+    def _reached(self, rows: Tensor) -> Tensor:
+        """Return the states (M, B, dim_s) after rows (M, B), which models predict if those of terminals are unknown."""
         log = self.log
         if self.ends_are_seen:
-            reached = log.states(log.next[rows])
-        else:
-            states = log.states(rows)
-            with torch.no_grad():
-                change = self._trained[member](torch.cat([states, log.actions[rows]], -1))[0, :, :-2]
-            reached = (states + change * self.change_scale).clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)
-        logit = self._trained[self.members + member](reached)[0, :, 0]
-        return functional.binary_cross_entropy_with_logits(logit, log.terminals[rows])
-
-
-def _precision(device: torch.device) -> torch.dtype:
-    """Return the dtype of products in training: as `sopr_fast.options` says, else bf16 if the CPU computes in it.
-
-    On three logs held-out errors were equal to two digits, and training took 0.6 of the time.
-    """
-    computes = device.type == "cpu" and getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)()
-    precision = current().precision or ("bf16" if computes else "fp32")
-    return torch.bfloat16 if precision == "bf16" else torch.float32
+            return log.states(log.next[rows])
+        states = log.states(rows)
+        change = self._models(torch.cat([states, log.actions[rows]], -1))[..., :-2]
+        return (states + change * self.change_scale).clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)
 
 
 def _change_scale(log: Log, learned: np.ndarray) -> Tensor:

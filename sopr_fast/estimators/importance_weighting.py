@@ -214,7 +214,7 @@ class _Behaviour(Learner):
         width = log.units.action_dim if log.units.discrete else _COMPONENTS * (2 * log.units.action_dim + 1)
         self.network = StackedMLP([log.units.state_dim, *hidden, width], seed=seed, device=log.device)
         self.networks = {"behaviour": self.network}
-        self.optimizers = {"adam": Adam(self.network.parameters, _LEARNING_RATE)}
+        self.optimizers = {"adam": Adam([self.network.parameters], _LEARNING_RATE)}
         self.held_out = held_out_rows(log, seed)
         rows = np.delete(np.arange(log.count), self.held_out)
         self.batches = Batches([rows], _BATCH, seed, log.device)

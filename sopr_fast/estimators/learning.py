@@ -68,11 +68,7 @@ class Learner(ABC):
         return {}
 
     def _weights(self) -> dict[str, Tensor]:
-        return {
-            f"{name}.{i}": weight.detach()
-            for name, network in self.networks.items()
-            for i, weight in enumerate(network.parameters)
-        }
+        return {name: network.parameters.detach() for name, network in self.networks.items()}
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors that a checkpoint needs, by name."""

@@ -1,4 +1,4 @@
-"""Multilayer perceptrons evaluated together: one batched matrix product per layer."""
+"""Multilayer perceptrons evaluated and trained together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from ..runtime.devices import without_autocast
+from .. import ops
+from ..runtime.adam import Adam
 from .log import Units
 
 
@@ -26,8 +27,7 @@ class StackedMLP:
         device: Device of the weights.
 
     Attributes:
-        count: C.
-        parameters: Weight (C, in, out) and bias (C, 1, out) of every layer, in turn.
+        parameters: (C, Z) as `ops.mlp` reads them.
     """
 
     def __init__(
@@ -39,45 +39,37 @@ class StackedMLP:
         seed: int = 0,
         device: torch.device | str = "cpu",
     ):
-        generator = torch.Generator().manual_seed(seed)
-        self.count = draws * copies
-        self.parameters: list[Tensor] = []
-        for width, next_width in itertools.pairwise(sizes):
-            for shape in ((draws, width, next_width), (draws, 1, next_width)):
-                start = torch.rand(shape, generator=generator, dtype=torch.float32, device="cpu")
-                start = (2 * start - 1) / math.sqrt(width)
-                start = start.repeat_interleave(copies, 0).to(device)
-                self.parameters.append(start.requires_grad_())
+        self.sizes = list(sizes)
+        different = torch.stack([_initial(sizes, seed * draws + draw) for draw in range(draws)])
+        self.parameters = different.repeat_interleave(copies, 0).to(device).requires_grad_()
 
-    def __call__(self, x: Tensor, *, within: torch.dtype = torch.float32) -> Tensor:
-        """Return outputs (C, B, out) for inputs (C, B, in), or for (B, in) that all perceptrons share.
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return outputs (C, B, out) for inputs (C, B, in), or for (B, in) that all perceptrons share."""
+        return ops.mlp(x, self.parameters, self.sizes)
 
-        Args:
-            x: Inputs.
-            within: Dtype of the products between hidden layers; inputs and outputs are multiplied in float32.
+    def train(
+        self,
+        adam: Adam,
+        x: Tensor,
+        target: Tensor,
+        *,
+        average: StackedMLP | None = None,
+        average_rate: float = 0.0,
+        **losses: Any,
+    ) -> Tensor:
+        """Train by one step of Adam, whose only tensor are the parameters, and return losses (C,); see `ops.mlp_step`.
+
+        The parameters of `average` move toward the new ones.
         """
-        x = x.expand(self.count, -1, -1)
-        last = len(self.parameters) - 2
-        with without_autocast(x.device):
-            for i in range(0, last + 2, 2):
-                dtype = within if 0 < i < last else torch.float32
-                weight, bias = (parameter.to(dtype) for parameter in self.parameters[i : i + 2])
-                x = torch.baddbmm(bias, x.to(dtype), weight)
-                if i < last:
-                    x = x.relu_()
-        return x
+        following = None if average is None else average.parameters
+        state = {"average": following, "average_rate": average_rate, **adam.next_step()}
+        return ops.mlp_step(x, target, self.parameters.detach(), self.sizes, **state, **losses)
 
     def frozen_copy(self) -> Self:
         """Return a copy without gradients, for use as a target network."""
         copied = copy.copy(self)
-        copied.parameters = [parameter.detach().clone() for parameter in self.parameters]
+        copied.parameters = self.parameters.detach().clone()
         return copied
-
-    def move_toward(self, other: StackedMLP, rate: float) -> None:
-        """Add rate * (other - self) to all parameters."""
-        with torch.no_grad():
-            for own, target in zip(self.parameters, other.parameters, strict=True):
-                own.lerp_(target, rate)
 
 
 class ActionValue(StackedMLP):
@@ -105,7 +97,41 @@ class ActionValue(StackedMLP):
             states: (B, dim_s) or (C, B, dim_s).
             actions: (B, dim_a) or (C, B, dim_a).
         """
+        out = self(self._inputs(states, actions))
+        return (out * actions).sum(-1) if self.discrete else out[..., 0]
+
+    def fit(
+        self, adam: Adam, states: Tensor, actions: Tensor, target: Tensor, weight: Tensor, **average: Any
+    ) -> Tensor:
+        """Train by one step on weight * (value - target)², averaged over rows; return losses (C,).
+
+        Args:
+            adam: See `StackedMLP.train`, as `average`.
+            states: See `values`.
+            actions: See `values`; discrete ones must be one-hot.
+            target: (C, B).
+            weight: (C, B).
+            average: Options of `StackedMLP.train`.
+        """
+        target, weight = target[..., None], 2 * weight[..., None]  # a loss below its threshold is half the square
         if self.discrete:
-            return (self(states) * actions).sum(-1)
+            weight = weight * actions
+        thresholds = target.new_full((self.sizes[-1],), math.inf)
+        inputs = self._inputs(states, actions)
+        return self.train(adam, inputs, target.expand_as(weight), weight=weight, thresholds=thresholds, **average)
+
+    def _inputs(self, states: Tensor, actions: Tensor) -> Tensor:
+        if self.discrete:
+            return states
         leading = torch.broadcast_shapes(states.shape[:-1], actions.shape[:-1])
-        return self(torch.cat([states.expand(*leading, -1), actions.expand(*leading, -1)], -1))[..., 0]
+        return torch.cat([states.expand(*leading, -1), actions.expand(*leading, -1)], -1)
+
+
+def _initial(sizes: Sequence[int], seed: int) -> Tensor:
+    """Return the initial weights (Z,) of one perceptron."""
+    generator, parts = torch.Generator().manual_seed(seed), []
+    for width, next_width in itertools.pairwise(sizes):
+        for shape in ((width, next_width), (1, next_width)):
+            start = torch.rand(shape, generator=generator, dtype=torch.float32, device="cpu")
+            parts.append(((2 * start - 1) / math.sqrt(width)).T.flatten())
+    return torch.cat(parts)

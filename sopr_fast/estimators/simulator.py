@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -20,7 +18,7 @@ from ..results.estimates import Estimates, UncertainEstimateWarning, warn_about
 from ..results.metrics import spearman
 from ..runtime.checkpoints import check_checkpoint
 from ..runtime.checks import integer, option, optional, widths
-from ..runtime.native import threads, torch_on_one_thread
+from ..runtime.native import torch_on_one_thread
 from ..runtime.options import current
 from ..runtime.progress import progress_bar
 from ..runtime.text import list_names
@@ -107,10 +105,8 @@ class Simulator(Estimator):
         lengths = np.diff(log.transitions.episodes)
         limit = self.horizon or log.transitions.limit
         horizon = int(limit if np.isfinite(limit) else lengths.max())
-        in_threads = log.device.type == "cpu" and threads() > 1
-        pool = ThreadPoolExecutor(threads(), initializer=torch.set_num_threads, initargs=(1,))
-        with torch_on_one_thread(), pool if in_threads else nullcontext() as executor:
-            model, curve = self._train(log, request, executor)
+        with torch_on_one_thread():
+            model, curve = self._train(log, request)
             state_error, residuals = model.held_out_error()
             is_noisy = state_error > _NOISY
             fewest = _FEWEST_NOISY if is_noisy else _FEWEST_ROLLOUTS
@@ -139,9 +135,9 @@ class Simulator(Estimator):
             diagnostics={**rolled, **errors, "curve": curve},
         )
 
-    def _train(self, log: Log, request: Request, executor: Executor | None) -> tuple[Dynamics, dict[str, list]]:
+    def _train(self, log: Log, request: Request) -> tuple[Dynamics, dict[str, list]]:
         options: dict[str, Any] = {"members": self.members, "hidden": self.hidden, "updates": self.updates}
-        model = Dynamics(log, **options, seed=request.seed, executor=executor)
+        model = Dynamics(log, **options, seed=request.seed)
         curve = learn(
             model,
             self.updates,

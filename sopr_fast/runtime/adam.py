@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,6 +63,13 @@ class Adam:
             amsgrad=False,
             maximize=self._maximize,
         )
+
+    def next_step(self) -> dict[str, Any]:
+        """Count a step of a single tensor, which `ops.mlp_step` takes, and return its options."""
+        (means,), (squares,), (step,) = self._means, self._squares, self._steps
+        step += 1
+        options = {"rate": self.rate, "betas": self._betas, "decay": self._decay}
+        return {"means": means, "squares": squares, "step": int(step), **options}
 
     def tensors(self, name: str) -> dict[str, Tensor]:
         """Return the state, named "name.parameter.key", for a checkpoint."""
