@@ -132,7 +132,7 @@ class Dynamics(Learner):
             disagree (B,): the root mean square over columns of their standard deviation, in units of the usual change.
         """
         members, mean = self.predict(states, actions)
-        own = members[chosen, torch.arange(len(states))]
+        own = members[chosen, torch.arange(len(states), device=states.device)]
         following = states + own[:, :-2] * self.change_scale + noise
         following = following.clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)
         centre, scale, low, high = self._rewards.T
@@ -148,7 +148,7 @@ class Dynamics(Learner):
 
         prior = math.log(self.end_share / (1 - self.end_share))
         members = self._end_average(reached)[..., 0]
-        return (members[chosen, torch.arange(len(reached))] + prior).sigmoid()
+        return (members[chosen, torch.arange(len(reached), device=reached.device)] + prior).sigmoid()
 
     def progress(self) -> dict[str, str]:
         """Return the error on held-out rows."""
