@@ -65,7 +65,7 @@ def write_pendulum(task: Task, target: Path) -> None:
     rows = np.arange(len(log)) // PENDULUM_STEPS % 2 == 0
     parts = {"observations": log.states, "actions": log.actions, "rewards": log.rewards}
     half = {name: values[rows].astype(np.float16) for name, values in parts.items()}
-    np.savez_compressed(target / "log.npz", **half, timeouts=log.timeouts[rows])
+    np.savez_compressed(target / "log.npz", **half, terminals=log.terminals[rows], timeouts=log.timeouts[rows])
     arrays = np.load(SETS / task.name / "policies.npz")
     names = {f"offline-{a}-{k}": f"{a}-{n}" for a in OFFLINE for k, n in enumerate(OFFLINE_UPDATES)}
     for name, short in names.items():

@@ -113,6 +113,7 @@ def sets(tmp_path_factory):
     with h5py.File(game / "logs" / "medium.hdf5", "w") as file:
         states = rng.standard_normal((401, 11)).astype(np.float32)
         file["observations"], file["next_observations"] = states[:-1], states[1:]
+        file["next_observations"][19::20] += 1  # not the first states of the next episodes
         file["actions"] = np.clip(rng.standard_normal((400, 3)), -0.99, 0.99).astype(np.float32)
         file["rewards"] = rng.standard_normal(400).astype(np.float32)
         file["timeouts"] = np.arange(400) % 20 == 19

@@ -176,12 +176,13 @@ def test_reports_name_their_command(folder, capsys, tmp_path, command):
 def table(folder):
     """Return the log as a table with names of its own and without next states, in which a limit of 10 steps cuts."""
     with np.load(folder / "log.npz") as arrays:
-        columns = [*arrays["states"].T, arrays["actions"][:, 0], arrays["rewards"]]
+        number = np.arange(len(arrays["states"])) // 10
+        columns = [*arrays["states"].T, arrays["actions"][:, 0], arrays["rewards"], number]
         width = arrays["states"].shape[1]
     states = [f"x{i}" for i in range(width)]
     text = "\n".join(",".join(map(repr, map(float, row))) for row in zip(*columns, strict=True))
-    (folder / "table.csv").write_text(f"{','.join(states)},push,gain\n{text}\n")
-    return folder / "table.csv", f"states={','.join(states)}", ["actions=push", "rewards=gain"]
+    (folder / "table.csv").write_text(f"{','.join(states)},push,gain,run\n{text}\n")
+    return folder / "table.csv", f"states={','.join(states)}", ["actions=push", "rewards=gain", "episodes=run"]
 
 
 @pytest.mark.parametrize(
@@ -196,7 +197,7 @@ def table(folder):
 def test_every_command_that_reads_a_log_takes_its_names_and_time_limit(folder, table, command, capsys, monkeypatch):
     monkeypatch.chdir(folder)
     path, states, others = table
-    options = ["--columns", states, *others, "--max-episode-steps", "10"]
+    options = ["--columns", states, *others, "--max-episode-steps", "10", "--sort", "run"]
     read, load_log = [], sopr_fast.load_log
     monkeypatch.setattr("sopr_fast.inputs.logs.load_log", lambda *a, **k: read.append(load_log(*a, **k)) or read[-1])
     inputs = [str(path)] if command[0] == "info" else ["--policies", "policies", "--log", str(path)]
@@ -205,6 +206,12 @@ def test_every_command_that_reads_a_log_takes_its_names_and_time_limit(folder, t
     capsys.readouterr()
     assert main([command[0], *inputs, *command[1:], *options, "--rows", "100"]) == 0
     assert len(read[-1]) == 99
+    monkeypatch.undo()
+    monkeypatch.chdir(folder)
+    capsys.readouterr()
+    assert main([command[0], *inputs, *command[1:], "--columns", states, *others]) == 2
+    assert "pass ends='terminal' or ends='cut' (--ends …)" in capsys.readouterr().err
+    assert main([command[0], *inputs, *command[1:], "--columns", states, *others, "--ends", "cut"]) == 0
 
 
 @pytest.mark.parametrize("command", ["fit", "rank"])

@@ -116,7 +116,7 @@ def test_coverage_counts_actions_not_logged_in_similar_states():
     assert FQE(**SMALL).estimate(half, log).diagnostics["unsupported"] == pytest.approx(0.5)
     states = np.random.default_rng(0).uniform(0, 1, (400, 1))
     actions = np.where(states < 0.3, 1.0, 0.0)
-    log = transitions(states, actions, np.zeros(400), states)
+    log = transitions(states, actions, np.zeros(400), states, episodes=np.arange(400), ends="cut")
     estimates = FQE(**SMALL).estimate({"ones": lambda states: np.ones((len(states), 1))}, log)
     assert estimates.diagnostics["unsupported"] == pytest.approx(0.7, abs=0.1)
 

@@ -213,7 +213,7 @@ def test_arrays_of_actions_cannot_be_rolled_out(log):
 @pytest.mark.parametrize("name", ["fqe", "behaviour-q", "dual-dice", "importance-weighting", "nearest"])
 def test_arrays_of_actions_have_the_rows_of_the_data(name, log):
     """Without next states, the last rows of episodes are dropped from the log, but not from the arrays."""
-    data = {key: getattr(log, key) for key in ("states", "actions", "rewards", "timeouts")}
+    data = {key: getattr(log, key) for key in ("states", "actions", "rewards", "terminals", "timeouts")}
     shifted = load_log(data)
     assert len(shifted) == 108 and shifted.source_count == 120
     arrays = {name: policy(log.states) for name, policy in gains().items()}

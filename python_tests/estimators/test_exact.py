@@ -61,7 +61,7 @@ def test_fqe_of_arrays_of_actions():
     inner = np.flatnonzero(~log.timeouts)
     arrays = {f"table-{i}": mdp.policy(i)[log.states.argmax(1)].astype(np.float32) for i in range(3)}
     parts = (getattr(log, part)[inner] for part in ("states", "actions", "rewards", "next_states"))
-    known = replace(mdp.estimated(transitions(*parts)), start=log.initial_states.mean(0))
+    known = replace(mdp.estimated(transitions(*parts, episodes=inner, ends="cut")), start=log.initial_states.mean(0))
     estimates = FQE(**TABLE).estimate(load(arrays, action_count=3).for_log(len(log)), log)
     np.testing.assert_allclose(estimates.values, [known.value(mdp.policy(i), DISCOUNT) for i in range(3)], rtol=0.01)
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sopr_fast import Config, load_log
+from sopr_fast import Config
+from sopr_fast.inputs.logs import Transitions
 from sopr_fast.sopr.input_norm import merge_moments, part_moments
 
 MODEL = {"width": 16, "low_layers": 1, "low_feedforward": 32, "high_layers": 1, "high_heads": 2, "high_feedforward": 32}
@@ -45,10 +46,14 @@ def blobs(problems, count, width, generator, spread=0.3):
 
 
 def transitions(states, actions, rewards, next_states=None, terminals=None, timeouts=None, log_probs=None, **options):
-    """Load a log of arrays, without those that are None."""
+    """Make transitions of arrays, without those that are None; flags that are None mark no row."""
+    never = np.zeros(len(rewards), bool)
+    terminals, truncations = (never if flags is None else np.asarray(flags, bool) for flags in (terminals, timeouts))
+    ends = terminals | truncations
     arrays = {"states": states, "actions": actions, "rewards": rewards, "next_states": next_states}
-    arrays |= {"terminals": terminals, "timeouts": timeouts, "log_probs": log_probs}
-    return load_log({part: values for part, values in arrays.items() if values is not None}, **options)
+    arrays |= {"terminals": terminals, "truncations": truncations, "log_probs": log_probs}
+    arrays["episodes"] = None if "max_episode_steps" in options else np.cumsum(ends) - ends
+    return Transitions.from_arrays(**arrays | options)
 
 
 def train_scores(model, states, columns, rows, offsets, rng):

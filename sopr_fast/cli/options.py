@@ -164,6 +164,10 @@ def add_log(parser: argparse.ArgumentParser, whole: bool = True, option: str = "
         "--columns", nargs="+", metavar="PART=NAME", help="names in the log, such as states=x,speed actions=u rewards=r"
     )
     if whole:
+        group.add_argument("--ends", choices=("terminal", "cut"), help="what ends are that the log does not tell apart")
+        group.add_argument(
+            "--sort", metavar="NAME,…", type=lambda names: names.split(","), help="sort rows by these first"
+        )
         group.add_argument(
             "--max-episode-steps",
             type=int,
@@ -176,7 +180,7 @@ def add_log(parser: argparse.ArgumentParser, whole: bool = True, option: str = "
 
 def read_log(path: str | Path, options: argparse.Namespace) -> Any:
     """Load the log at a path; that of clustered subsets is returned."""
-    keys = ("columns", "max_episode_steps", "rows")
+    keys = ("columns", "ends", "max_episode_steps", "sort", "rows")
     given = {key: getattr(options, key) for key in keys if getattr(options, key) is not None}
     if str(path).endswith(".safetensors"):
         if given:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..inputs.logs.keys import LIMIT
+from ..inputs.logs.schema import LIMIT
 from ..inputs.policies import ArrayPolicy, Layout, Policy
 from ..inputs.returns import check_returns
 from ..results.estimates import Estimates, UncertainEstimateWarning, warn_about

@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load
 from torch import nn
 
-from ..inputs.logs.keys import KEYS, check_is_policy
+from ..inputs.logs.schema import KEYS, check_is_policy
 from ..inputs.policies.actor import ACTIVATIONS, Actor, Standardisation
 from ..inputs.policies.callables import acts, adapt
 from ..inputs.policies.options import Options

@@ -1,10 +1,11 @@
 """Rows of arrays in files, read in contiguous pieces.
 
-No file stays mapped: every page touched would count as resident, and cutting a mapped file short ends the process.
+No file is mapped: every page touched would count as resident, and cutting a mapped file short ends the process.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -56,7 +57,7 @@ class FileVersion:
 
 
 class FileRows:
-    """Rows of the array in an `.npy` file, which is mapped only while they are read; indexed by arrays of rows.
+    """Rows of the array in an `.npy` file, read by position; indexed by arrays of rows.
 
     ValueError if the file is damaged, an archive, a single number, or an array of Python objects.
     """
@@ -65,32 +66,60 @@ class FileRows:
 
     def __init__(self, path: Path) -> None:
         self.name, self._path = printable(path), path
-        self._version = FileVersion(os.stat(path), self.name)
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-        if not isinstance(array, np.memmap) or array.ndim == 0:
+        with open(path, "rb") as file:
+            self._version = FileVersion(os.fstat(file.fileno()), self.name)
+            version = np.lib.format.read_magic(file)
+            header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            self.shape, self._is_transposed, self.dtype = header(file)
+            self._start, size = file.tell(), os.fstat(file.fileno()).st_size
+        if self.dtype.hasobject:
+            raise ValueError("Python objects are not read")
+        if not self.shape or min(self.shape) < 0:
             raise ValueError("not an array with rows")
-        self.shape, self.ndim, self.dtype, self.row_bytes = array.shape, array.ndim, array.dtype, array.strides[0]
+        self.ndim, self.row_bytes = len(self.shape), math.prod(self.shape[1:]) * self.dtype.itemsize
+        if self._start + self.row_bytes * self.shape[0] > size:
+            raise ValueError("cut short")
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
         """Return rows (n,), in any order, as (n, …), or raise ValueError if the file was changed."""
-        with self._mapped() as array:
-            return array[rows]
+        order, out = np.argsort(rows, kind="stable"), np.empty((len(rows), *self.shape[1:]), self.dtype)
+        with self.reader() as read:
+            gather(read, np.asarray(rows)[order], out, self.row_bytes)
+        return out[np.argsort(order, kind="stable")]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        with self._mapped() as array:
-            return np.array(array, dtype)
+        with self.reader() as read:
+            return np.asarray(read(0, len(self)), dtype)
 
     @contextmanager
     def reader(self) -> Iterator[Read]:
         """Yield a function that reads consecutive rows; ValueError if the file was changed."""
-        with self._mapped() as array:
-            yield lambda start, stop: array[start:stop].copy()
+        with open(self._path, "rb", buffering=0) as file:
+            self._version.check(os.fstat(file.fileno()))
 
-    @contextmanager
-    def _mapped(self) -> Iterator[np.ndarray]:
-        self._version.check(os.stat(self._path))
-        yield np.asarray(np.load(self._path, mmap_mode="r", allow_pickle=False))
-        self._version.check(os.stat(self._path))
+            def read_bytes(start: int, count: int) -> bytearray:
+                content, place = bytearray(count), 0
+                file.seek(start)
+                with memoryview(content) as view:
+                    while place < count and (few := file.readinto(view[place:])):
+                        place += few
+                if place < count:
+                    raise ValueError(f"{self.name}: the file was cut short after it was opened; load it again")
+                return content
+
+            def read(start: int, stop: int) -> np.ndarray:
+                if not self._is_transposed:
+                    content = read_bytes(self._start + start * self.row_bytes, (stop - start) * self.row_bytes)
+                    return np.frombuffer(content, self.dtype).reshape(stop - start, *self.shape[1:])
+                columns, size = math.prod(self.shape[1:]), self.dtype.itemsize
+                table = np.empty((columns, stop - start), self.dtype)
+                for i in range(columns):
+                    place = self._start + (i * len(self) + start) * size
+                    table[i] = np.frombuffer(read_bytes(place, (stop - start) * size), self.dtype)
+                return table.T.reshape(stop - start, *self.shape[1:], order="F")
+
+            yield read
+            self._version.check(os.fstat(file.fileno()))

@@ -4,7 +4,7 @@ import json
 import os
 import pickle
 import tracemalloc
-from collections import deque, namedtuple
+from collections import deque
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -17,12 +17,12 @@ from support.walks import NEXT, only, walk, without
 
 import sopr_fast
 from sopr_fast.inputs import files
-from sopr_fast.inputs.logs import load_states, load_transitions, loading
+from sopr_fast.inputs.logs import load_states, load_transitions, transitions
 
 PARTS = ("states", "actions", "rewards", "next_states", "terminals", "timeouts", "episodes")
 FIVE = ("observations", "actions", "rewards", NEXT, "terminals")
 OWN = dict(zip((*FIVE, "timeouts"), "xurync", strict=True))
-OWN_COLUMNS = dict(zip(PARTS, "xurync", strict=False))
+OWN_COLUMNS = dict(zip((*PARTS[:5], "truncations"), "xurync", strict=True))
 SHORT = {"observations": "obs", NEXT: "next_obs"}
 LONG = {"observations": "observation", "actions": "action", "rewards": "reward", "terminals": "terminated"}
 TIANSHOU = {"observations": "obs", "actions": "act", "rewards": "rew", NEXT: "obs_next"}
@@ -130,20 +130,12 @@ WRITERS = {
 
 
 def indexed(arrays):
-    """Return a data frame of which one episode is in reverse, indexed by episode and time."""
+    """Return a data frame that is indexed by episode and time."""
     times = pandas.Timestamp("2020-01-01") + pandas.to_timedelta(ROWS, unit="h")
-    index = pandas.MultiIndex.from_arrays([NUMBERS, times], names=["episode", "step"])
-    return frame_of(arrays, "lists").set_index(index).iloc[[*range(3), *range(6, 2, -1), *range(7, 14)]]
+    index = pandas.MultiIndex.from_arrays([NUMBERS, times], names=["episode", "time"])
+    return frame_of(arrays, "lists").set_index(index)
 
 
-def nested_next(arrays):
-    """Return arrays as TorchRL stores them."""
-    names = {"rewards": "reward", "terminals": "terminated", NEXT: "observation"}
-    now = {"observation": arrays["observations"], "action": arrays["actions"], "terminated": ROWS < 0, "done": ROWS < 0}
-    return now | {"next": renamed(without(arrays, "observations", "actions"), names)}
-
-
-Step = namedtuple("Step", ("done", "next_state", "state", "action", "reward"))
 SOURCES = {
     "episodes": episodes_of,
     "tuple of episodes": lambda arrays: tuple(episodes_of(arrays)),
@@ -158,20 +150,17 @@ SOURCES = {
     ],
     "frames by name": lambda arrays: dict(zip("abcde", SOURCES["frames of episodes"](arrays), strict=True)),
     "steps of own names": lambda arrays: [only(row, renamed(arrays, OWN)) for row in ROWS],
-    "tuples": lambda arrays: [*zip(*(arrays[key] for key in FIVE), strict=True)],
-    "deque of lists": lambda arrays: deque(map(list, SOURCES["tuples"](arrays))),
+    "deque of steps": lambda arrays: deque(only(row, arrays) for row in ROWS),
     "array of episodes": lambda arrays: np.array([*episodes_of(arrays), None], object)[:-1],
-    "named tuples": lambda arrays: [*map(Step, *(arrays[FIVE[i]] for i in (4, 3, 0, 1, 2)))],
     "indexed frame": indexed,
     "short names": lambda arrays: renamed(arrays, SHORT),
     "long names": lambda arrays: frame_of(renamed(arrays, LONG), "{}_{}"),
     "names of Tianshou": lambda arrays: frame_of(renamed(arrays, TIANSHOU), "{}[{}]"),
-    "nested next": nested_next,
     "table of arrow": lambda arrays: needs("pyarrow").Table.from_pandas(indexed(arrays)),
 }
 
 
-@pytest.mark.filterwarnings("error", "ignore:.* are taken as terminals")
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("kind", [*WRITERS, *SOURCES])
 def test_every_source_loads_like_its_arrays(kind, tmp_path, arrays):
     source = tmp_path / kind if kind in WRITERS else SOURCES[kind](arrays)
@@ -210,7 +199,7 @@ def test_parts_are_mapped_to_columns(tmp_path, arrays):
     np.testing.assert_array_equal(log.next_states, arrays[NEXT][:, [2, 0]])
     for wrong, message in (
         ({**columns, "states": "z"}, r"log\.csv: no column 'z' for the states; it has x_"),
-        ({"state": "x"}, "columns name the part 'state'; a log's parts are states, actions"),
+        ({"stats": "x"}, "columns name the part 'stats'; a log's parts are states, actions"),
         ({"states": []}, "columns must map parts of the log to names, .* got {'states': "),
         (["x", "r"], r"columns must map parts of the log to names, .* got \['x', 'r'\]"),
     ):
@@ -306,7 +295,7 @@ WRONG = {  # file → content, message
         ('obs,action,reward\n"[1, 2]",0,1\n"[1]",0,1\n', "'obs': lists of equal length expected, got 2 at"),
         ("obs_0,action,reward\n1,2,x\n3,4,x\n", "'reward' must be numbers, .*: write numbers, .*'x': …"),
         ("obs_0,action,reward\n1,E11,0\n3,10mg,1\n", "'action' must .*: number the words, .*'E11': 0"),
-        ("obs_0,action,reward,done\n1,1,0,N\n3,1,1,Y\n", "'done' .*: write 1 where episodes end, 0 elsewhere"),
+        ("obs_0,action,reward,done\n1,1,0,N\n3,1,1,Y\n", "'done' .*: write 1 where they hold, 0 elsewhere"),
         ("obs_0,obs_1,action,reward\n1,C,0,1\n1,2,0,1\n", "'C' at row 0 is among numbers: write a number, or"),
         ("obs;action;reward\n1.234,5;0;1\n2,5;0;1\n", "'1.234,5' at row 0 is among numbers: write a number"),
     ],
@@ -404,7 +393,7 @@ def test_loading_takes_no_more_memory_than_was_checked(tmp_path, monkeypatch, na
     arrays = {key: np.sqrt(values).astype(dtype) for key, values in (arrays | {"rewards": np.ones(count)}).items()}
     arrays |= {"terminals": np.zeros(count, bool), "timeouts": np.arange(count) % 100 == 99}
     WRITERS[name](tmp_path / name, arrays)
-    monkeypatch.setattr(loading, "check_memory", lambda where, size: (checked.append(size), check(where, size)))
+    monkeypatch.setattr(transitions, "check_memory", lambda where, size: (checked.append(size), check(where, size)))
     tracemalloc.start()
     log = sopr_fast.load_log(tmp_path / name)
     peak = tracemalloc.get_traced_memory()[1]

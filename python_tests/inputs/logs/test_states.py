@@ -44,7 +44,7 @@ def draw(states, count=2, size=100):
     return Subsets.draw(load_states(states), count, size=size, clusters=5)
 
 
-STEPS = transitions(STATES, STATES, STATES[:, 0], STATES)
+STEPS = transitions(STATES, STATES, STATES[:, 0], max_episode_steps=1)
 SOURCES = {
     **{name: lambda path, layout=layout: write(path / "s.hdf5", **layout) for name, layout in LAYOUTS.items()},
     "open dataset": lambda path: h5py.File(write(path / "s.hdf5"))["observations"],
@@ -95,7 +95,7 @@ FORMS = {
     "list": lambda states, _: states.tolist(),
     "frame": lambda states, _: pandas.DataFrame(states),
     "npy": lambda states, path: write(path / "log.npy", states),
-    "transitions": lambda states, _: transitions(states, states, states[:, 0], states, timeouts=states[:, 0]),
+    "transitions": lambda states, _: transitions(states, states, states[:, 0], max_episode_steps=1),
 }
 
 
@@ -126,17 +126,6 @@ def test_only_drawn_rows_are_read_in_pieces_that_are_bounded():
     dense = Recorder(states.values[:200_000])
     draw(StoredStates(dense), size=90_000)
     assert len(dense.slices) > 20 and max(stop - start for start, stop in dense.slices) * 1200 <= 8 << 20
-
-
-@pytest.mark.parametrize(("filled", "share"), [(10, 98), (240, 52), (260, 0)])
-def test_mostly_equal_states_warn(filled, share):
-    states = np.zeros((500, 4), np.float32)
-    states[:filled] = STATES[:filled]
-    with warnings.catch_warnings(record=True, action="always") as caught:
-        draw(states, 1, size=500)
-        draw(states[:31], 1, size=31)
-    told = [each for each in caught if f"{share}% of the states are the same row, as in" in str(each.message)]
-    assert [each.filename for each in told] == [__file__] * bool(share) and len(caught) == len(told)
 
 
 def test_comparing_rows_reads_no_others():
@@ -262,7 +251,7 @@ def test_no_file_stays_mapped(order, tmp_path):
     (tmp_path / "log").mkdir()
     for name, values in parts.items():
         np.save(tmp_path / "log" / f"{name}.npy", np.asarray(values, order=order))
-    log = load_log(tmp_path / "log")
+    log = load_log(tmp_path / "log", ends="terminal")
     states = load_states(tmp_path / "log")
     actions = policies.load(tmp_path / "log" / "actions.npy")
     assert str(tmp_path) not in Path("/proc/self/maps").read_text()

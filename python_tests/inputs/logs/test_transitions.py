@@ -18,48 +18,30 @@ NAMES = {"states": "observations", "actions": "actions", "rewards": "rewards", "
 
 
 USUAL = walk(ends="tctc ")
-SHORT = walk([2, 1, 2, 1], "tcct")
-LIMITED = walk([4, 3, 4, 4, 4, 2], "ctctc ")
-RESET = walk([4, 3, 4, 4, 2], "ctcct")
-RESET[NEXT][[3, 6, 10, 14]] = RESET["observations"][[4, 7, 11, 15]]  # as a vectorised environment returns them
-TWICE = only([*range(15), *range(18)], walk([6, 6, 6], "tcc"))  # the first session stops inside an episode
+LIMITED = without(walk([4, 3, 4, 4, 4, 2], "ctctc "), NEXT)
 TENSORS = {name: torch.from_numpy(values) for name, values in without(USUAL, "timeouts").items()}
 TENSORS |= {"actions": np.arange(14), "rewards": TENSORS["rewards"][:, None].bfloat16()}
-STILL = {name: np.zeros((12, 2)) for name in ("observations", NEXT, "actions")} | {"rewards": np.zeros(12)}
 MIXED = without(USUAL, "terminals", "timeouts") | {"over": USUAL["timeouts"]}
 MIXED |= {"done": USUAL["terminals"] | USUAL["timeouts"]}
 GROUPED = USUAL | {"infos/action_log_probs": np.arange(-14, 0), "infos/qpos": np.zeros((14, 2)), "metadata/x": "SAC"}
-NO_LIMITS, NO_RESETS = without(LIMITED, NEXT, "timeouts"), without(RESET, "timeouts")
-LIMIT, BOTH = {"max_episode_steps": 4}, {"columns": {"terminals": "done", "timeouts": "over"}}
-AT_LIMITS = "at 3 of 3 time limits, the next state is the first state of the next episode"
-READ = {  # situation → log, options, warning, rows that are dropped, terminal rows, cuts
-    "usual": (USUAL, {}, "", [], [2, 8], [6, 11]),
-    "grouped": (GROUPED, {}, "", [], [2, 8], [6, 11]),
-    "one-step episodes": (walk([1] * 4, "tctc"), {}, "", [], [0, 2], [1, 3]),
-    "one row": (only([0], USUAL), {}, "", [], [], []),
-    "no next states": (without(USUAL, NEXT), {}, "", [6, 11, 13], [2, 8], [5, 10, 12]),
-    "short, no next states": (without(SHORT, NEXT), {}, "", [2, 4], [1, 5], [3]),
-    "flags of cuts": (without(LIMITED, NEXT), {}, "", [3, 10, 18, 20], [6, 14], [2, 9, 17]),
-    "limit": (NO_LIMITS, LIMIT, "", [3, 10, 18, 20], [6, 14], [2, 9, 17]),
-    "limit, no cut": (NO_LIMITS | {"timeouts": np.zeros(21)}, LIMIT, "", [3, 10, 18, 20], [6, 14], [2, 9, 17]),
-    "unmarked cuts": (NO_LIMITS, {}, "neither next states nor timeouts show .*max_episode_steps", [20], [6, 14], []),
-    "resets": (RESET, {}, AT_LIMITS, [3, 10, 14], [6, 16], [2, 9, 13]),
-    "resets at a limit": (NO_RESETS, LIMIT, AT_LIMITS, [3, 10, 14], [6, 16], [2, 9, 13]),
-    "equal states": (STILL | {"timeouts": np.tile([0, 0, 1], 4)}, {}, "", [], [], [2, 5, 8, 11]),
-    "two sessions": (TWICE, {}, "after 1 rows, such as row 14, the next row does", [], [5, 20], [11, 14, 26, 32]),
-    "tensors": (TENSORS, {}, "", [], [2, 8], [6, 11, 13]),
-    "own names": (MIXED, BOTH, "", [], [2, 8], [6, 11]),
-    "one own name": (MIXED, {"columns": {"terminals": "done"}}, "ends by 'done' are taken", [], [2, 6, 8, 11], []),
+READ = {  # situation → log, options, rows that are dropped, terminal rows, cuts
+    "usual": (USUAL, {}, [], [2, 8], [6, 11]),
+    "grouped": (GROUPED, {}, [], [2, 8], [6, 11]),
+    "one-step episodes": (walk([1] * 4, "tctc"), {}, [], [0, 2], [1, 3]),
+    "one row": (only([0], USUAL), {}, [], [], []),
+    "no next states": (without(USUAL, NEXT), {}, [6, 11, 13], [2, 8], [5, 10, 12]),
+    "flags of cuts": (LIMITED, {}, [3, 10, 18, 20], [6, 14], [2, 9, 17]),
+    "limit": (without(LIMITED, "timeouts"), {"max_episode_steps": 4}, [3, 10, 18, 20], [6, 14], [2, 9, 17]),
+    "tensors": (TENSORS, {"ends": "cut"}, [], [2, 8], [6, 11, 13]),
+    "own names": (MIXED, {"columns": {"truncations": "over"}}, [], [2, 8], [6, 11]),
 }
 
 
-@pytest.mark.parametrize(("arrays", "options", "warning", "dropped", "ends", "cuts"), READ.values(), ids=READ)
-def test_steps_and_ends_of_episodes(arrays, options, warning, dropped, ends, cuts):
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("arrays", "options", "dropped", "ends", "cuts"), READ.values(), ids=READ)
+def test_steps_and_ends_of_episodes(arrays, options, dropped, ends, cuts):
     """Ends and cuts are rows of the given arrays; the last episode may just stop."""
-    with warnings.catch_warnings(record=True, action="always") as caught:
-        log = sopr_fast.load_log(arrays, **options)
-    assert all(each.filename == __file__ and re.match(f"dataset: .*{warning}", str(each.message)) for each in caught)
-    assert len(caught) == bool(warning)
+    log = sopr_fast.load_log(arrays, **options)
     count = len(arrays["observations"])
     kept = np.delete(np.arange(count), dropped)
     assert (log.source.tolist(), log.source_count) == (kept.tolist(), count)
@@ -82,8 +64,7 @@ def test_steps_and_ends_of_episodes(arrays, options, warning, dropped, ends, cut
 
 FIFTH = np.arange(14) == 5
 EACH_EPISODE = (
-    "; pass values.reshape(-1, 2), or for a log a dictionary of each episode, [{name: x[i] for name, x in log.items()} "
-    "for i in range(14)], or x[:, i] for i in range(3) if axis 1 is of environments"
+    "; if axis 0 is of episodes, pass a dictionary of each, [{name: x[i] for name, x in log.items()} for i in"
 )
 
 
@@ -91,7 +72,11 @@ EACH_EPISODE = (
     ("name", "values", "message"),
     [
         ("rewards", np.zeros(13), "has 13 rows, 'observations' has 14"),
-        ("actions", np.full((14, 2), np.nan), "is not finite (as float32) at row 0: fill it, or leave the row out; if"),
+        (
+            "actions",
+            np.full((14, 2), np.nan),
+            "is not finite (as float32) at row 0: each row needs the action and the reward of its state; if",
+        ),
         ("rewards", np.where(FIFTH, np.inf, 0), "is not finite (as float32) at row 5"),
         ("observations", np.full((14, 3), 1e300), "is not finite (as float32) at row 0"),
         ("actions", np.array([None] * 14), "is not finite (as float32) at row 0"),
@@ -112,14 +97,17 @@ EACH_EPISODE = (
     ],
 )
 def test_wrong_arrays(name, values, message):
-    part = {"observations": "states", NEXT: "next_states"}.get(name, name)
+    part = {"observations": "states", NEXT: "next_states", "timeouts": "truncations"}.get(name, name)
     for shown, columns in ((name, None), ("x", {part: "x"})):
         expected = re.escape(f"dataset: '{shown}' {message}".replace(name, shown))
         with pytest.raises((TypeError, ValueError), match=expected):
             sopr_fast.load_log(without(USUAL, name) | {shown: values}, columns=columns)
 
 
-LOADED, LATE = sopr_fast.load_log(USUAL), "columns and max_episode_steps are for logs that are not loaded yet"
+LOADED, LATE = (
+    sopr_fast.load_log(USUAL),
+    "columns, ends, max_episode_steps and sort are for logs that are not loaded yet",
+)
 LEVELS = pandas.DataFrame([[1, 2]], columns=[["obs", "u"], ["x", ""]])
 
 
@@ -130,7 +118,7 @@ LEVELS = pandas.DataFrame([[1, 2]], columns=[["obs", "u"], ["x", ""]])
         (sopr_fast.load_log, USUAL, {"rows": 0}, "rows must be an integer, 1 or more, got 0"),
         (sopr_fast.load_log, LOADED, {"max_episode_steps": 4}, LATE),
         (sopr_fast.load_log, LOADED, {"columns": {"states": "x"}}, LATE),
-        (sopr_fast.load_log, {}, {}, r"'observations' .*columns={'states': …}\) \(--columns states=…\); .* are none"),
+        (sopr_fast.load_log, {}, {}, r"'observations' .*columns={'states': …} \(--columns states=…\); .* are none"),
         (sopr_fast.load_log, {"obs": np.zeros((3, 1)), "rewards": np.zeros(3)}, {}, "'actions'.* are obs, rewards"),
         (sopr_fast.load_log, {"a\x1b[2J\n\u202eb": [0], "c" * 199: [0]}, {}, r"are a\\x1b\[2J\\n\\u202eb, c{49}…c{50}"),
         (sopr_fast.load_log, LEVELS, {}, r"data frame: the states have names: .*columns={'states': 'obs/x'}"),
@@ -150,7 +138,11 @@ def test_wrong_logs_states_and_options(read, source, options, message):
 def test_logs_and_states_alone_are_described(tmp_path, capsys):
     """Two episodes have 2 and 3 steps, and returns 3 and 12; state column 1 is constant."""
     states = np.stack([np.arange(5.0), np.full(5, 5)], 1)
-    arrays = {"states": states, "next_states": states + 1, "rewards": np.arange(1.0, 6)}
+    arrays = {
+        "states": states,
+        "next_states": np.stack([np.array([1, 9, 3, 4, 5]), np.full(5, 5)], 1),
+        "rewards": np.arange(1.0, 6),
+    }
     arrays |= {"actions": np.array([[0, 1, 2], [1, 1, 2], [1, 1, 2], [0, 1, 2], [1, 1, 2]])}
     arrays |= {"terminals": np.array([0, 1, 0, 0, 0]), "timeouts": np.array([0, 0, 0, 0, 1])}
     np.savez(tmp_path / "log.npz", **arrays)
@@ -161,9 +153,10 @@ def test_logs_and_states_alone_are_described(tmp_path, capsys):
     assert capsys.readouterr().out == f"{described}\n"
     assert [" ".join(line.split()) for line in described.splitlines()] == [
         *("rows: 5", "state columns: 2", "action columns: 3"),
-        "episodes: 2 of 2 to 3 steps; 1 end in a terminal state, 1 are cut; decided by 'terminals' and 'timeouts'",
-        *("returns of episodes: 3 to 12, mean 7.5", "low high mean std", "state 0 0 4 2 1.414", "state 1 5 5 5 0"),
-        *("action 0 0 1 0.6 0.4899", "action 1 1 1 1 0", "action 2 2 2 2 0", "reward 1 5 3 1.414"),
+        "episodes: 2 of 2 to 3 steps; 1 end in a terminal state, 1 are cut; said by 'terminals' and 'timeouts'",
+        *("returns of episodes: 3 to 12, mean 7.5", "low high mean std distinct"),
+        *("state 0 0 4 2 1.414 100.00%", "state 1 5 5 5 0 constant", "action 0 0 1 0.6 0.4899 40.00%"),
+        *("action 1 1 1 1 0 constant", "action 2 2 2 2 0 constant", "reward 1 5 3 1.414 100.00%"),
     ]
     np.save(tmp_path / "states.npy", states)  # of a file, and of a folder
     table = np.column_stack([states, states])
@@ -199,17 +192,17 @@ def save_buffer(path, steps, end=(), cut=(), *, size=8, environments=1, bound=1,
 
 UNTOLD = {"handle_timeout_termination": False}
 TWO = UNTOLD | {"optimize_memory_usage": True, "size": 16, "environments": 2}
-AS_TERMINALS, AS_THEY_ARE = "'dones' are taken as terminals", r"actions up to \d\.\d+ are taken as they are"
+AS_THEY_ARE = r"actions up to \d\.\d+ are taken as they are"
 BUFFERS = {  # situation → steps, steps that end, steps that a limit cuts, options, warning, first step that is kept
     "ring": (11, [(5, 0)], [(8, 0)], {}, "", 3),
     "cut": (6, [], [(3, 0)], {}, "", 0),
-    "cut, not told": (6, [], [(3, 0)], UNTOLD, AS_TERMINALS, 0),
+    "cut, not told": (6, [], [(3, 0)], UNTOLD, "", 0),
     "no cut": (6, [], [(9, 0)], UNTOLD, "", 0),
     "actions without bounds": (5, [], [], {"bound": np.inf}, "", 0),
     "actions beyond 1": (5, [], [], {"bound": 2, "factor": 3}, AS_THEY_ARE, 0),
-    "no next states": (6, [(2, 0), (5, 1)], [], TWO, AS_TERMINALS, 0),
-    "no next states, full": (8, [(2, 0), (5, 1)], [], TWO, AS_TERMINALS, 1),  # the oldest state was overwritten
-    "no next states, ring": (11, [(2, 0), (5, 1)], [], TWO, AS_TERMINALS, 4),
+    "no next states": (6, [(2, 0), (5, 1)], [], TWO, "", 0),
+    "no next states, full": (8, [(2, 0), (5, 1)], [], TWO, "", 1),  # the oldest state was overwritten
+    "no next states, ring": (11, [(2, 0), (5, 1)], [], TWO, "", 4),
 }
 
 
@@ -224,7 +217,7 @@ def test_replay_buffers_of_stable_baselines3(path, steps, end, cut, options, war
     rows = tuple(np.transpose(kept))
     for source in (path, needs("stable_baselines3").common.save_util.load_from_pkl(path)):
         with warnings.catch_warnings(record=True, action="always") as caught:
-            log = sopr_fast.load_log(source)
+            log = sopr_fast.load_log(source, ends=None if told else "terminal")
         assert [each.filename for each in caught if re.search(warning, str(each.message))] == [__file__] * len(caught)
         assert len(caught) == bool(warning)
         for part, values in zip(NAMES, stored, strict=True):
@@ -233,6 +226,11 @@ def test_replay_buffers_of_stable_baselines3(path, steps, end, cut, options, war
         assert log.terminals.tolist() == [place in ends for place in kept]
         last = {max(place for place in kept if place[1] == i) for i in both}
         assert log.timeouts.tolist() == [place in (cuts | last) - ends for place in kept]
+        if not told:
+            with pytest.raises(
+                ValueError, match="'dones' tell where episodes end, and nothing whether the environment"
+            ):
+                sopr_fast.load_log(source)
         if len(both) == 1:
             np.testing.assert_array_equal(np.asarray(load_states(source)), log.states)
 

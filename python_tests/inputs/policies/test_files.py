@@ -196,7 +196,6 @@ def test_states_far_from_the_statistics_of_a_policy_are_questioned():
         assert sum("more than 5 standard deviations from the mean" in str(each.message) for each in caught) == count
 
 
-@pytest.mark.filterwarnings("ignore:.*next_observations")
 @pytest.mark.parametrize(
     "factor, warns", [(1, False), (0.6, False), (0.5, True), (10, True), (0.1, True), ([1, 1, 57], True), (0, True)]
 )
@@ -205,7 +204,7 @@ def test_logged_actions_in_other_units_are_questioned(factor, warns):
     states, weights = random.normal(size=(400, DS)), random.normal(size=(4, DS, DA))
     policies = [lambda states, weight=weight: np.tanh(states @ weight) for weight in weights]
     actions = factor * np.tanh(states @ weights[0])
-    logged = transitions(states, actions, np.ones(400), states + 1, np.arange(400) % 20 == 19)
+    logged = transitions(states, actions, np.ones(400), terminals=np.arange(400) % 20 == 19)
     with warnings.catch_warnings(record=True, action="always") as caught:
         read(policies, logged)
     assert any("if the units differ, scale the logged actions" in str(each.message) for each in caught) == warns

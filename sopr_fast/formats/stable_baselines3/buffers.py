@@ -31,16 +31,11 @@ def of_buffer(buffer: Any, where: str) -> dict[str, Any]:
         raise ValueError(f"{where}: an empty replay buffer")
     done = arrays.pop("dones")[rows].astype(bool)
     cut = arrays.pop("timeouts", np.zeros_like(done)).reshape(-1, done.shape[1])
-    cut = cut[rows].astype(bool) if len(cut) == size else np.zeros_like(done)
-    timeouts = cut.copy()
-    timeouts[-1] |= ~done[-1]  # the next environment, or nothing, follows
-    if done.any() and not content.get("handle_timeout_termination"):
-        warn(
-            f"{where}: 'dones' are taken as terminals, since the buffer was filled with "
-            "handle_timeout_termination=False; if a time limit cut episodes, write the arrays to an .npz file and add "
-            "'timeouts' for the steps it cut"
-        )
-    kept = {key: values[rows] for key, values in arrays.items()} | {"terminals": done & ~cut, "timeouts": timeouts}
+    flags = {"dones": done}  # without the steps that a limit cut
+    if content.get("handle_timeout_termination") and len(cut) == size:
+        flags = {"terminals": done & ~cut[rows].astype(bool), "truncations": cut[rows].astype(bool)}
+    kept = {key: values[rows] for key, values in arrays.items()} | flags
+    kept["environment"] = np.tile(np.arange(done.shape[1]), (len(rows), 1))
     kept["actions"] = _unscaled(kept["actions"], content.get("action_space"), where)
     return {key: x.swapaxes(0, 1).reshape(done.size, *x.shape[2:]) for key, x in kept.items()}  # one after another
 

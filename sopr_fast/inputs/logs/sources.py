@@ -17,7 +17,7 @@ from ...formats.shared.pickles import Record
 from ...runtime.extras import library
 from ..files import check_regular, reading
 from .arrays import end_to_end, flatten, join_numbered, opened_later, shape_of
-from .keys import ENDS, NEEDED, is_inverted, missing, part_of
+from .schema import ENDS, missing, part_of
 from .stores import open_npy, read_hdf5, read_npz, read_parquet, read_pickled
 from .tables import is_frame, is_list_of_dicts, load_csv, load_json, read_frame
 
@@ -38,7 +38,6 @@ _MINARI_ID = re.compile(r"(?:[\w.-]+/)*[\w.-]+-v\d+")
 _MINARI_DATA = "main_data.hdf5"
 _SEVERAL = "of several files, one for each episode, pass [dict(numpy.load(path)) for path in paths] or the like"
 _OF_EPISODES = ("observations", "actions", "rewards", "terminations", "truncations", "terminated")
-_OF_STEPS = ("state", "action", "reward", "next_state", "done")
 
 
 def is_log(path: Path) -> bool:
@@ -106,11 +105,8 @@ def _named(content: Any, where: str) -> dict[str, Any] | None:
         content = list(content)
     if isinstance(content, list | tuple) and content and all(map(is_list_of_dicts, content)):
         content = [_columns(steps) for steps in content]  # of episodes
-    if isinstance(content, list | tuple) and content and all(map(_is_step, content)):
-        names = getattr(content[0], "_fields", _OF_STEPS)
-        content = _columns([dict(zip(names, step, strict=True)) for step in content])
     if isinstance(content, Mapping):
-        return _of_next(flatten(content, where))
+        return flatten(content, where)
     if is_frame(content) and any(isinstance(name, str | tuple) for name in content.columns):
         return read_frame(content, where)
     if isinstance(content, list | tuple) and content and all(map(is_frame, content)):
@@ -129,77 +125,21 @@ def _named(content: Any, where: str) -> dict[str, Any] | None:
     return None
 
 
-def _of_next(arrays: dict[str, Any]) -> dict[str, Any]:
-    """Return arrays of which TorchRL keeps what follows a step in `next`, and at the root the flags before it."""
-    if "next/reward" not in arrays:
-        return arrays
-    rows = {name: x for name, x in arrays.items() if not name.startswith("next/") and part_of(name) not in ENDS}
-    for name in filter(re.compile("next/").match, arrays):
-        own = name.removeprefix("next/")
-        rows[f"next_{own}" if part_of(own) == "states" else own] = arrays[name]
-    return rows
-
-
-def _is_step(item: Any) -> bool:
-    """Return whether an object is a named tuple, or a sequence of state, action, reward, next state and terminal."""
-    if hasattr(item, "_fields") or not isinstance(item, tuple | list) or len(item) != len(_OF_STEPS):
-        return hasattr(item, "_fields")
-    is_state = item[3] is None or np.shape(item[0]) == np.shape(item[3])
-    if isinstance(item, list):  # which may be a row of numbers
-        return is_state and np.ndim(item[0]) > np.ndim(item[4])
-    return is_state and (np.ndim(item[0]) > 0 or isinstance(item[4], bool | np.bool_))
-
-
 def _join_dicts(items: Sequence[Mapping[Any, Any]], where: str) -> dict[str, Any]:
-    """Return the arrays of dicts, one for each episode, or for each step if they hold single rewards."""
+    """Return the arrays of dicts, one for each episode; or for each step, if their rewards are single values."""
     if not items:
         raise ValueError(f"{where}: no episodes")
     first = flatten(items[0], where)
-    named = [key for key in first if part_of(key) == "rewards"]
-    if not named and not {*NEEDED} & {*map(part_of, first)}:
-        named = [*first]  # which `columns` may name
-    shapes = [shape_of(first[key]) for key in named]
-    rows = {part_of(key): shape_of(first[key]) for key in first}
-    has_rows = len(rows.get("next_states", ())) == 1 or (len(rows.get("states", ())) == 1 and rows["states"][0] > 2)
-    if (has_rows and shapes == [(1,)]) or (shapes and () in shapes and max(map(len, shapes)) < 2):
+    rewards = [key for key in first if part_of(key) in ("rewards", "costs")] or [*first]
+    if any(shape_of(first[key]) == () for key in rewards):
         return join_numbered(flatten(_columns(items), where), where)
-    return _join_episodes(_by_environment([flatten(item, where) for item in items]), where)
-
-
-def _by_environment(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return dicts of steps of several environments for each environment, and `environment`, its number.
-
-    Their next states lead from item to item; or, without these, states differ less from item to item than inside of
-    items, and flags mark other rows than last ones, as not in a list of episodes.
-    """
-    parts = {part_of(key): key for key in items[0]}
-    keys = [parts[part] for part in ("states", "next_states") if part in parts]
-    shapes = {shape_of(item.get(key)) for item in items for key in keys}
-    count, *_ = shape = (*next(iter(shapes), ()), 0)
-    if len(shapes) != 1 or len(shape) > 3 or count < 2 or len(items) <= count:
-        return items
-    states, following = (np.asarray([item[key] for item in items]) for key in (keys[0], keys[-1]))
-    states, following = (x.reshape(len(items), count, -1) for x in (states, following))
-    if len(keys) == 2:
-        linked = (following[:-1] == states[1:]).all(2).mean(), (following[:, :-1] == states[:, 1:]).all(2).mean()
-        is_across = linked[0] > 0.5 >= linked[1]
-    else:
-        ends = [key for part, key in parts.items() if part in ENDS and part != "first"]
-        flags = [(key, item[key]) for key in ends for item in items if shape_of(item.get(key))[:1] == (count,)]
-        is_marked = any((np.asarray(flag[:-1]) != is_inverted(key)).any() for key, flag in flags)
-        is_across = is_marked and np.abs(np.diff(states, axis=0)).mean() < 0.5 * np.abs(np.diff(states, axis=1)).mean()
-    if not is_across:
-        return items
-    columns = {key: np.asarray(x) for key, x in _columns(items).items() if shape_of(x)[:2] == states.shape[:2]}
-    columns["environment"] = np.tile(np.arange(count), (len(items), 1))
-    return [{key: values[:, i] for key, values in columns.items()} for i in range(count)]
+    return _join_episodes([flatten(item, where) for item in items], where)
 
 
 def _columns(steps: Sequence[Any]) -> dict[Any, Any]:
     """Return the values of all steps by name, in the mappings that a step holds.
 
-    A flag that a step lacks is False. A next state that is lacking or None is unknown, and the step terminal if no
-    flags say more.
+    A flag that a step lacks is False, and a next state that it lacks, or that is None, is unknown.
     """
     columns: dict[Any, Any] = {}
     for name in dict.fromkeys(name for step in steps for name in step):
@@ -208,10 +148,8 @@ def _columns(steps: Sequence[Any]) -> dict[Any, Any]:
             columns[name] = _columns([step.get(name) or {} for step in steps])
             continue
         missing: Any = False if all(isinstance(value, bool | np.bool_) for value in given) else None
-        if part_of(name) == "next_states" and 0 < len(given) < len(steps):
+        if part_of(name) == "next_states" and given:
             missing = np.full(shape_of(given[0]), np.nan)
-            if {*ENDS}.isdisjoint(map(part_of, steps[0])):
-                columns["terminal"] = [step.get(name) is None for step in steps]
         values = (step.get(name) for step in steps)
         columns[name] = [missing if value is None else value for value in values]
     return columns
@@ -224,7 +162,9 @@ def _join_episodes(episodes: Sequence[Mapping[str, Any]], where: str) -> dict[st
     named `next_…`. A single flag of an end is that of the episode's last row. Messages begin with `where`.
     """
     keys = list(episodes[0])
-    counter = next((key for part in NEEDED[::-1] for key in keys if part_of(key) == part), None)
+    counter = next(
+        (key for part in ("rewards", "costs", "actions", "states") for key in keys if part_of(key) == part), None
+    )
     if is_unknown := counter is None:  # then `columns` may name the arrays, most of which have as many rows
         rows = {key: shape[0] for key in keys if (shape := shape_of(episodes[0][key]))}
         counter = max(rows, key=lambda key: [*rows.values()].count(rows[key]), default=None)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import re
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +31,10 @@ _BATCH = 16384  # rows
 _BUFFER = 1 << 20  # bytes
 _RECORDS = (*SB3_RECORDS, *SPACE_RECORDS, "torch.device")
 _COPIES = 3  # of the file's bytes while it is read
+_DEEPEST = 100  # group within groups
+_LARGEST_CHUNK = 64 << 20  # bytes
+_DEFLATED = 1032  # bytes at most of a byte of deflate
+_CHECKSUM = 64  # bytes at most that filters add to a chunk
 _SIZES = ("_size", "size", "buffer_size_filled")  # names of the number of filled rows of a buffer
 _PLACES = ("pos", "ptr", "_insertion_idx", "_index")  # of the row that is overwritten next
 
@@ -63,6 +69,7 @@ def _open_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) ->
     def read() -> np.ndarray:  # zipfile never inflates a member beyond its declared size
         if dtype.hasobject:
             raise ValueError(f"{where} {_OBJECTS} dict({_UNPICKLE.format(str(path))})")
+        check_memory(where, info.file_size)
         with reading(where, "a plain array"), zipfile.ZipFile(path) as archive, archive.open(info) as member:
             return np.lib.format.read_array(member, allow_pickle=False)
 
@@ -81,6 +88,7 @@ def read_parquet(path: Path) -> dict[str, Any]:
             row = np.empty(0) if first is None else _numbers(first.column(name), f"{path}: {name!r}", 0)
 
         def read() -> np.ndarray:
+            check_memory(f"{path}: {name!r}", rows * row.nbytes)
             values, start = np.empty((rows, *row.shape[1:]), row.dtype), 0
             version.check(os.stat(path))
             with _open_parquet(path) as file:
@@ -133,12 +141,17 @@ class Hdf5Array(Lazy):
         super().__init__(dataset.shape, dataset.dtype, self._read_all)
         self.name = f"{path}: {key!r}"
         self.row_bytes = int(np.prod(self.shape[1:])) * self.dtype.itemsize
-        is_filtered = dataset.chunks and dataset.id.get_create_plist().get_nfilters()
-        self.unit = int(dataset.chunks[0]) if is_filtered else 1  # rows that are read together
         self._path, self._key, self._version = path, key, FileVersion(status, self.name)
+        self.unit, self._chunk_bytes = 1, 0  # rows that are read together, bytes that are inflated together
+        if dataset.chunks and (count := (layout := dataset.id.get_create_plist()).get_nfilters()):
+            self.unit = int(dataset.chunks[0])
+            self._chunk_bytes = math.prod(dataset.chunks) * self.dtype.itemsize
+            filters = [layout.get_filter(i)[0] for i in range(count)]
+            self._is_nested = len({*filters}) < count  # whether chunks are packed several times
 
     def _read_all(self) -> np.ndarray:
         with self._open() as dataset, reading(self.name, "an array"):
+            check_memory(self.name, math.prod(self.shape) * self.dtype.itemsize)
             return np.asarray(dataset[()])
 
     @contextmanager
@@ -159,6 +172,9 @@ class Hdf5Array(Lazy):
                 raise ValueError(f"{self.name} is packed by {packed[0]}: write it as plain numbers")
             if self.dtype.kind not in "fiub":
                 raise TypeError(f"{self.name} must be numbers, got dtype {self.dtype}")
+            if self._chunk_bytes and (self._is_nested or self._chunk_bytes > max(_LARGEST_CHUNK, 2 * dataset.nbytes)):
+                raise ValueError(f"{self.name} has chunks far larger than it, or packed twice: write it without chunks")
+            _check_chunks(dataset, self._chunk_bytes, self.name)
             yield dataset
             self._version.check(os.stat(self._path))
 
@@ -172,12 +188,8 @@ def read_hdf5(path: Path) -> dict[str, Any] | list[dict[str, Any]]:
     status, arrays = os.stat(path), {}
     episodes: dict[tuple[int, str], dict[str, Any]] = {}
     with open_hdf5(path) as file:
-
-        def add(name: str, item: Any) -> None:
-            if hasattr(item, "dtype") and item.shape is not None:
-                arrays[name] = Hdf5Array(path, name, item, status)
-
-        file.visititems(add)
+        for name, item in _datasets(file, str(path)):
+            arrays[name] = Hdf5Array(path, name, item, status)
         attributes = {key: value for key, value in file.attrs.items() if np.shape(value) == ()}
         pattern = _NUMBERED if {"columns", "num_episodes", "version"} <= arrays.keys() else _GROUPED
         for match in filter(None, map(pattern.fullmatch, arrays)):
@@ -185,6 +197,42 @@ def read_hdf5(path: Path) -> dict[str, Any] | list[dict[str, Any]]:
     if not episodes:
         return arrays | {key: np.asarray(value) for key, value in attributes.items() if key not in arrays}
     return [arrays for _, arrays in sorted(episodes.items())]
+
+
+def _datasets(file: Any, where: str) -> Iterator[tuple[str, Any]]:
+    """Yield the datasets of a file, by path, each once: groups may hold each other."""
+    import h5py
+
+    pending, seen = [("", file)], set()
+    while pending:
+        prefix, group = pending.pop()
+        if prefix.count("/") > _DEEPEST:
+            raise ValueError(f"{where}: groups more than {_DEEPEST} deep")
+        for key in group:
+            if not isinstance(group.get(key, getlink=True), h5py.HardLink):
+                continue
+            item = group[key]
+            place = h5py.h5o.get_info(item.id).addr
+            if place not in seen and hasattr(item, "dtype") and getattr(item, "shape", None) is not None:
+                yield f"{prefix}{key}", item
+            elif place not in seen and isinstance(item, h5py.Group):
+                pending.append((f"{prefix}{key}/", item))
+            seen.add(place)
+
+
+def _check_chunks(dataset: Any, chunk_bytes: int, where: str) -> None:
+    """Raise if a chunk that is deflated inflates to more than its size; HDF5 would inflate all of it."""
+    if not dataset.compression or not chunk_bytes or dataset.compression != "gzip":
+        return
+    largest = chunk_bytes + _CHECKSUM
+    for i in range(dataset.id.get_num_chunks()):
+        chunk = dataset.id.get_chunk_info(i)
+        if _DEFLATED * chunk.size > max(_LARGEST_CHUNK, largest) and not chunk.filter_mask:
+            stream, content = zlib.decompressobj(), dataset.id.read_direct_chunk(chunk.chunk_offset)[1]
+            with contextlib.suppress(zlib.error):  # of other filters after this one, such as checksums
+                stream.decompress(content, largest)
+                if stream.unconsumed_tail and not stream.eof:
+                    raise ValueError(f"{where}: a chunk inflates to more than its {chunk_bytes:,} bytes")
 
 
 @contextmanager
@@ -197,7 +245,16 @@ def open_hdf5(path: Path, **options: Any) -> Iterator[Any]:
 
 
 def filled_rows(arrays: Mapping[str, Any], count: int) -> np.ndarray | None:
-    """Return the rows of a buffer that were filled, oldest first, by fields such as `_size`, `pos` and `full`."""
+    """Return the rows of a buffer that were filled, oldest first, by fields such as `_size`, `pos` and `full`.
+
+    Of Tianshou's buffers of several environments, `_offset` are the first rows of each, `_lengths` how many count.
+    """
+    parts = {str(name).rpartition("/")[2]: values for name, values in arrays.items()}
+    if {"_lengths", "_offset"} <= parts.keys():
+        lengths, offsets = (np.asarray(parts[name], np.int64).reshape(-1) for name in ("_lengths", "_offset"))
+        sizes = np.diff(offsets, append=count)
+        if lengths.shape == offsets.shape and (lengths >= 0).all() and (lengths <= sizes).all() and offsets[0] == 0:
+            return np.flatnonzero(np.arange(count) - np.repeat(offsets, sizes) < np.repeat(lengths, sizes))
     fields = {}
     for name, values in arrays.items():
         last = str(name).rpartition("/")[2]

@@ -7,6 +7,7 @@ import csv
 import functools
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,7 +77,7 @@ def load_json(path: Path) -> Any:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         content = dict(pairs)
         if len(content) < len(pairs):
-            repeated = next(name for i, (name, _) in enumerate(pairs) if name in dict(pairs[:i]))
+            repeated = Counter(name for name, _ in pairs).most_common(1)[0][0]
             raise ValueError(f"{path}: an object has the name {repeated!r} twice")
         return content
 

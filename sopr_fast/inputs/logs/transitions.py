@@ -1,27 +1,27 @@
-"""Logged transitions in memory, and rows of a log on the way there."""
+"""Logged transitions in memory, made of arrays of their parts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from ...runtime.text import list_names
 from ...runtime.warn import warn
-from .keys import ENDS, TIMES
+from ..files import check_memory
+from .ends import WORDS, Ends, Statement
+from .facts import repeated_actions, rewards_beyond
 from .parts import Parts
+from .schema import UNREAD, advise, check_needed, find_parts
 
-COLUMNS = ("states", "actions", "rewards", "next_states", "terminals", "timeouts", "source", "log_probs")
-NEARLY_ALL = 0.9
+_COLUMNS = ("states", "actions", "rewards", "next_states", "terminals", "timeouts", "source", "log_probs")
 _BLOCK = 65536  # rows
-_DATES = 1e9  # seconds, or units of pandas, since 1970; several rows may have one
-_FEWEST_FILLED = 3  # ends
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Transitions:
-    """N logged steps in order, episode after episode; made by `sopr_fast.load_log`.
+    """N logged steps in order, episode after episode; made by `sopr_fast.load_log` or `Transitions.from_arrays`.
 
     Attributes:
         states: (N, dim_s) float32.
@@ -34,7 +34,7 @@ class Transitions:
         source: (N,) int64; rows of the steps in the user's data, of which some may have been dropped.
         source_count: Number of rows of the user's data, which an array of actions must have.
         log_probs: (N,) float32 log-probabilities of the actions under the policy that logged them, or None.
-        verdict: How many episodes there are, how they end, which arrays decided, and which were not read, in words.
+        verdict: How many episodes there are, how they end, what said so, and which arrays were not read, in words.
         columns: Names of the columns of states, if `columns` of `load_log` chose several, else "".
         max_episode_steps: Time limit that was passed to `load_log`, or None.
     """
@@ -52,6 +52,36 @@ class Transitions:
     verdict: str = ""
     columns: str = ""
     max_episode_steps: int | None = None
+
+    @classmethod
+    def from_arrays(cls, *, ends: str | None = None, max_episode_steps: int | None = None, **parts: Any) -> Transitions:
+        """Make transitions of arrays of N rows, in the order in which they were logged.
+
+        Where episodes end, and whether the environment ended there, must be said completely: by `terminals` and
+        `truncations`; by `episodes`, `first`, `last` or `dones` and one of `terminals`, `truncations`, `ends` and
+        `max_episode_steps`; by `terminals` and one of `ends`, `max_episode_steps` and next states that lead from row to
+        row; or by `max_episode_steps=1`, every row an episode.
+
+        Args:
+            ends: What the ends of episodes are that no array tells apart: "terminal" or "cut".
+            max_episode_steps: Time limit of the environment in steps.
+            parts: Part of the log, or another of its names → array or tensor. `states` and `actions` (N, columns),
+                `rewards` or `costs` (N,) are needed. `next_states` (N, dim_s), NaN where unknown: by default the state
+                of the next row, and a step whose next state is unknown is left out. Flags (N,): `terminals`, where the
+                environment ended; `truncations`, where a limit cut the episode; `dones` or `last`, either; `first`,
+                first rows; `valid`, 0 in rows that only pad. Labels (N,): `episodes`; `agents`, whose rows do not
+                follow each other. `steps` (N,) that count up by one in an episode, `times` (N,) that do not decrease.
+                `log_probs` or `probabilities` (N,) of the logged actions.
+
+        Raises:
+            MemoryError: The log is larger than the free memory.
+            TypeError, ValueError: An array is wrong, or what is said of the ends is incomplete, or contradicts an
+                array. Names the row, and what to pass.
+        """
+        arrays = {name: values for name, values in parts.items() if values is not None}
+        given = find_parts(arrays, dict(zip(arrays, arrays, strict=True)), "arrays")
+        check_needed(given.arrays, arrays, "arrays")
+        return build(given, ends, max_episode_steps)
 
     def __len__(self) -> int:
         return len(self.states)
@@ -90,167 +120,112 @@ class Transitions:
     def take(self, episodes: np.ndarray) -> Transitions:
         """Return the log of some episodes, by their indices."""
         rows = np.concatenate([np.arange(self.episodes[e], self.episodes[e + 1]) for e in episodes])
-        parts: dict[str, Any] = {name: x[rows] for name in COLUMNS if (x := getattr(self, name)) is not None}
+        parts: dict[str, Any] = {name: x[rows] for name in _COLUMNS if (x := getattr(self, name)) is not None}
         return replace(self, episodes=np.concatenate([[0], np.cumsum(np.diff(self.episodes)[episodes])]), **parts)
 
 
-class LoggedRows(dict[str, np.ndarray]):
-    """Rows of a log that are filled and no padding: part of the log → its values (N, …), see `Parts.read`.
+def build(parts: Parts, word: str | None, limit: int | None, order: np.ndarray | None = None) -> Transitions:
+    """Check and convert the parts of a log, see `Transitions.from_arrays`; `order` are the rows to keep, in order."""
+    if word not in (None, *WORDS):
+        raise ValueError(f"ends must be 'terminal' or 'cut', got {word!r}")
+    check_memory(parts.where, parts.peak())
+    rows = _read(parts, order)
+    ends = Statement(rows, parts.names, parts.where, parts.unread, limit, word).find()
+    count, dropped = len(rows["states"]), _follow(rows, ends)
+    if dropped.all():
+        raise ValueError(f"{parts.where}: the next state of no step is known; add next states")
+    ends.cuts = (ends.cuts | np.append(dropped[1:], False)) & ~ends.terminals
+    rows |= {"terminals": ends.terminals, "timeouts": ends.cuts}
+    _keep(rows, np.flatnonzero(~dropped))
+    steps: dict[str, Any] = {part: values for part, values in rows.items() if part in _COLUMNS}
+    last = steps["terminals"] | steps["timeouts"]
+    last[-1] = True
+    episodes = np.concatenate([[0], np.flatnonzero(last) + 1]).astype(np.int64)
+    for text in rewards_beyond(steps["rewards"], steps["source"]):
+        warn(f"{parts.where}: {text}: leave out such rows if they are no rewards")
+    log = Transitions(
+        episodes=episodes, source_count=parts.count or 0, columns=parts.columns, max_episode_steps=limit, **steps
+    )
+    return replace(log, verdict=_verdict(log, parts, ends, count - len(steps["states"])))
 
-    Parts are added: `source`, the rows in the user's data; `unknown`, whether the next state is unknown; and `reset`,
-    whether a row that was left out led from there to the first state of an episode.
+
+def _read(parts: Parts, order: np.ndarray | None) -> dict[str, np.ndarray]:
+    """Return the values of all parts, see `Parts.read`, of the rows that count, and `source`, their numbers."""
+    names, where = parts.names, parts.where
+    if {"rewards", "costs"} <= parts.arrays.keys():
+        raise ValueError(
+            f"{where}: both {names['rewards']!r} and {names['costs']!r}: rewards are the negative of costs; leave one "
+            f"out by {advise(UNREAD, names['costs'])}"
+        )
+    rows = {part: parts.read(part) for part in parts.arrays if part not in ("log_probs", "probabilities")}
+    states, following = rows["states"], rows.get("next_states")
+    if following is not None and following.shape != states.shape:
+        raise ValueError(
+            f"{where}: {names['next_states']!r} have {following.shape[1]} columns, {names['states']!r} "
+            f"{states.shape[1]}"
+        )
+    if (log_probs := parts.log_probs()) is not None:
+        rows["log_probs"] = log_probs
+    if (costs := rows.pop("costs", None)) is not None:
+        rows["rewards"] = np.negative(costs, out=costs)
+    rows["source"] = np.arange(len(states))
+    if (valid := rows.pop("valid", None)) is not None:
+        order = np.flatnonzero(valid) if order is None else order[valid[order]]
+        if not len(order):
+            raise ValueError(f"{where}: {names['valid']!r} marks no row")
+    if order is not None:
+        _keep(rows, order)
+    return rows
+
+
+def _keep(rows: dict[str, np.ndarray], kept: np.ndarray) -> None:
+    """Keep only some rows, by index, in this order; in place if they ascend."""
+    growth = np.diff(kept)
+    if len(kept) == len(rows["states"]) and (growth == 1).all():
+        return
+    for part, values in rows.items():
+        if (growth < 0).any():
+            rows[part] = values[kept]
+            continue
+        for start in range(0, len(kept), _BLOCK):
+            few = kept[start : start + _BLOCK]
+            values[start : start + len(few)] = values[few]
+        rows[part] = values[: len(kept)]
+
+
+def _follow(rows: dict[str, np.ndarray], ends: Ends) -> np.ndarray:
+    """Set the next states of N rows; return the steps (N,) bool to drop, whose next states are unknown.
+
+    Without next states they are the states of the next rows, and a terminal step's own state. As in d4rl's
+    `qlearning_dataset`, the last step of an episode that was cut is dropped.
     """
-
-    linked: np.ndarray | None = None  # (N - 1,) bool: whether the next state is the state of the next row
-
-    def __init__(self, parts: Parts, filled: np.ndarray | None) -> None:
-        super().__init__({part: parts.read(part) for part in parts.arrays})
-        self.parts, self.where, self.names = parts, parts.where, parts.names
-        states, following = self["states"], self.get("next_states")
-        self |= {"source": np.arange(len(states)), "unknown": np.zeros(len(states), bool)}
-        if filled is not None and (states[len(filled) :] != states[-1]).any():
-            warn(
-                f"{self.where}: by 'size', 'pos' or the like, {len(filled):,} rows were filled; the other "
-                f"{len(states) - len(filled):,} are left out, though they differ: remove that field if they count"
-            )
-        if following is not None:
-            if following.shape != states.shape:
-                raise ValueError(
-                    f"{self.where}: {self.names['next_states']!r} have {following.shape[1]} columns, "
-                    f"{self.names['states']!r} {states.shape[1]}"
-                )
-            if (unknown := np.isnan(following[:, 0])).any():  # last rows, as of a column that was shifted
-                following[unknown] = states[unknown]
-                self["unknown"] = unknown
-                if unknown[:-1].any():  # else all states were shifted together
-                    self["last"] = self.get("last", False) | unknown
-                    self.names.setdefault("last", self.names["next_states"])
-        if (log_probs := parts.log_probs(self)) is not None:
-            self["log_probs"] = log_probs
-        if (valid := self.pop("valid", None)) is not None:
-            filled = np.flatnonzero(valid) if filled is None else filled[valid[filled]]
-            if not len(filled):
-                raise ValueError(f"{self.where}: {self.names['valid']!r} marks no row")
-        if filled is not None:
-            self.keep(filled)
-
-    def keep(self, rows: np.ndarray) -> None:
-        """Keep only some rows, by index, in this order; in place if they ascend."""
-        growth = np.diff(rows)
-        if len(rows) == len(self["states"]) and (growth == 1).all():
-            return
-        for part, values in self.items():
-            if (growth < 0).any():
-                self[part] = values[rows]
-                continue
-            for start in range(0, len(rows), _BLOCK):
-                few = rows[start : start + _BLOCK]
-                values[start : start + len(few)] = values[few]
-            self[part] = values[: len(rows)]
-
-    def forget_filled(self) -> None:
-        """Take next states as unknown that are 0 at ends, while no state and no other next state is; warn."""
-        states, following = self["states"], self.get("next_states")
-        if following is None or states.shape[1] == 1 or not states.any(1).all():
-            return
-        filled = np.logical_not(following.any(1))
-        if filled.sum() >= _FEWEST_FILLED and self.marked()[filled].all():
-            warn(
-                f"{self.where}: {self.names['next_states']!r} are 0 at {list_rows(filled, 'ends')}, and no state is: "
-                "they are taken as unknown, as where they were not stored"
-            )
-            following[filled] = states[filled]
-            self["unknown"] |= filled
-
-    def take_last_states(self) -> None:
-        """Turn rows that hold only the last state of an episode, as steps of RLDS do, into next states."""
-        last, states = self["last"].copy(), self["states"]
-        if last.all():
-            raise ValueError(f"{self.where}: the next state of no step is known; add next states")
-        self["next_states"] = np.concatenate([states[1:], states[-1:]])
-        self["unknown"] = np.arange(len(last)) == len(last) - 1
-        self.names["next_states"] = self.names["states"]
-        self["last"] = np.append(last[1:], True)
-        if "terminals" in self:
-            ended = self["terminals"][1:] | self["terminals"][:-1]  # marked there, or at the step that led there
-            self["terminals"] = np.append(last[1:] & ended, False)
-        self.keep(np.flatnonzero(~last))
-
-    def marked(self, parts: Sequence[str] = ENDS) -> np.ndarray:
-        """Return (N,) bool: rows that a flag, of some parts, marks as the end of an episode."""
-        flags = (self[part] for part in parts if part in self and part != "first")
-        return np.any([np.zeros(len(self["states"]), bool), *flags], axis=0)
-
-    def sort(self) -> None:
-        """Join the rows of each episode, by ascending step; episodes are in the order of their first rows.
-
-        Numbers that begin again count as others if flags mark all ends.
-        """
-        if "episodes" not in self:
-            return
-        names, ids, steps = self.names, self["episodes"], self.get("steps")
-        order = np.argsort(ids, kind="stable") if steps is None else np.lexsort((steps, ids))
-        if steps is None and (np.diff(ids) < 0).any():
-            borders = ids[1:] != ids[:-1]
-            if self.marked()[:-1][borders].all():
-                self["episodes"] = np.concatenate([[0], np.cumsum(borders)])
-                return
-            warn(
-                f"{self.where}: rows of an episode ({names['episodes']!r}) do not lie together; they are joined in the "
-                "order of the rows: add a column 'step' if they are shuffled; number episodes anew if their numbers "
-                "begin again"
-            )
-        if steps is not None and names["steps"].lower() not in TIMES and np.abs(steps).max() < _DATES:
-            is_repeated = (np.diff(ids[order]) == 0) & (np.diff(steps[order]) == 0)
-            if is_repeated.any():
-                row = int(order[int(np.argmax(is_repeated)) + 1])
-                raise ValueError(
-                    f"{self.where}: an episode ({names['episodes']!r}) has {names['steps']!r} {steps[row]:g} twice, "
-                    f"again at row {row}: number episodes so that none has the number of another"
-                )
-        if (np.diff(order) != 1).any():
-            self.keep(order)
+    states = rows["states"]
+    if "next_states" not in rows:
+        after = np.arange(1, len(states) + 1)
+        after[ends.last] -= 1
+        rows["next_states"] = states[after]
+        return ends.cuts.copy()
+    unknown = np.isnan(rows["next_states"][:, 0])
+    rows["next_states"][unknown] = states[unknown]
+    return unknown & ~ends.terminals
 
 
-@dataclass
-class Ends:
-    """Ends of episodes among N rows."""
-
-    terminals: np.ndarray  # (N,) bool; the environment ended after this row
-    closes: np.ndarray  # (N,) bool; the log says that the episode ends here, terminal or not
-    inside: np.ndarray  # (N,) bool; terminal rows after which the episode goes on
-    deciders: list[str]  # parts of the log that decided
-    mixed: bool  # terminals may include steps at which a time limit cut episodes
-    words: list[str]  # what decided beyond these parts
-    unread: Sequence[str] = ()  # arrays that look like ends or numbers of episodes
-
-    def __post_init__(self) -> None:
-        self.timeouts = self.closes & ~self.terminals  # (N,) bool; the episode was cut after this row
-
-    @property
-    def last(self) -> np.ndarray:
-        """(N,) bool: last rows of episodes."""
-        return (self.terminals & ~self.inside) | self.timeouts
-
-
-def list_rows(rows: np.ndarray, what: str = "rows") -> str:
-    """Return how many rows (N,) bool are marked, and the first of them, for messages."""
-    return f"{np.count_nonzero(rows):,} {what}, such as row {int(np.argmax(rows))}"
-
-
-def counts_up(steps: np.ndarray) -> bool:
-    """Return whether steps ascend, and begin again with the smallest one."""
-    restarts = steps[1:] <= steps[:-1]
-    return not restarts.any() or bool((steps[1:][restarts] <= steps.min()).mean() > NEARLY_ALL)
-
-
-def are_discrete(sample: np.ndarray) -> bool:
-    """Return whether most states of a sample (K, dim_s) occur again."""
-    return len(np.unique(sample, axis=0)) <= len(sample) / 2
-
-
-def scaled_distance(sample: np.ndarray) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """Return a function of two tables of states (K, dim_s): distances (K,) in standard deviations of a sample."""
-    scale = sample.std(0, dtype=np.float64)
-    scale[scale == 0] = 1
-    return lambda first, second: np.sqrt((((first - second) / scale) ** 2).mean(1))
+def _verdict(log: Transitions, parts: Parts, ends: Ends, dropped: int) -> str:
+    """Return facts of a log in words: episodes, their ends and what said so, what was not read."""
+    lengths = np.diff(log.episodes)
+    ended = int(log.terminals[log.episodes[1:] - 1].sum())
+    low, high = int(lengths.min()), int(lengths.max())
+    shown = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    said = dict.fromkeys(repr(parts.names[x]) if x in parts.names else x for x in ends.said)
+    words = [
+        f"episodes: {len(lengths):,} of {shown} steps; {ended:,} end in a terminal state, {len(lengths) - ended:,} are "
+        f"cut; said by {' and '.join(said)}"
+    ]
+    words += [f"{dropped:,} last steps left out, whose next states are unknown"] * bool(dropped)
+    if "costs" in parts.names:
+        words.append(f"rewards are the negative of {parts.names['costs']!r}")
+    if repeats := repeated_actions(log.actions, log.episodes):
+        words.append(f"actions repeat the one before in {repeats:.0%} of steps")
+    words += rewards_beyond(log.rewards, log.source)
+    words += [f"not read: {list_names(parts.unread)}"] * bool(parts.unread)
+    return "; ".join(words)

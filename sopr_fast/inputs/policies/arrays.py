@@ -12,7 +12,8 @@ from torch import Tensor
 from ...runtime.rows import FileRows
 from ...runtime.text import list_names
 from ..logs import tables
-from ..logs.keys import KEYS, NUMBERED, check_is_policy, part_of
+from ..logs.arrays import numbered
+from ..logs.schema import KEYS, check_is_policy, part_of
 from .options import Options
 from .output import WORDS, Gaussian, Probabilities, to_array
 from .policy import Policy
@@ -92,7 +93,7 @@ def of_frame(frame: Any, where: str) -> np.ndarray:
             f"{where}: expected one of the columns {', '.join(KEYS['actions'])}; found {list_names([*arrays])}; write "
             "one table for each policy, with a row for each state and columns actions_0, actions_1, …"
         )
-    numbered = [name for name in arrays if (match := NUMBERED.fullmatch(name)) and match[1] == named[0]]
-    if numbered and (shape := arrays[named[0]].shape) and shape[1:] != (len(numbered),):
-        raise ValueError(f"{where}: there are {named[0]!r} and {numbered[-1]!r}: leave only the columns of the actions")
+    columns = [name for name in arrays if numbered(name)[1] is not None and numbered(name)[0] == named[0]]
+    if columns and (shape := arrays[named[0]].shape) and shape[1:] != (len(columns),):
+        raise ValueError(f"{where}: there are {named[0]!r} and {columns[-1]!r}: leave only the columns of the actions")
     return np.asarray(arrays[named[0]])

@@ -1,0 +1,345 @@
+"""Where episodes end, and why: complete statements are read exactly, others are refused with a remedy that works."""
+
+import ast
+import re
+import warnings
+
+import numpy as np
+import pandas
+import pytest
+from support.walks import NEXT, only, walk, without
+
+import sopr_fast
+from sopr_fast.estimators import FQE, DualDICE, ImportanceWeighting
+from sopr_fast.inputs.logs import Transitions, load_states
+from sopr_fast.inputs.policies import Probabilities
+
+LENGTHS = (5, 3, 6, 4)
+COUNT, ENDS = sum(LENGTHS), np.cumsum(LENGTHS) - 1
+ROWS = np.arange(COUNT)
+FELL, CUT = np.isin(ROWS, ENDS[[0, 2]]), np.isin(ROWS, ENDS[[1, 3]])
+LAST, NEVER = FELL | CUT, ROWS < 0
+FIRST = np.roll(LAST, 1)
+IDS, STEPS = np.repeat([7, 3, 5, 1], LENGTHS), np.concatenate([*map(np.arange, LENGTHS)])
+WALK = walk(LENGTHS)
+STATES = without(WALK, NEXT)
+FLAGS = {"terminals": FELL, "timeouts": CUT}
+TERMINAL, CUT_ALL, LIMIT = {"ends": "terminal"}, {"ends": "cut"}, {"max_episode_steps": 6}
+BANDIT_LIMIT = {"max_episode_steps": 1}
+
+
+def load(log, **options):
+    with warnings.catch_warnings(action="error"):
+        return sopr_fast.load_log(log, **options)
+
+
+def cumulated(marks):
+    return np.cumsum(marks) - marks
+
+
+COMPLETE = [  # arrays, options, terminals, cuts; a log may stop in its last row
+    (FLAGS, {}, FELL, CUT),
+    ({"terminated": FELL, "truncated": CUT, "done": LAST}, {}, FELL, CUT),
+    ({"dones": LAST, "timeouts": CUT}, {}, FELL, CUT),
+    ({"masks": ~FELL, "dones_float": LAST}, {}, FELL, CUT),
+    ({"is_terminal": FELL, "is_last": LAST}, {}, FELL, CUT),
+    ({"terminateds": FELL, "episode_starts": FIRST}, {}, FELL, CUT),
+    ({"Terminated": FELL, "Episode ID": np.repeat(["d", "b", "c", "a"], LENGTHS)}, {}, FELL, CUT),
+    ({"terminals": FELL, "episodeId": IDS, "step": STEPS + 3, "time": STEPS // 2}, {}, FELL, CUT),
+    ({"terminals": FELL, "traj": IDS, "env": IDS // 4}, {}, FELL, CUT),
+    ({"terminals": FELL, "environment": IDS}, TERMINAL, FELL, CUT),
+    ({"episode": IDS, "timeouts": CUT}, TERMINAL, FELL, CUT),
+    ({"episode": IDS, "timeouts": LAST}, {}, NEVER, LAST),
+    ({"timeouts": LAST}, CUT_ALL, NEVER, LAST),
+    *(({name: LAST}, TERMINAL, LAST, NEVER) for name in ("done", "is_last", "episode_terminals")),
+    *(({name: x}, TERMINAL, LAST, NEVER) for name, x in (("episode", IDS), ("is_first", FIRST), ("terminals", LAST))),
+    ({"episode": IDS}, CUT_ALL, NEVER, LAST),
+    *(({name: x}, LIMIT, LAST & (STEPS < 5), STEPS == 5) for name, x in (("episode", IDS), ("done", LAST))),
+    ({"terminals": LAST & (STEPS < 5)}, LIMIT, LAST & (STEPS < 5), STEPS == 5),
+    ({"terminals": LAST, "timeouts": CUT}, TERMINAL, LAST, NEVER),
+    ({"terminals": LAST, "timeouts": CUT}, CUT_ALL, FELL, CUT),
+    ({"x": LAST, "y": FELL}, {"columns": {"dones": "x", "terminals": "y"}}, FELL, CUT),
+    ({"run": IDS // 4, "n": IDS % 4}, {"columns": {"episodes": ["run", "n"]}, **CUT_ALL}, NEVER, LAST),
+    ({"terminals": FELL, "pscore": np.ones(COUNT)}, {"max_episode_steps": 1}, ~NEVER, NEVER),
+]
+WITH_NEXT_STATES = [
+    ({"terminals": LAST}, {}, LAST, NEVER),
+    ({"terminals": FELL}, CUT_ALL, FELL, CUT),
+    ({}, CUT_ALL, NEVER, LAST),
+]
+
+
+@pytest.mark.parametrize(
+    ("log", "flags", "options", "terminals", "cuts"),
+    [(log, *row) for log in (WALK, STATES) for row in COMPLETE] + [(WALK, *row) for row in WITH_NEXT_STATES],
+)
+def test_complete_statements_are_read_exactly(log, flags, options, terminals, cuts):
+    read = load(log | flags, **options)
+    cuts = cuts | (ROWS == COUNT - 1) & ~terminals
+    dropped = NEVER if log is WALK else cuts  # the next state is unknown
+    assert read.source.tolist() == np.flatnonzero(~dropped).tolist() and read.source_count == COUNT
+    assert read.source[read.terminals].tolist() == np.flatnonzero(terminals & ~dropped).tolist()
+    ends = terminals | cuts | np.append(dropped[1:], False)
+    assert read.episodes[1:].tolist() == (np.flatnonzero(ends[~dropped]) + 1).tolist()
+    np.testing.assert_array_equal(read.timeouts, (ends & ~terminals)[~dropped])
+    where = ~read.terminals if log is STATES else slice(None)
+    np.testing.assert_array_equal(read.next_states[where], WALK[NEXT][read.source][where])
+    said = [repr(name) for name in flags if name not in ("pscore", "step", "time", "env", "run", "n")]
+    assert options.get("max_episode_steps") == 1 or all(name in read.verdict for name in said)
+
+
+INDEX = np.arange(400)
+NOISE = {
+    "observations": np.random.default_rng(0).normal(size=(400, 2)),
+    "actions": INDEX % 7 / 7,
+    "rewards": np.ones(400),
+}
+GOALS = walk([50] * 8, "c" * 8)  # trajectories that pass a goal region
+GOALS["terminals"] = (GOALS[NEXT][:, 0] > 12) & (GOALS[NEXT][:, 0] < 13.5)
+STAYS = walk([50] * 8) | {"done": INDEX % 50 > 40, "episode": INDEX // 50}
+SEVERAL = walk([50] * 8) | {"episode": INDEX // 50}
+N_STEPS = SEVERAL | {NEXT: SEVERAL["observations"][np.minimum(INDEX + 3, INDEX // 50 * 50 + 49)]}
+IN_TURN = np.argsort(INDEX % 50, kind="stable")  # a row of each episode, and so on
+COUNTED = SEVERAL | {"step": INDEX % 50, "time": INDEX % 24}
+RESET = walk([4, 3, 4, 4, 2], "ctcct")
+RESET[NEXT][[3, 6, 10, 14]] = RESET["observations"][[4, 7, 11, 15]]  # as a vectorised environment returns them
+SAME, ONE, NO = "disagree on the ends at", "marks the next row too at", "tell where"
+REFUSED = [  # log, options, message, options that it advises, episodes then
+    (STATES, {}, "nothing tells where episodes end: .*'dones'.* bandit max_", BANDIT_LIMIT, 18),
+    (STATES | {"done": LAST}, {}, f"'done' {NO} episodes end, .*ends='terminal' or ends='cut'.*max_epi", TERMINAL, 4),
+    (STATES | {"episode": IDS, "x": IDS}, {}, f"'episode' {NO} .*: pass ends=.*; not read: x$", CUT_ALL, 4),
+    (STATES | {"terminals": FELL}, {}, f"'terminals' {NO} the environment ended, .*ends='terminal'", TERMINAL, 3),
+    (STATES | {"timeouts": CUT}, {}, f"'timeouts' {NO} a limit cut .*ends='cut'", CUT_ALL, 2),
+    (WALK | {"terminals": FELL}, {}, "'next_observations' of 1 rows .such as row 7. .* pass ends='cut'", CUT_ALL, 4),
+    (WALK | {"terminals": FELL, "timeouts": NEVER}, {}, "of 1 rows .such as row 7. is not the state", None, 0),
+    (WALK | {"terminals": LAST, "timeouts": CUT}, {}, "2 rows .such as row 7. are marked by 'ter", CUT_ALL, 4),
+    (STATES | {"episode": IDS, "done": FELL}, {}, f"{SAME} 1 rows .such as row 7.: if .*'terminals': 'done'", None, 4),
+    (STATES | {"episode": IDS, "done": FIRST}, TERMINAL, f"{SAME} 7 rows .such as row 0.: leave", None, 4),
+    (STATES | {"episode": IDS, **FLAGS, "timeouts": NEVER}, {}, "1 ends .such as row 7. are not marked by", CUT_ALL, 4),
+    (STATES | {"episode": IDS, "terminals": FELL}, TERMINAL, "1 ends .* leave ends='terminal' out", None, 0),
+    (STATES | {"is_first": LAST}, TERMINAL, "'is_first' does not mark row 0", None, 0),
+    (GOALS, {}, "'terminals' marks the next row too .*: .*'unread': 'terminals'.*ends=", CUT_ALL, 8),
+    (without(GOALS, NEXT), {}, f"'terminals' {ONE}", CUT_ALL, 8),
+    (STAYS, {}, f"'done' and 'episode' {SAME}", CUT_ALL, 8),
+    (STAYS | {"terminals": STAYS["done"]}, {}, f"'done' and 'episode' {SAME}", None, 0),
+    (without(STAYS, "episode", NEXT), TERMINAL, f"'done' {ONE} 64 rows .such as row 41.", None, 0),
+    (without(STAYS, "done") | {"terminals": STAYS["done"]}, {}, "marks 64 rows .* inside of ep", CUT_ALL, 8),
+    (N_STEPS, CUT_ALL, "is the state of 3 rows later, as of n-step rows: keep every 3th", None, 0),
+    (SEVERAL | {NEXT: SEVERAL["observations"]}, CUT_ALL, f"'{NEXT}' .* its own row: leave .*'{NEXT}'", {}, 8),
+    (RESET, {}, "'terminals' marks 1 rows .such as row 6., whose next state .* reset .*numpy.cumsum", None, 0),
+    (RESET | {"episode": cumulated(RESET["terminals"] | RESET["timeouts"])}, {}, "of all 3 cuts .* first st", {}, 5),
+    (only(IN_TURN, without(COUNTED, "time")), CUT_ALL, "go back to .* 'episode': .*sort=.*'episode', 'step'", {}, 8),
+    (only(IN_TURN, SEVERAL), CUT_ALL, "go back to an earlier one of 'episode': if .* sort=.'episode'.", {}, 8),
+    (without(COUNTED, "step"), CUT_ALL, "'time' goes back .*row 23., from 23 to 0: .*'unread': 'time'", {}, 8),
+    (SEVERAL | {"t": 9 - INDEX}, CUT_ALL, "'t' does not count up .* from 9 to 8: .*'unread': 't'", {}, 8),
+    (without(COUNTED, "time") | {"step": INDEX % 50 // 2}, CUT_ALL, "does not count .*row 0., from 0 to 0", {}, 8),
+    (STATES | {"episode": IDS // 6, "agent_id": ROWS % 2}, CUT_ALL, "'agent_id' changes in an episode .*sort=", {}, 4),
+    (NOISE | {"episode": INDEX // 20, "done": INDEX % 20 == 19}, {"max_episode_steps": 9}, "steps=9, but", None, 0),
+    (NOISE | {"episode": INDEX // 20}, BANDIT_LIMIT, "steps=1, but an episode goes on at 380", None, 0),
+    (STATES | {"terminals": FELL, "terminated": LAST}, {}, "'terminated' both mean the terminals", TERMINAL, 3),
+    (STATES | {"masks": FELL, **FLAGS}, {}, "'terminals' and 'masks' both mean the terminals and disagree", {}, 4),
+    (STATES | {"obs": np.zeros((COUNT, 2)), **FLAGS}, {}, "'observations' and 'obs' both mean the states", {}, 4),
+    (STATES | {"cost": ROWS, **FLAGS}, {}, "both 'rewards' and 'cost': .*'unread': 'cost'", {}, 4),
+    (STATES | {"is_first": FIRST, "is_last": LAST, "is_terminal": FELL}, {}, "'is_last' are of dm_env", {}, 4),
+    (STATES | {"discount": np.ones(COUNT), **FLAGS}, {}, "rows with 'discount' are of dm_env, .*recipe", {}, 4),
+    (STATES | {"step_type": ROWS, **FLAGS}, {}, "rows with 'step_type' are of dm_env", {}, 4),
+    (STATES | FLAGS, {"ends": "done"}, "ends must be 'terminal' or 'cut', got 'done'", None, 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("log", "options", "message", "advised", "episodes"), REFUSED, ids=[row[2] for row in REFUSED])
+def test_incomplete_or_contradictory_logs_are_refused_by_advice_that_works(log, options, message, advised, episodes):
+    """The first `columns` and `sort` of the message are followed, and `advised`, which it names too."""
+    with pytest.raises(ValueError, match=f"^(dataset: )?.*{message}") as raised:
+        load(log, **options)
+    text = str(raised.value)
+    if advised is None and not episodes:
+        return
+    parts = {name: re.search(rf"{name}=([{{\[][^]}}]*\]?}}?)", text) for name in ("columns", "sort")}
+    followed = {name: ast.literal_eval(match[1]) for name, match in parts.items() if match and "…" not in match[1]}
+    is_order = "go back to" in text or "changes in" in text
+    followed.pop("columns" if "go back to" in text else "sort" if not is_order else "", None)
+    read = load(log, **options | followed | (advised or {}))
+    assert len(read.episodes) - 1 == episodes
+    np.testing.assert_array_equal(
+        read.states, log["observations"][read.source].astype(np.float32).reshape(len(read), -1)
+    )
+
+
+def test_flags_that_stay_set_are_read_by_numbers_of_one_step_episodes():
+    given = NOISE | {"done": INDEX % 3 > 0}
+    read = load(given | {"episode": cumulated(given["done"])}, ends="terminal")
+    assert np.diff(read.episodes).tolist() == [2, 1] * 133 + [1] and read.terminals.sum() == 267
+
+
+def test_costs_rows_of_padding_and_unknown_next_states():
+    expected = load(WALK | FLAGS)
+    padded = only(np.insert(ROWS, ENDS + 1, 0), WALK | FLAGS)
+    valid = ~np.isin(np.arange(22), ENDS + 1 + np.arange(4))
+    log = load(without(padded, "rewards") | {"cost": -padded["rewards"], "valid": valid})
+    for part in ("states", "rewards", "next_states", "terminals", "timeouts", "episodes"):
+        np.testing.assert_array_equal(getattr(log, part), getattr(expected, part))
+    assert "rewards are the negative of 'cost'" in log.verdict
+    unknown = WALK | FLAGS | {NEXT: np.where(LAST[:, None], np.nan, WALK[NEXT])}
+    log = load(unknown)
+    assert np.diff(log.episodes).tolist() == [5, 2, 6, 3] and log.terminals.sum() == 2
+    with pytest.raises(ValueError, match="is unknown, and no end is marked there: mark it"):
+        load(unknown | {"timeouts": NEVER})
+
+
+def test_arrays_are_one_constructor_away():
+    expected = load(WALK | FLAGS)
+    parts = dict(zip(("states", "actions", "rewards", "next_states"), WALK.values(), strict=True))
+    made = Transitions.from_arrays(**parts, terminals=FELL, truncations=CUT)
+    np.testing.assert_array_equal(made.next_states, expected.next_states)
+    np.testing.assert_array_equal(made.episodes, expected.episodes)
+    assert (
+        made.verdict
+        == "episodes: 4 of 3 to 6 steps; 2 end in a terminal state, 2 are cut; said by 'terminals' and 'truncations'"
+    )
+    with pytest.raises(ValueError, match="^arrays: 'dones' tell where"):
+        Transitions.from_arrays(**parts, dones=LAST)
+    with pytest.raises(ValueError, match="the part 'time_limits'; a log's parts are states, actions"):
+        Transitions.from_arrays(**parts, time_limits=CUT)
+    with pytest.raises(ValueError, match="both 'truncated' and 'timeouts' are given as the truncations"):
+        Transitions.from_arrays(**parts, terminals=FELL, timeouts=CUT, truncated=CUT)
+    with pytest.raises(ValueError, match="arrays: no array 'actions'"):
+        Transitions.from_arrays(states=STATES["observations"], rewards=STATES["rewards"])
+
+
+def test_facts_are_told_and_nothing_is_judged():
+    held = NOISE | {
+        "actions": INDEX // 4,
+        "episode": INDEX // 20,
+        "timestamp_ms": INDEX,
+        "rewards": np.where(INDEX == 7, 1e9, 1.0),
+    }
+    with pytest.warns(
+        UserWarning, match="1 rewards, such as 1e[+]09 at row 7, are beyond 1e[+]06 times their typical size"
+    ):
+        log = sopr_fast.load_log(held, ends="cut")
+    words = log.verdict.split("; ")
+    assert words[2:4] == ["said by 'episode' and ends='cut'", "20 last steps left out, whose next states are unknown"]
+    repeats = np.mean(
+        [a == b for a, b in zip(INDEX // 4, INDEX[1:] // 4, strict=False) if (a * 4) // 20 == (b * 4) // 20]
+    )
+    assert words[4].startswith("actions repeat the one before in 78% of steps") and 0.7 < repeats < 0.8
+    assert words[-1] == "not read: timestamp_ms"
+
+
+BANDIT = {"context": NOISE["observations"], "action": INDEX % 3, "reward": np.random.default_rng(1).random(400)}
+ONES = np.ones(400)
+
+
+def test_every_row_of_a_bandit_is_an_episode():
+    log = load(BANDIT | {"pscore": ONES / 3}, max_episode_steps=1)
+    assert log.episodes.tolist() == [*range(401)] and log.terminals.all() and len(log) == 400
+    np.testing.assert_allclose(log.log_probs, np.log(1 / 3), rtol=1e-6)
+    prefers = {"first": lambda states: Probabilities(np.tile(np.float32([1, 0, 0]), (len(states), 1)))}
+    with warnings.catch_warnings(action="ignore"):
+        value = ImportanceWeighting(discount=1).estimate(prefers, log).values[0]
+        FQE(discount=1, updates=20, hidden=(4,)).estimate(prefers, log)
+    assert value == pytest.approx(BANDIT["reward"][BANDIT["action"] == 0].mean(), rel=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_undiscounted_values_need_episodes_that_end():
+    policy = {"still": lambda states: np.zeros((len(states), 1), np.float32)}
+    log = WALK | {"terminals": LAST, "actions": np.zeros((COUNT, 1))}
+    method = FQE(discount=1, updates=2000, hidden=(16,), learning_rate=3e-3, target_rate=0.1)
+    assert method.estimate(policy, log).values[0] == pytest.approx(np.mean(LENGTHS), rel=0.1)  # each reward is 1
+    with pytest.raises(ValueError, match="discount=1 needs episodes that end in .* states, but 2 of 4 are cut"):
+        method.estimate(policy, log | FLAGS)
+    with pytest.raises(ValueError, match="DualDICE needs a discount below 1"):
+        DualDICE(discount=1).estimate(policy, log)
+
+
+FRAME = pandas.DataFrame(WALK["observations"][:, :2], columns=["obs_0", "obs_1"])
+FRAME[["next_obs_0", "next_obs_1"]] = WALK[NEXT][:, :2]
+FRAME = FRAME.assign(action=0.0, reward=1.0, terminated=FELL, truncated=CUT)
+ROLES = [
+    ({"context/age": ONES}, "'context' may be the states, and so may named .*'states': 'context'}.* or"),
+    ({"context": [np.zeros((2, 3)), np.zeros((4, 3))]}, "'context' is no array: .*; pass a list of dictionaries"),
+    ({"pscore": 0 * ONES}, "'pscore' must be above 0, got 0 at row 0"),
+    ({"pscore": 0.5 * ONES, "log_probs": -3 * ONES}, "'pscore' and 'log_probs' disagree; leave one out by .*'pscore'"),
+    ({"pscore": np.ones((400, 3))}, r"'pscore' must have shape \(rows,\), got \(400, 3\); pass only that"),
+    (
+        {"action": ["left", "right"] * 200},
+        "'action' must be .*number the words, actions as the policies do, .*'left': 0",
+    ),
+    ({"step": np.array(["NaT"] + ["2020-01-01"] * 399, "M8[D]")}, "'step' is no number or ISO date at row 0"),
+    ({"episode": np.where(INDEX == 3, np.nan, 0)}, "'episode' has no value at row 3"),
+    (
+        {"reward": 1e30 * ONES},
+        r"'reward' is 1e[+]30 at row 0, beyond the supported magnitude 1e[+]15: leave the row out",
+    ),
+]
+NUMBERS = [
+    ({"obs_1": "obs_2"}, r"the columns obs_0, obs_2 leave some out: add these, or .* columns={'states': \['obs_0'"),
+    ({"obs_0": "obs[3]", "obs_1": "obs[4]"}, r"the columns obs\[3\], obs\[4\] leave some out"),
+    (
+        {"obs_0": "obs", "next_obs_0": "next_obs"},
+        r"there are 'obs' and 'obs_1'; .* columns={'states': \['obs', 'obs_1'\]}",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("log", "message", "columns"),
+    [(BANDIT | extra, message, False) for extra, message in ROLES]
+    + [(FRAME.rename(columns=names), message, True) for names, message in NUMBERS],
+)
+def test_wrong_arrays_are_refused_by_name(log, message, columns):
+    with pytest.raises((TypeError, ValueError), match=f"(dataset|data frame): .*{message}") as raised:
+        sopr_fast.load_log(log, max_episode_steps=None if columns else 1)
+    if columns:
+        names = ast.literal_eval(re.search(r"columns=({[^}]*})", str(raised.value))[1])
+        assert load(log, columns=names).source_count == COUNT
+        assert load_states(log, columns=names["states"]).shape == (COUNT, 2)
+
+
+TIMES = pandas.Timestamp("2020-01-31 22:00") + pandas.to_timedelta(STEPS, "h")
+
+
+@pytest.mark.parametrize("values", [STEPS, TIMES.astype(str), [*TIMES], pandas.to_timedelta(STEPS, "h")])
+def test_rows_of_tables_are_sorted_as_is_said(values, tmp_path):
+    """As in clinical tables: stays differ in length, and the only reward is that of the last step."""
+    order = np.random.default_rng(0).permutation(COUNT)
+    name = "hour" if values is STEPS else "time"
+    frame = FRAME.assign(stay=np.repeat(["d", "b", "c", "a"], LENGTHS), reward=15.0 * LAST, **{name: values})
+    table = frame.iloc[order].reset_index(drop=True)
+    table.to_csv(tmp_path / "stays.csv", index=False, sep=";", decimal=",")
+    columns = {"episodes": "stay"} | ({"steps": "hour"} if name == "hour" else {})
+    expected = frame.sort_values(["stay", name], kind="stable")
+    for source in (table, tmp_path / "stays.csv"):
+        if source is not table and isinstance(values, pandas.TimedeltaIndex):
+            continue
+        with pytest.raises(ValueError, match=f"go back to an earlier one of 'stay': .*sort=.'stay', '{name}'"):
+            sopr_fast.load_log(source, columns=columns)
+        log = load(source, columns=columns, sort=["stay", name])
+        np.testing.assert_array_equal(log.states, expected[["obs_0", "obs_1"]])
+        np.testing.assert_array_equal(log.source, np.argsort(order)[expected.index])
+    with pytest.raises(ValueError, match="no array 'day' to sort by"):
+        load(table, sort=["day"])
+
+
+@pytest.mark.parametrize("fields", [{"size": COUNT, "pos": np.inf}, {"_size": COUNT}, {"pos": COUNT, "full": False}])
+def test_unfilled_rows_of_a_buffer_are_left_out(fields):
+    arrays = {key: np.concatenate([x, np.zeros((42, *x.shape[1:]))]) for key, x in (WALK | FLAGS).items()}
+    for log in (arrays | fields, arrays | {"_size": 0, "_lengths": [COUNT, 0], "_offset": [0, 40]}):
+        assert len(load(log)) == COUNT
+    assert len(load_states(arrays | fields)) == COUNT
+    full = {key: np.arange(60)[:, None] * 1.0 for key in ("obs", "actions")} | {"rewards": np.arange(60.0)}
+    full |= {"next_obs": full["obs"] + 1, "terminals": np.arange(60) == 59, "timeouts": np.arange(60) == 19}
+    assert load(full | {"size": 60, "ptr": 20}).source.tolist() == [*range(20, 60), *range(20)]
+
+
+def test_a_number_of_rows_keeps_whole_episodes():
+    whole = load(WALK | FLAGS)
+    for rows, most in ((1, 6), (10, 10), (COUNT, COUNT)):
+        for log in (load(WALK | FLAGS, rows=rows), sopr_fast.load_log(whole, rows=rows)):
+            assert 0 < len(log) <= most and {*np.diff(log.episodes).tolist()} <= {*LENGTHS}
+            np.testing.assert_array_equal(log.states, whole.states[log.source])
+            assert (log.terminals | log.timeouts)[log.episodes[1:] - 1].all() and log.source_count == COUNT
+            drawn = f"{len(log.episodes) - 1} episodes, drawn from " if len(log) < COUNT else ""
+            assert log.verdict == drawn + whole.verdict

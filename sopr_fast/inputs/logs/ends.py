@@ -1,0 +1,330 @@
+"""Where episodes end, and whether the environment ended there or a limit cut it: stated completely, or refused.
+
+A statement is complete if it has
+
+- terminals and truncations;
+- numbers of episodes, first rows, last rows or dones, and what these ends are: terminals or truncations beside them, a
+  time limit, or one word, `ends="terminal"` or `ends="cut"`;
+- terminals and a time limit, a word, or next states that lead from row to row up to each terminal;
+- truncations, or next states, and `ends="cut"`; or
+- a time limit of one step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+
+from ...runtime.text import list_names
+from .schema import UNREAD, advise
+
+WORDS = ("terminal", "cut")
+_SAY = "pass ends='terminal' or ends='cut' (--ends …)"
+_FARTHEST = 32  # steps of n-step rows that are named
+
+
+@dataclass
+class Ends:
+    """Ends of episodes among N rows.
+
+    Attributes:
+        terminals: (N,) bool; the environment ended after this row.
+        cuts: (N,) bool; the episode is cut after this row: by a limit, or where the recording stops.
+        said: Parts of the log and options that said so.
+    """
+
+    terminals: np.ndarray
+    cuts: np.ndarray
+    said: list[str]
+
+    @property
+    def last(self) -> np.ndarray:
+        """(N,) bool: last rows of episodes."""
+        return self.terminals | self.cuts
+
+
+@dataclass
+class Statement:
+    """What a log of N rows and its user say about the ends of episodes.
+
+    Attributes:
+        rows: Part of the log → values, see `Parts.read`; and `source`, the numbers of the rows.
+        names: Part of the log → name of its array.
+        where: Beginning of messages.
+        unread: Names of arrays that are not read.
+        limit: Time limit in steps.
+        word: What ends are that no array tells apart, "terminal" or "cut".
+    """
+
+    rows: Mapping[str, np.ndarray]
+    names: Mapping[str, str]
+    where: str
+    unread: list[str]
+    limit: int | None
+    word: str | None
+
+    def __post_init__(self) -> None:
+        rows, count = self.rows, len(self.rows["states"])
+        self.none = np.zeros(count, bool)
+        self.terminals, self.truncations = rows.get("terminals"), rows.get("truncations")
+        self.stops = np.append(self.none[1:], True)  # rows after which the recording stops
+        self.borders = {part: rows[part] for part in ("dones", "last") if part in rows}  # part → ends of either kind
+        if "first" in rows:
+            self.borders["first"] = np.append(rows["first"][1:], True)
+        if "episodes" in rows:
+            self.borders["episodes"] = np.append(np.diff(rows["episodes"]) != 0, True)
+        elif "agents" in rows:
+            self.stops[:-1] = np.diff(rows["agents"]) != 0
+        self.linked = None  # (N,) bool: whether the next state is the state of the next row
+        if "next_states" in rows:
+            self.linked = np.append((rows["next_states"][:-1] == rows["states"][1:]).all(1), False)
+
+    def find(self) -> Ends:
+        """Return the ends.
+
+        Raises:
+            ValueError: The statement is incomplete or contradicts itself. Names rows, arrays and what to pass.
+        """
+        self._check_order()
+        if self.limit == 1:
+            longest = self.borders.get("episodes", ~self.none)
+            ends = Ends(~self.none, self.none, ["max_episode_steps=1"])
+        else:
+            ends = self._decide()
+            longest = ends.last
+            self._check_flags(ends)
+            self._check_next_states(ends)
+        self._check_counts(ends)
+        if self.limit is not None and (beyond := _steps(longest) >= self.limit).any():
+            self._refuse(
+                f"max_episode_steps={self.limit}, but an episode goes on at {self._some(beyond)}: pass the time limit "
+                "of the environment, or correct the ends of episodes"
+            )
+        return ends
+
+    def _decide(self) -> Ends:
+        """Return the ends by the rules of this module."""
+        said = [part for part in ("terminals", "truncations", *self.borders) if part in self.rows]
+        said += ["agents"] * ("agents" in self.rows and "episodes" not in self.rows)
+        said += [f"ends={self.word!r}"] * (self.word is not None)
+        said += [f"max_episode_steps={self.limit}"] * (self.limit is not None)
+        self._part_flags()
+        terminals, truncations, cuts = self.terminals, self.truncations, self.none
+        if self.borders:
+            cuts = self._agreed_borders()
+            terminals = self._terminal_borders(cuts)
+        elif terminals is not None and truncations is not None:
+            cuts = truncations
+        elif terminals is not None and self.limit is not None:
+            cuts = _steps(terminals | self.stops) % self.limit == self.limit - 1
+        elif terminals is not None and (self.word == "terminal" or terminals.all()):
+            pass
+        elif self.linked is not None and truncations is None and (self.word or terminals is not None):
+            cuts = ~self.linked if self.word == "cut" else cuts
+            said.append("next_states")
+        elif truncations is not None and self.word == "cut":
+            cuts = truncations
+        else:
+            self._refuse_incomplete()
+        terminals = self.none if terminals is None else terminals
+        return Ends(terminals, (cuts | self.stops) & ~terminals, said)
+
+    def _part_flags(self) -> None:
+        """Part terminals and truncations, of which no row may have both: the word decides on such rows."""
+        if self.terminals is None or self.truncations is None:
+            return
+        both = self.terminals & self.truncations
+        if both.any() and self.word is None:
+            names = f"{self.names['terminals']!r} and {self.names['truncations']!r}"
+            self._refuse(f"{self._some(both)} are marked by {names}: {_SAY} for what they are")
+        if self.word == "cut":
+            self.terminals = self.terminals & ~both
+        else:
+            self.truncations = self.truncations & ~both
+
+    def _agreed_borders(self) -> np.ndarray:
+        """Return (N,) bool, the ends by numbers, first rows, last rows and dones, which must agree with each other."""
+        *others, part = self.borders
+        ends, name = self.borders[part].copy(), self.names[part]
+        if "first" in self.rows and not self.rows["first"][0]:
+            first = self.names["first"]
+            self._refuse(f"{first!r} does not mark row 0, where an episode begins: mark it, or pass 1 - x if 0 marks")
+        for other in others:
+            marks, own = self.borders[other], self.names[other]
+            if (differs := (marks != ends) & ~self.stops).any():
+                remedy = f"leave one out by {self._without(other)}, or {self._without(part)}"
+                if other == "dones" and self.terminals is None and not (marks & ~ends).any():
+                    remedy = f"if they are terminals only, pass {advise('terminals', own)}; else {remedy}"
+                self._refuse(f"{own!r} and {name!r} disagree on the ends at {self._some(differs)}: {remedy}")
+            ends[-1] |= marks[-1]
+        for part, flags in (("terminals", self.terminals), ("truncations", self.truncations)):
+            if flags is not None and (inside := flags & ~ends & ~self.stops).any():
+                own = self.names[part]
+                self._refuse(
+                    f"{own!r} marks {self._some(inside)} inside of episodes by {name!r}: leave out the rows of an "
+                    f"episode after the first mark, or {own!r} by {self._without(part)}"
+                )
+        return ends
+
+    def _terminal_borders(self, ends: np.ndarray) -> np.ndarray:
+        """Return (N,) bool: which of the ends (N,) are terminal."""
+        terminals, truncations, is_terminal = self.terminals, self.truncations, self.word == "terminal"
+        known, cut = (self.none if flags is None else flags for flags in (terminals, truncations))
+        rest = ends & ~known & ~cut
+        if terminals is None and truncations is not None and "dones" in self.rows:
+            return rest & self.rows["dones"]
+        if terminals is not None and truncations is None and not (is_terminal and (rest & ~self.stops).any()):
+            return known
+        if terminals is not None or truncations is not None:
+            if (rest & ~self.stops).any() and (self.word is None or truncations is None):
+                names = [repr(self.names[part]) for part in ("terminals", "truncations") if part in self.rows]
+                remedy = _SAY if self.word is None else f"leave ends={self.word!r} out"
+                self._refuse(
+                    f"{self._some(rest & ~self.stops, 'ends')} are not marked by {list_names(names)}: {remedy}"
+                )
+            return known | rest if is_terminal else known
+        if self.word is None and self.limit is not None:
+            return ends & (_steps(ends | self.stops) % self.limit != self.limit - 1)
+        if self.word is None:
+            self._refuse_incomplete()
+        return ends if is_terminal else self.none
+
+    def _check_order(self) -> None:
+        """Raise if rows of an episode do not lie together, or agents alternate in it."""
+        part = "episodes" if "episodes" in self.rows else "agents"
+        if part not in self.rows:
+            return
+        labels, name, agent = self.rows[part], self.names[part], self.names.get("agents", "agent")
+        begins = np.append(0, np.flatnonzero(np.diff(labels)) + 1)
+        back = self.none.copy()
+        back[np.delete(begins, np.unique(labels[begins], return_index=True)[1])] = True
+        both, unread = f"[{name!r}, {agent!r}]", f"; not read: {list_names(self.unread)}" if self.unread else ""
+        if back.any():
+            order = [name.split(", ")[0], *(self.names[part] for part in ("steps", "times") if part in self.names)]
+            self._refuse(
+                f"{self._some(back)} go back to an earlier one of {name!r}: if rows are in another "
+                f"order, pass sort={order[:2]} (--sort {','.join(order[:2])}); if several runs have the same numbers, "
+                f"name all arrays that tell episodes apart, columns={{'episodes': ['run', {name!r}]}}{unread}"
+            )
+        if part == "episodes" and "agents" in self.rows:
+            changes = (np.diff(self.rows["agents"]) != 0) & (np.diff(labels) == 0)
+            if changes.any():
+                self._refuse(
+                    f"{agent!r} changes in an episode ({name!r}) after {self._some(changes)}: pass "
+                    f"columns={{'episodes': {both}}} and sort={both} (--columns episodes={name},{agent} --sort …)"
+                )
+
+    def _check_flags(self, ends: Ends) -> None:
+        """Raise if flags mark two rows in a row, or one that leads to the next, unless episodes have numbers."""
+        if {"episodes", "first"} & self.borders.keys():
+            return
+        flags = ("terminals", "dones", "last", "truncations", "next_states")
+        part = next((part for part in flags if part in self.rows), "")
+        name = self.names.get(part, part)
+        on = f"if steps go on there, leave {name!r} out by {self._without(part)}"
+        number = "number episodes by an array 'episode', numpy.cumsum(x) - x of the marks x"
+        marked = ends.last & ~(self.stops & ~ends.terminals)
+        twice = np.append(marked[1:] & marked[:-1], False)
+        if twice.any() and not ends.last.all():
+            self._refuse(
+                f"{name!r} marks the next row too at {self._some(twice)}, as where a flag stays set after the end: "
+                f"leave out the rows after the first one; {on}; if these are episodes of one step, {number}"
+            )
+        if self.linked is not None and (goes_on := ends.terminals & self.linked).any():
+            self._refuse(
+                f"{name!r} marks {self._some(goes_on)}, whose next state is the state of the next row: {on}; if the "
+                f"environment was reset to that state, {number}"
+            )
+
+    def _check_next_states(self, ends: Ends) -> None:
+        """Raise if next states contradict the ends."""
+        if self.linked is None:
+            return
+        states, following, name = self.rows["states"], self.rows["next_states"], self.names["next_states"]
+        without = f"leave next states out by {advise(UNREAD, *name.split(', '))}"
+        if (broken := ~self.linked & ~ends.last).any():
+            row = int(np.argmax(broken))
+            later = [  # of this row and of the next one
+                n
+                for n in range(2, min(_FARTHEST, len(states) - row - 1))
+                if (states[row + n : row + n + 2] == following[row : row + 2]).all()
+            ]
+            what = "is not the state of the next row, and no end is marked there"
+            remedy = (
+                "mark these ends, leave out rows that are no steps by an array 'valid', 0 there, or number episodes; "
+                f"if environments take turns, name their numbers by {advise('agents')} and pass sort=… (--sort …)"
+            )
+            if self.word is None and self.limit is None and not self.borders and self.truncations is None:
+                remedy = f"pass ends='cut' (--ends cut) if episodes were cut there; or {remedy}"
+            if np.isnan(following[row]).any():
+                what, remedy = "is unknown, and no end is marked there", "mark it"
+            elif len(later):
+                what = f"is the state of {later[0]} rows later, as of n-step rows"
+                remedy = f"keep every {later[0]}th row of an episode by a recipe (docs/files.md)"
+            elif (following[row] == states[row]).all():
+                what, remedy = "is the state of its own row", without
+            self._refuse(f"{name!r} of {self._some(broken)} {what}: {remedy}")
+        cut = ends.cuts & ~self.stops
+        if cut.any() and self.linked[cut].all() and (following[cut] != states[cut]).any():
+            self._refuse(
+                f"{name!r} of all {self._some(cut, 'cuts')} are the first states of the next episodes, as where "
+                f"environments reset themselves: {without}, so that these steps are left out"
+            )
+
+    def _check_counts(self, ends: Ends) -> None:
+        """Raise if steps do not count up by one within episodes, or times decrease."""
+        for part, what in (("steps", "does not count up by one"), ("times", "goes back")):
+            change = np.diff(self.rows.get(part, np.zeros(0)))
+            wrong = ~ends.last[: len(change)] & ((change != 1) if part == "steps" else (change < 0))
+            if wrong.any():
+                name, row = self.names[part], int(np.argmax(wrong))
+                order = [self.names.get("episodes", "episode").split(", ")[0], name]
+                self._refuse(
+                    f"{name!r} {what} within an episode after {self._some(wrong)}, from {self.rows[part][row]:g} to "
+                    f"{self.rows[part][row + 1]:g}: if it is no order of the rows, leave it out by "
+                    f"{advise(UNREAD, name)}; if rows are in another order, pass sort={order} "
+                    f"(--sort {','.join(order)}); if an episode ends there, mark it"
+                )
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise ValueError(f"{self.where}: {what}")
+
+    def _refuse_incomplete(self) -> NoReturn:
+        flags = ("terminals", "truncations", *self.borders)
+        names = list_names([repr(self.names[part]) for part in flags if part in self.names])
+        limit = "max_episode_steps=… (--max-episode-steps …)"
+        if self.borders:
+            what = f"{names} tell where episodes end, and nothing whether the environment ended there or a limit cut it"
+            remedy = f"{_SAY} for all, or {limit}, or {advise('terminals')}"
+        elif self.terminals is not None:
+            what = f"{names} tell where the environment ended, and nothing where a limit cut episodes"
+            remedy = f"pass ends='terminal' (--ends terminal) if it cut none, or {limit}, or {advise('truncations')}"
+        elif self.truncations is not None:
+            what = f"{names} tell where a limit cut episodes, and nothing where the environment ended"
+            remedy = f"pass ends='cut' (--ends cut) if it never did, or {advise('terminals')}"
+        else:
+            what = "nothing tells where episodes end"
+            remedy = f"pass {advise('dones')} or {advise('episodes')}, or of a bandit max_episode_steps=1"
+            if self.linked is not None:
+                remedy += ", or ends='cut' (--ends cut) if rows that do not follow each other are cuts"
+        unread = f"; not read: {list_names(self.unread)}" if self.unread else ""
+        self._refuse(f"{what}: {remedy}{unread}")
+
+    def _some(self, marked: np.ndarray, what: str = "rows") -> str:
+        """Return how many rows (N,) bool are marked, and which is the first of them in the user's data."""
+        return f"{np.count_nonzero(marked):,} {what} (such as row {self.rows['source'][int(np.argmax(marked))]})"
+
+    def _without(self, part: str) -> str:
+        """Return how to leave an array out, and what is to be said then."""
+        name = self.names.get(part, part)
+        is_said = self.word or ({"terminals", "truncations"} <= self.rows.keys() - {part})
+        return f"{advise(UNREAD, *name.split(', '))}{'' if is_said else f' and {_SAY}'}"
+
+
+def _steps(ends: np.ndarray) -> np.ndarray:
+    """Return (N,) how many rows lie between each row and the end (N,) bool before it."""
+    starts = np.concatenate([[0], np.flatnonzero(ends[:-1]) + 1])
+    return np.arange(len(ends)) - np.repeat(starts, np.diff(starts, append=len(ends)))

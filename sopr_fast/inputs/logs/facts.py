@@ -1,0 +1,42 @@
+"""Facts about a log, which are printed for a reader to judge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+_BEYOND = 1e6  # times the typical reward: float32 hardly tells the others apart
+
+
+def repeated_actions(actions: np.ndarray, episodes: np.ndarray) -> float:
+    """Return in which share of the steps that are not the first of an episode the action equals the one before."""
+    equal = (actions[1:] == actions[:-1]).all(1)
+    equal[episodes[1:-1] - 1] = False
+    return float(equal.sum() / max(1, len(actions) - (len(episodes) - 1)))
+
+
+def rewards_beyond(rewards: np.ndarray, source: np.ndarray) -> list[str]:
+    """Return words about rewards (N,) far beyond the typical magnitude, the geometric mean of those that are not 0."""
+    sizes = np.abs(rewards, dtype=np.float64)
+    typical = np.exp(np.log(sizes[sizes > 0]).mean()) if sizes.any() else np.inf
+    if not (beyond := sizes > _BEYOND * typical).any():
+        return []
+    row = int(sizes.argmax())
+    return [
+        f"{beyond.sum():,} rewards, such as {rewards[row]:.3g} at row {source[row]}, are beyond {_BEYOND:g} times "
+        f"their typical size {typical:.3g}"
+    ]
+
+
+def describe_columns(columns: Mapping[str, np.ndarray]) -> str:
+    """Return a table of the range, mean, deviation and share of distinct values of columns (N,) by name."""
+    import pandas
+
+    rows = [(x.min(), x.max(), x.mean(dtype=np.float64), x.std(dtype=np.float64)) for x in columns.values()]
+    table = pandas.DataFrame(rows, [*columns], ["low", "high", "mean", "std"])
+    counts = [len(np.unique(x)) for x in columns.values()]
+    table["distinct"] = [
+        "constant" if n == 1 else f"{n / len(x):.2%}" for n, x in zip(counts, columns.values(), strict=True)
+    ]
+    return table.to_string(float_format="{:.4g}".format, max_rows=40)

@@ -1,0 +1,239 @@
+"""Parts of a log: one table of the names that their arrays have, each with one meaning; others are named by `columns`.
+
+Nothing is inferred from the numbers in an array.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...runtime.arrays import as_numbers
+from ...runtime.text import list_names, printable
+from .arrays import column_of, numbered, opened_later, shape_of, side_by_side
+from .parts import Parts
+
+NAMES = {  # used by D4RL, Minari, Gymnasium, Stable-Baselines3, d3rlpy, jaxrl, Tianshou, RLlib and data frames
+    "states": "observations states obs observation state contexts context",
+    "actions": "actions action act acts",
+    "rewards": "rewards reward rew rews",
+    "costs": "costs cost",  # rewards are their negative
+    "next_states": "next_observations next_states next_obs next_observation next_state obs_next new_obs",
+    "terminals": "terminals terminations terminated terminateds terminal is_terminal masks not_done not_dones",
+    "truncations": "truncations truncated truncateds timeouts timeout",
+    "dones": "dones done",  # the environment ended, or a limit cut the episode
+    "last": "is_last dones_float episode_terminals",  # last row of an episode, for either reason
+    "first": "is_first episode_starts",
+    "episodes": "episode episodes episode_id episode_ids episode_index eps_id "
+    "traj trajectory traj_id trajectory_id trajectory_ids",
+    "agents": "agent agent_id environment environment_id env env_id",  # rows of different ones do not follow each other
+    "steps": "step steps step_id timestep timesteps time_step frame_index t",  # count up by one in an episode
+    "times": "timestamp timestamps time datetime date",  # do not decrease in an episode
+    "valid": "valid valids is_valid valid_mask attention_mask",  # 0 in rows that only pad episodes
+    "log_probs": "infos/action_log_probs action_log_probs log_probs log_prob logprobs action_logp logp "
+    "old_log_prob old_log_probs behavior_log_prob behavior_log_probs",
+    "probabilities": "probabilities propensities propensity propensity_score pscore "
+    "action_prob action_probs action_probability behavior_prob behaviour_prob",
+}
+KEYS = {part: tuple(names.split()) for part, names in NAMES.items()}
+ENDS = ("terminals", "truncations", "dones", "last", "first")
+NEEDED = ("states", "actions", "rewards")
+UNREAD = "unread"  # key of `columns` for arrays that are to be left out
+LIMIT = "pass sopr_fast.load_log(…, max_episode_steps=…) (--max-episode-steps …)"
+_PARTS = {name: part for part, names in KEYS.items() for name in names}
+_INVERTED = {"masks", "mask", "not_done", "not_dones", "nonterminals", "discount", "discounts", "continues"}
+_OF_STATES = ("step_type", "discount", "discounts")  # of dm_env: a row may hold only a state, or what led to it
+_TABLES = ("states", "actions", "next_states")
+_IF_ONE_A_ROW = ("last", "first", "episodes", "agents", "steps", "times", "valid")
+_RECIPES = "make episodes of such rows by a recipe (docs/files.md, rows of other libraries)"
+Columns = Mapping[str, "str | Sequence[str]"]
+
+
+def part_of(name: str) -> str:
+    """Return the part of a log that a name means in any case, "" if it means none."""
+    return _PARTS.get(words(name), "")
+
+
+def words(name: str) -> str:
+    """Return a name in lower case, with `_` between words, such as `episode_id` for "episodeId" or "Episode ID"."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])|[ -]", "_", str(name).strip()).lower()
+
+
+def marks_by_0(name: str) -> bool:
+    """Return whether an array of this name marks with 0 what others mark with 1."""
+    return words(name).rpartition("/")[2] in _INVERTED
+
+
+def advise(part: str, *names: str) -> str:
+    """Return how to say which arrays are a part of a log, in Python and in the shell."""
+    names = (*map(printable, names[:10]), *["…"] * (len(names) > 10))
+    shown = [*names] if len(names) > 1 else repr(names[0]) if names else "…"
+    return f"columns={{{part!r}: {shown}}} (--columns {part}={','.join(names) or '…'})"
+
+
+def missing(part: str, arrays: Mapping[str, Any], where: str | Path) -> ValueError:
+    """Return the error of a log without a part, which names parts to join, if there are some."""
+    if inner := nested(part, arrays):
+        return ValueError(f"{where}: the {part} have names: choose by {advise(part, *inner)}")
+    first, *others = KEYS[part]
+    likewise = "; name actions, rewards, episodes and steps likewise" if part == "states" else ""
+    return ValueError(
+        f"{where}: no array {first!r} (or {', '.join(others)}): name yours by {advise(part)}; the arrays there "
+        f"are {list_names([*map(str, arrays)])}{likewise}"
+    )
+
+
+def check_needed(parts: Iterable[str], arrays: Mapping[str, Any], where: str) -> None:
+    """Raise ValueError if states, actions, or rewards and costs, are not among the parts of a log with these arrays."""
+    found = {*parts} | ({"rewards"} if "costs" in parts else set())
+    for part in NEEDED:
+        if part not in found:
+            raise missing(part, arrays, where)
+
+
+def nested(part: str, arrays: Mapping[str, Any]) -> list[str]:
+    """Return the names of arrays in groups of a part's name, such as `obs/position`."""
+    return [str(name) for name in arrays if part in map(part_of, str(name).split("/")[:-1])]
+
+
+def check_is_policy(names: Iterable[str], parts: Iterable[str] = (*NEEDED, "next_states", *ENDS)) -> None:
+    """Raise ValueError if one of the names of a file's arrays is that of a part of a log, which policies lack."""
+    for name in names:
+        if part_of(name) in (*parts,):
+            raise ValueError(
+                f"a log (it holds {name!r}), not a policy: move it out of the folder of policies, or name the files"
+            )
+
+
+def find_parts(arrays: Mapping[str, Any], columns: Columns | None, where: str, wanted: Sequence[str] = ()) -> Parts:
+    """Find the parts of a log among named arrays: all, or the wanted ones. Raise ValueError if two arrays disagree."""
+    chosen = _named(arrays, columns or {}, where)
+    unread = {name for names in chosen.pop(UNREAD, []) for name in (names, *_columns_of(names, arrays))}
+    mapped = {name for names in chosen.values() for name in names}
+    free = {name: x for name, x in arrays.items() if name not in mapped | unread}
+    if not wanted:
+        _refuse_rows_of_states(free, where)
+    found = {part: (names, _joined(arrays, names, part)) for part, names in chosen.items()}
+    count = next(iter(shape_of(found["states"][1])), -1) if "states" in found else -1
+    by_part: dict[str, list[str]] = {}
+    for name in free:
+        by_part.setdefault(part_of(name), []).append(name)
+    for part in wanted or KEYS:
+        names = by_part.get(part, [])
+        if part in _IF_ONE_A_ROW:
+            names = [name for name in names if shape_of(arrays[name]) in ((count,), (count, 1))]
+        if part not in found and names:
+            name = _one_of(names, part, free, where)
+            found[part] = [name], arrays[name]
+        if part == "states" and part in found:
+            count = next(iter(shape_of(found[part][1])), -1)
+    used = {name for names, _ in found.values() for name in names}
+    used |= {inner for name in used for inner in _columns_of(name, arrays)} | {numbered(name)[0] for name in used}
+    return Parts(
+        where,
+        {part: values for part, (_, values) in found.items()},
+        {part: ", ".join(names) for part, (names, _) in found.items()},
+        [name for name, x in free.items() if name not in used and shape_of(x) in ((count,), (count, 1))],
+        frozenset(part for part, (names, _) in found.items() if part in ENDS and marks_by_0(names[0])),
+    )
+
+
+def _named(arrays: Mapping[str, Any], columns: Columns, where: str) -> dict[str, list[str]]:
+    """Return the names of arrays that `columns` give to parts; next states are those of `next_` and a state's name."""
+    if not isinstance(columns, Mapping) or not all(columns.values()):
+        raise TypeError(
+            f"columns must map parts of the log to names, such as {{'states': ['x', 'v']}}, got {columns!r}"
+        )
+    chosen: dict[str, list[str]] = {}
+    for key, names in columns.items():
+        part = key if key in KEYS else part_of(key) or key  # any name of a part
+        if part not in (*KEYS, UNREAD):
+            raise ValueError(f"columns name the part {key!r}; a log's parts are {', '.join((*KEYS, UNREAD))}")
+        if part in chosen:
+            raise ValueError(f"{where}: both {names!r} and {', '.join(chosen[part])!r} are given as the {part}")
+        chosen[part] = [
+            _find(str(name), part, arrays, where) for name in ([names] if isinstance(names, str) else names)
+        ]
+        if len(chosen[part]) > 1 and part not in (*_TABLES, "episodes", UNREAD):
+            raise ValueError(f"columns name several arrays for the {part}; name one")
+    following = [f"next_{name}" for name in chosen.get("states", [])]
+    if following and "next_states" not in chosen and all(_array(name, arrays) is not None for name in following):
+        chosen["next_states"] = following
+    return chosen
+
+
+def _find(name: str, part: str, arrays: Mapping[str, Any], where: str) -> str:
+    """Return the array of a name, which may leave out the groups that it lies in."""
+    if _array(name, arrays) is not None:
+        return name
+    ends = [key for key in arrays if key.endswith(f"/{name}") and (part != "states" or not key.startswith("next_"))]
+    if len(ends) != 1:
+        listed = list_names(ends or [str(key) for key in arrays])
+        raise ValueError(f"{where}: no column {name!r} for the {part}; it has {listed}")
+    return ends[0]
+
+
+def _array(name: str, arrays: Mapping[str, Any]) -> Any:
+    """Return the array of a name, or the column of a table, such as `obs_0` of `obs`; None without one."""
+    stem, column = numbered(name)
+    if name not in arrays and column is not None and stem in arrays:
+        shape = shape_of(arrays[stem])
+        return column_of(arrays[stem], column) if len(shape) == 2 and column < shape[1] else None
+    return arrays.get(name)
+
+
+def _columns_of(name: str, arrays: Mapping[str, Any]) -> list[str]:
+    """Return the names of the columns that were joined to an array, such as `obs_0` of `obs`."""
+    return [other for other in arrays if numbered(other) != (other, None) and numbered(other)[0] == name]
+
+
+def _joined(arrays: Mapping[str, Any], names: Sequence[str], part: str) -> Any:
+    found = [_array(name, arrays) for name in names]
+    if part == "episodes" and len(found) > 1:
+        import pandas
+
+        return opened_later(
+            lambda: pandas.MultiIndex.from_arrays([as_numbers(x).reshape(-1) for x in found]).factorize()[0]
+        )
+    return found[0] if len(found) == 1 else side_by_side(found)
+
+
+def _one_of(names: list[str], part: str, arrays: Mapping[str, Any], where: str) -> str:
+    """Return the first of the names of a part in the order of the table; the arrays of the others must equal it."""
+    name, *others = sorted(names, key=lambda x: KEYS[part].index(words(x)))
+    for other in others:
+        first, second = (as_numbers(arrays[each]).reshape(-1) for each in (name, other))
+        first, second = (1 - x if marks_by_0(each) else x for x, each in ((first, name), (second, other)))
+        if not np.array_equal(first, second):
+            raise ValueError(
+                f"{where}: {name!r} and {other!r} both mean the {part} and disagree; choose one by "
+                f"{advise(part, name)} and leave the other out by {advise(UNREAD, other)}"
+            )
+    if part == "states" and (inner := nested("states", arrays)):
+        raise ValueError(
+            f"{where}: {name!r} may be the states, and so may named ones: choose by "
+            f"{advise('states', name)} or {advise('states', *inner)}"
+        )
+    columns = _columns_of(name, arrays) if part in _TABLES else []
+    if columns and (shape := shape_of(arrays[name])) and shape[1:] != (len(columns),):
+        own = [name] * (shape == shape_of(arrays[columns[0]])) + columns
+        raise ValueError(f"{where}: there are {name!r} and {columns[-1]!r}; choose by {advise(part, *own)}")
+    return name
+
+
+def _refuse_rows_of_states(arrays: Mapping[str, Any], where: str) -> None:
+    """Raise ValueError for rows as of dm_env, RLDS and Dreamer, which may not hold a state and the action there."""
+    parts = {part_of(name): name for name in arrays}
+    marks = [name for name in arrays if words(name) in _OF_STATES]
+    if not marks and {"first", "last"} <= parts.keys():
+        marks = [parts["first"], parts["last"]]
+    if marks:
+        raise ValueError(
+            f"{where}: rows with {list_names([*map(repr, marks)])} are of dm_env, RLDS, Dreamer or DrQ-v2, of which "
+            f"some hold only the last state of an episode, or the action that led to their state: {_RECIPES}; if each "
+            f"row holds a state and the action taken there, leave this out by {advise(UNREAD, marks[0])}"
+        )

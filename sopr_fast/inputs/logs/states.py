@@ -1,0 +1,103 @@
+"""Logged states, of which only the rows that are needed are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ...runtime.checks import TOO_LARGE
+from ...runtime.rows import Read, gather
+from ...runtime.text import printable
+from ..files import reading
+from .arrays import table_shape, warn_of_rounding
+
+
+class StoredStates:
+    """(rows, dim_s) logged states; `read` returns some rows, `numpy.asarray` all.
+
+    States in memory are checked at once, others as they are read. TypeError is raised if they are not numbers,
+    ValueError if they are empty, not a table, not finite or too large.
+
+    Args:
+        values: Array, or rows of a file with `reader`, such as `FileRows`; `shape` and `dtype` are those of its states.
+        name: Name of the file in errors.
+        rows: Number of rows that were filled, if not all were.
+        columns: Names of the columns, if `columns` of `load_states` chose several.
+    """
+
+    def __init__(self, values: Any, name: str = "", rows: int | None = None, columns: str = "") -> None:
+        self.dtype, self.name, self.columns = np.dtype(values.dtype), printable(name), columns
+        self._where = f"{self.name}: " if self.name else ""
+        if self.dtype.kind not in "fiub":
+            raise TypeError(f"{self._where}states must be numbers, got dtype {self.dtype}")
+        count, width = table_shape(values.shape, f"{self._where}states must have shape (rows, dim_s)", ordered=False)
+        self.shape = (count if rows is None else rows, width)
+        if 0 in self.shape:
+            raise ValueError(f"{self._where}states are empty: shape {tuple(values.shape)}")
+        self._values = values
+        if isinstance(values, np.ndarray):
+            self._values = values.reshape(count, width)[: len(self)]
+            self._check_values(self._values, range(len(self)))
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if isinstance(self._values, np.ndarray):
+            return np.array(self._values, dtype) if copy else np.asarray(self._values, dtype)
+        with self._reader() as read:
+            return np.asarray(read(0, len(self)), dtype)
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        """Return `rows` (n,) int64, ascending, as (n, dim_s) float32.
+
+        Raises:
+            ValueError: A row cannot be read, is not finite or too large.
+
+        Warns:
+            UserWarning: A column loses its differences in float32.
+        """
+        states = self._gather(rows)
+        self._check_values(states, rows)
+        warn_of_rounding(states, lambda some: self._gather(rows[some], self.dtype), self.dtype, self._where)
+        return states
+
+    def has_rows(self, rows: np.ndarray, states: np.ndarray) -> bool:
+        """Return whether `rows` (n,) int64, ascending, are the states (n, dim_s) float32; read no others."""
+        return bool(rows[-1] < len(self)) and np.array_equal(self._gather(rows), states)
+
+    def _gather(self, rows: np.ndarray, dtype: Any = np.float32) -> np.ndarray:
+        """Return `rows` (n,) int64, ascending, as (n, dim_s) numbers of a type, unchecked."""
+        with np.errstate(over="ignore"):
+            if isinstance(self._values, np.ndarray):
+                return np.ascontiguousarray(self._values[rows], dtype)
+            states = np.empty((len(rows), self.shape[1]), dtype)
+            with self._reader() as read:
+                gather(read, rows, states, self._values.row_bytes, self._values.unit)
+            return states
+
+    @contextmanager
+    def _reader(self) -> Iterator[Read]:
+        """Yield a function that reads consecutive rows as a table."""
+        with self._values.reader() as read_rows:
+
+            def read(start: int, stop: int) -> np.ndarray:
+                with reading(self.name, f"an array with rows {start} to {stop - 1}"):
+                    return np.asarray(read_rows(start, stop)).reshape(stop - start, self.shape[1])
+
+            yield read
+
+    def _check_values(self, states: np.ndarray, rows: Sequence[int] | np.ndarray) -> None:
+        """Raise if a value of the states, which are these rows, is not finite or too large."""
+        with np.errstate(over="ignore"):
+            values = states.astype(np.float32, copy=False)
+        accepted = (values > -TOO_LARGE) & (values < TOO_LARGE)
+        if not accepted.all():
+            row = int(np.argmin(accepted.all(1)))
+            what = f"hold {values[row][~accepted[row]][0]:g}, beyond the supported magnitude {TOO_LARGE:g}"
+            if not np.isfinite(values[row]).all():
+                what = "are not finite (as float32)"
+            raise ValueError(f"{self._where}states {what} at row {rows[row]}")
