@@ -234,7 +234,7 @@ WRONG = [
     (fit, "--validation gain-99", "--validation: no policy 'gain-99' (did you mean"),
     (fit, "--validation gain-002 gain-011 --returns fewer.csv", "no return in --returns of 'gain-011'"),
     (fit, "--activation none", "activation"),
-    (fit, "--key actor", "nothing under key='actor', its keys are mean"),
+    (fit, "--key actor", "nothing under --key actor, its keys are mean"),
     (fit, "--module none:make", "No module named 'none'"),
     (fit, "--module json:make_actor", "--module json:make_actor: json has no 'make_actor'"),
     (fit, "--module json", "--module json: expected package.file:name"),

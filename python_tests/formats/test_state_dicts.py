@@ -121,8 +121,8 @@ def test_a_refusal_prints_the_arrays_and_the_call_that_reads_them(tmp_path, monk
     torch.save(content, "net.pt")
     with pytest.raises(ValueError, match=r"does not say its network\. .*(0\.weight|0\.bias) \(") as caught:
         load("net.pt")
-    call = re.search(r"load_policies\((.*?)\) \(--module package\.file:make_actor", str(caught.value))[1]
-    assert (f"--key {key})" in str(caught.value)) == (key is not None)
+    call = re.search(r"load_policies\((.*?)\), where make_actor", str(caught.value))[1]
+    assert (f"key={key!r})" in str(caught.value)) == (key is not None)
     policies = eval(f"load({call})", {"load": load, "make_actor": lambda: mlp(DS, 8, 6, DA)})
     torch.testing.assert_close(policies["net"].act(states), NET(states).detach())
 
@@ -262,7 +262,7 @@ def test_files_that_are_not_policies(tmp_path, weights, message):
 def test_pickled_modules_need_trust(tmp_path, states):
     for content, key in ((NET, None), ({"actor": NET, "critic": CRITIC}, "actor")):
         torch.save(content, tmp_path / "net.pt")
-        with pytest.raises(ValueError, match=r"names \S+; only arrays, .*; trust=True \(--trust\) opens it as code"):
+        with pytest.raises(ValueError, match=r"names \S+; only arrays, .*; trust=True opens it as code"):
             load(tmp_path, key=key)
         policy = load(tmp_path, key=key, trust=True)["net"]
         torch.testing.assert_close(policy.act(states), NET(states).detach())

@@ -20,6 +20,7 @@ from .._version import __version__
 from ..runtime import options as runtime
 from ..runtime.process import is_first
 from ..runtime.text import printable
+from .flags import with_flags
 from .options import Parser, add_command, add_log, read_log
 from .ranking import add_commands as add_ranking_commands
 from .selection import add_commands as add_selection_commands
@@ -105,7 +106,7 @@ def leave(status: int) -> NoReturn:
 
 
 def _complain(kind: str, message: object) -> None:
-    text = printable(" ".join(str(message).split()))
+    text = with_flags(printable(" ".join(str(message).split())))
     print(f"sopr-fast: {kind}{': ' if text else ''}{text}", file=sys.stderr)
 
 

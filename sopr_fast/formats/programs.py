@@ -63,7 +63,7 @@ def read_onnx(path: Path, options: Options) -> list[Called]:
 def read_torchscript(path: Path, options: Options) -> list[Called]:
     """Read a TorchScript program, if trusted."""
     if not options.trust:
-        raise ValueError("a TorchScript program is code: read only with trust=True (--trust), if you trust its maker")
+        raise ValueError("a TorchScript program is code: read only with trust=True, if you trust its maker")
     program = torch.jit.load(str(path))
     if any(name.rpartition(".")[2].startswith("weight_hh") for name, _ in program.named_parameters()):
         raise ValueError(RECURRENT)
@@ -73,7 +73,7 @@ def read_torchscript(path: Path, options: Options) -> list[Called]:
 def read_exported(path: Path, options: Options) -> list[Called]:
     """Read a program of `torch.export`, if trusted."""
     if not options.trust:
-        raise ValueError("a program of torch.export: read only with trust=True (--trust), if you trust its maker")
+        raise ValueError("a program of torch.export: read only with trust=True, if you trust its maker")
     return [_program(torch.export.load(path).module(), options)]
 
 

@@ -97,7 +97,7 @@ def read_torch(path: Path, options: Options) -> Sequence[Policy]:
         if not is_torch:
             raise RefusedError(f"{error}; open it in Python and pass what acts") from error
         if not options.trust:
-            raise RefusedError(f"{error}; trust=True (--trust) opens it as code, if you trust its maker") from error
+            raise RefusedError(f"{error}; trust=True opens it as code, if you trust its maker") from error
         content = torch.load(path, map_location="cpu", weights_only=False)
     return [_from_weights(path, content, options)]
 
@@ -154,9 +154,8 @@ def _from_weights(path: Path, content: Any, options: Options) -> Policy:
     choice = f", where key is one of {list_names(keys)}" if len(keys) > 1 else ""
     raise ValueError(
         "a state dict does not say its network. Build it: load_policies("
-        f"{printable(path.name)!r}, module=make_actor{key}) (--module package.file:make_actor"
-        f"{f' --key {keys[0]}' if keys else ''}), where make_actor() returns the torch.nn.Module from states to "
-        f"actions{choice}; its arrays are {list_names(shapes, 12)}"
+        f"{printable(path.name)!r}, module=make_actor{key}), where make_actor() returns the torch.nn.Module from "
+        f"states to actions{choice}; its arrays are {list_names(shapes, 12)}"
     )
 
 
@@ -230,7 +229,7 @@ def _of_form(path: Path, form: Form, names: list[str], arrays: Arrays, options: 
     )
     activation, squash = activation or options.take("activation"), _WORDS.get(squash, squash)
     if activation not in ACTIVATIONS:
-        raise ValueError(f"a file of {form.library} does not say its activation: pass activation=… (--activation …)")
+        raise ValueError(f"a file of {form.library} does not say its activation: pass activation=…")
     if form.head == "action" and squash not in ("tanh", "none"):
         raise ValueError(f"a file of {form.library} whose {form.says[1]!r} is {squash!r}, expected tanh or none")
     layers = perceptron(arrays, names)

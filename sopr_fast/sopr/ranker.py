@@ -199,7 +199,7 @@ class Ranker:
             subsets = integer(1)("subsets", subsets)
         log = self.subsets if states is None else read_states(states)
         if log is None:
-            raise ValueError("no subsets are kept with this model: pass the log as states=… (--states …)")
+            raise ValueError("no subsets are kept with this model: pass the log as states=…")
         width = log.state_dim if isinstance(log, Subsets) else log.shape[1]
         if width != self.state_dim:
             raise ValueError(f"states have {width} columns, the model was trained on {self.state_dim}")
@@ -317,7 +317,7 @@ def open_model(model: Ranker | str | os.PathLike | None) -> Ranker:
         return Ranker(**read_model(model))
     path = os.environ.get("SOPR_FAST_MODEL")
     if not path:
-        raise ValueError("no model: pass model=… (--model …), or set SOPR_FAST_MODEL to the path of one")
+        raise ValueError("no model: pass model=…, or set SOPR_FAST_MODEL to the path of one")
     try:
         return Ranker(**read_model(path))
     except (OSError, ValueError) as error:

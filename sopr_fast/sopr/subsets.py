@@ -128,9 +128,7 @@ class Subsets:
             ValueError: `count` is no integer from 1 to the number of subsets.
         """
         if integer(1)("subsets", count) > len(self):
-            raise ValueError(
-                f"cannot take {count} subsets: there are {len(self)}; pass the log as states=… (--states …) for more"
-            )
+            raise ValueError(f"cannot take {count} subsets: there are {len(self)}; pass the log as states=… for more")
         if count == len(self):
             return self
         used, rows = torch.unique(self.rows[:count], return_inverse=True)
@@ -223,7 +221,7 @@ class Drawing:
         if integer(1)("subset_size", size) > len(log):
             raise ValueError(
                 f"subset_size is {size}, but there are {len(log)} states: pass more, or train with fewer by "
-                "Config(subset_size=…, clusters=…) (--subset-size …, --clusters …)"
+                "Config(subset_size=…, clusters=…)"
             )
         if count > 1 and 2 * size > len(log):
             warn(

@@ -234,7 +234,7 @@ def test_values_of_actions_next_to_a_one_hot_log_are_questioned():
     states, chosen = np.random.default_rng(0).normal(size=(60, DS)), np.arange(60) % 4
     logged = transitions(states, np.eye(4)[chosen], np.ones(60), terminals=np.arange(60) % 20 == 19)
     net = nn.Linear(DS, 4)
-    with pytest.warns(UserWarning, match="actions are one-hot, .* index of the largest and pass action_count=4 "):
+    with pytest.warns(UserWarning, match="actions are one-hot, .* index of the largest and pass action_count=4"):
         read({"q": net}, logged)
     advised = load({"q": lambda states: net(torch.from_numpy(states)).argmax(1)}, action_count=4)
     with warnings.catch_warnings(action="error"):

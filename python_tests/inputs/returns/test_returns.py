@@ -205,7 +205,7 @@ def test_costs_are_negated_and_must_be_declared():
         assert of(table) == {"a": -3, "b": -1.5}
     assert load_returns(frame)["error"].tolist() == [0.5, 0.1]
     for label in ("cost", "Total costs", "loss", "penalty_sum"):
-        with pytest.raises(ValueError, match=f"but are called '{label}': pass columns="):
+        with pytest.raises(ValueError, match=f"but are called '{label}': pass load_returns"):
             load_returns(frame.rename(columns={"cost": label}), columns={"return": label})
     with pytest.raises(ValueError, match=r"found name, total_cost; name yours"):
         load_returns(by_name)

@@ -49,7 +49,7 @@ def floats(arrays: Arrays, key: str) -> Tensor:
     """Return array `key` in float32, or raise ValueError if it is not of finite floats."""
     values = to_array(arrays[key])
     if values.dtype.kind != "f" or not np.isfinite(values).all():
-        hint = "; if training diverged, leave the file out, in a folder by skip=True (--skip)"
+        hint = "; if training diverged, leave the file out, in a folder by skip=True"
         raise ValueError(f"{key} must be finite floats, got {values.dtype}{hint if values.dtype.kind == 'f' else ''}")
     return torch.from_numpy(np.array(values, np.float32, order="C"))
 

@@ -16,7 +16,7 @@ def own_or_opened(library: str, options: Options, read: Callable[[], Actor], ope
         return read()
     except RefusedError as error:
         if not options.trust:
-            raise RefusedError(f"{error}; trust=True (--trust) lets {library} open it, code included") from error
+            raise RefusedError(f"{error}; trust=True lets {library} open it, code included") from error
     if options.stochastic:
         raise ValueError("what its library opens acts by its means: load it without stochastic")
     return opened()

@@ -57,7 +57,7 @@ def check_actions(policies: Sequence[Policy], layout: Layout, logged: int) -> No
     raise ValueError(
         f"the log's actions have {logged} columns, but those of policy {policies[0].name!r} need "
         f"{f'an index, or {wanted} columns of 0 and 1' if is_discrete else f'{wanted} columns'}: name the right ones "
-        "by sopr_fast.load_log(…, columns={'actions': […]}) (--columns actions=…), or pass only the states to methods "
+        "by sopr_fast.load_log(…, columns={'actions': […]}), or pass only the states to methods "
         f"that need no logged actions{hint}"
     )
 
@@ -76,7 +76,7 @@ def warn_of_units(columns: Tensor, logged: Tensor, layout: Layout) -> None:
     if actions.shape[1] > 1 and _is_one_hot(actions) and not _is_one_hot(acted):
         warn(
             "the log's actions are one-hot, those of the policies are not: if they are values or logits, return the "
-            f"index of the largest and pass action_count={actions.shape[1]} (--action-count …)"
+            f"index of the largest and pass action_count={actions.shape[1]}"
         )
         return
     (low, high), (least, most) = (np.quantile(values, (0.01, 0.99), axis=0) for values in (actions, acted))
@@ -99,8 +99,8 @@ def _is_one_hot(actions: np.ndarray) -> bool:
 
 
 _CHOOSE_COLUMNS = (
-    "if the log is of their environment, choose its columns by sopr_fast.load_log(…, columns={'states': […]}) "
-    "(--columns states=…); if not, leave these policies out"
+    "if the log is of their environment, choose its columns by sopr_fast.load_log(…, columns={'states': […]}); "
+    "if not, leave these policies out"
 )
 
 
@@ -181,7 +181,7 @@ def warn_of_answers(
         if vary and (layout.action_dim == 1 or means.max() > 1):  # not several of 0 and 1
             warn(
                 f"policies {list_names([policy.name for policy in policies])} return whole numbers, which are taken as "
-                "continuous actions: if they are indices, return integers and pass action_count (--action-count)"
+                "continuous actions: if they are indices, return integers and pass action_count"
             )
 
 

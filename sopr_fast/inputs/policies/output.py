@@ -17,7 +17,7 @@ from ...runtime.checks import TOO_LARGE
 from ...runtime.process import fork_safe_lock
 
 _global_generator = fork_safe_lock()
-_COUNT = "load the policies by sopr_fast.load_policies(…, action_count=N) (--action-count N), N discrete actions"
+_COUNT = "load the policies by sopr_fast.load_policies(…, action_count=N), N discrete actions"
 WORDS = (
     "give words as indices of discrete actions, codes[word], with one dictionary of codes for the log and all "
     "policies, and pass action_count"

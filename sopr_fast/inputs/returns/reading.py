@@ -243,21 +243,21 @@ def _of_frame(frame: pandas.DataFrame, where: str, columns: Mapping[str, str]) -
     if "name" not in table or not {"return", "cost"} & {*table.columns}:
         raise ValueError(
             f"{where}: expected columns name and return (or cost), found {found}; name yours, such as "
-            "columns={'return': 'cumulative_reward'} (--return-columns return=cumulative_reward), or " + _REMEDY
+            "load_returns(…, columns={'return': 'cumulative_reward'}), or " + _REMEDY
         )
     if {"return", "cost"} <= {*table.columns}:
         raise ValueError(f"{where}: columns return and cost: leave only one of them")
     if _is_cost(label := columns.get("return", "")):
         raise ValueError(
-            f"{where}: returns are larger for better policies, but are called {label!r}: pass columns={{'cost': "
-            f"{label!r}}} (--return-columns cost={label}), or rename them"
+            f"{where}: returns are larger for better policies, but are called {label!r}: pass "
+            f"load_returns(…, columns={{'cost': {label!r}}}), or rename them"
         )
     others = [str(label) for label, part in zip(frame.columns, parts, strict=True) if not part and label != ""]
     if others and not {"error", "deviation"} & {*parts}:
         warn(
             f"{where}: columns not read: {list_names(others)}; if they hold standard errors, or deviations and numbers "
-            "of rollouts (not of training), name them by columns={'error': …} or {'deviation': …, 'rollouts': …} "
-            "(--return-columns …)"
+            "of rollouts (not of training), name them by load_returns(…, columns={'error': …}), deviation and rollouts "
+            "likewise"
         )
     if wrong := [name for name in table["name"] if not isinstance(name, str)]:
         raise TypeError(f"{where}: names of policies must be strings, got {wrong[0]!r}")

@@ -1,0 +1,38 @@
+"""Flags in the place of the parameters that messages of the library name."""
+
+from __future__ import annotations
+
+import re
+
+_PARAMETERS = (
+    "action_count|activation|checkpoint|checkpoints|clusters|columns|groups|incumbent|key|max_episode_steps|model|module|"
+    "returns|rows|skip|states|stochastic|subset_size|subsets|trust"
+)
+_OTHERS = {("load_returns", "columns"): "--return-columns"}  # of a function: flags that are not named as its parameters
+_VALUE = r"(?:\{[^}]*\}|\[[^\]]*\]|'[^']*'|[^\s,;:()]*[^\s,;:().])"
+_PAIR = re.compile(rf"\b({_PARAMETERS})=({_VALUE})")
+_CALL = re.compile(rf"(?:sopr_fast\.)?\b(load_\w+|Config)\((?:…, |'[^']*', )?((?:\w+={_VALUE}(?:, )?)+)\)")
+
+
+def with_flags(message: str) -> str:
+    """Return a message of the library for the command line, such as "pass --trust" for "pass trust=True".
+
+    Messages that name flags, as those of the commands do, are returned.
+    """
+    if "--" in message:
+        return message
+    message = _CALL.sub(
+        lambda call: _PAIR.sub(lambda pair: _flag(*pair.groups(), call[1]), call[2]).replace(", --", " --"), message
+    )
+    return message if "--" in message else _PAIR.sub(lambda pair: _flag(*pair.groups()), message)
+
+
+def _flag(parameter: str, value: str, function: str = "") -> str:
+    """Return an option as one types it: a mapping becomes NAME=VALUE, a sequence words."""
+    flag = _OTHERS.get((function, parameter), f"--{parameter.replace('_', '-')}")
+    if value == "True":
+        return flag
+    if parameter == "module":
+        value = f"package.file:{value}"
+    words = value.strip("{}[]'").replace("': ", "=").replace("'", "")
+    return f"{flag} {words.replace(', ', ' ')}"
