@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 _PARAMETERS = (
-    "action_count|activation|checkpoint|checkpoints|clusters|columns|groups|incumbent|key|max_episode_steps|model|module|"
-    "returns|rows|skip|states|stochastic|subset_size|subsets|trust"
+    "action_count|activation|checkpoint|checkpoints|clusters|columns|ends|groups|incumbent|key|max_episode_steps|model|module|"
+    "returns|rows|skip|sort|states|stochastic|subset_size|subsets|trust"
 )
 _OTHERS = {("load_returns", "columns"): "--return-columns"}  # of a function: flags that are not named as its parameters
 _VALUE = r"(?:\{[^}]*\}|\[[^\]]*\]|'[^']*'|[^\s,;:()]*[^\s,;:().])"
@@ -22,9 +22,9 @@ def with_flags(message: str) -> str:
     if "--" in message:
         return message
     message = _CALL.sub(
-        lambda call: _PAIR.sub(lambda pair: _flag(*pair.groups(), call[1]), call[2]).replace(", --", " --"), message
+        lambda call: _PAIR.sub(lambda pair: _flag(pair[1], pair[2], call[1]), call[2]).replace(", --", " --"), message
     )
-    return message if "--" in message else _PAIR.sub(lambda pair: _flag(*pair.groups()), message)
+    return message if "--" in message else _PAIR.sub(lambda pair: _flag(pair[1], pair[2]), message)
 
 
 def _flag(parameter: str, value: str, function: str = "") -> str:
@@ -34,5 +34,6 @@ def _flag(parameter: str, value: str, function: str = "") -> str:
         return flag
     if parameter == "module":
         value = f"package.file:{value}"
-    words = value.strip("{}[]'").replace("': ", "=").replace("'", "")
+    value = re.sub(r"\[(.*?)\]", lambda names: names[1].replace(", ", ","), value)
+    words = value.strip("{}").replace("': ", "=").replace("'", "")
     return f"{flag} {words.replace(', ', ' ')}"

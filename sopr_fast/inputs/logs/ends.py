@@ -22,7 +22,7 @@ from ...runtime.text import list_names
 from .schema import UNREAD, advise
 
 WORDS = ("terminal", "cut")
-_SAY = "pass ends='terminal' or ends='cut' (--ends …)"
+_SAY = "pass ends='terminal' or ends='cut'"
 _FARTHEST = 32  # steps of n-step rows that are named
 
 
@@ -206,7 +206,7 @@ class Statement:
             order = [name.split(", ")[0], *(self.names[part] for part in ("steps", "times") if part in self.names)]
             self._refuse(
                 f"{self._some(back)} go back to an earlier one of {name!r}: if rows are in another "
-                f"order, pass sort={order[:2]} (--sort {','.join(order[:2])}); if several runs have the same numbers, "
+                f"order, pass sort={order[:2]}; if several runs have the same numbers, "
                 f"name all arrays that tell episodes apart, columns={{'episodes': ['run', {name!r}]}}{unread}"
             )
         if part == "episodes" and "agents" in self.rows:
@@ -214,7 +214,7 @@ class Statement:
             if changes.any():
                 self._refuse(
                     f"{agent!r} changes in an episode ({name!r}) after {self._some(changes)}: pass "
-                    f"columns={{'episodes': {both}}} and sort={both} (--columns episodes={name},{agent} --sort …)"
+                    f"columns={{'episodes': {both}}} and sort={both}"
                 )
 
     def _check_flags(self, ends: Ends) -> None:
@@ -255,10 +255,10 @@ class Statement:
             what = "is not the state of the next row, and no end is marked there"
             remedy = (
                 "mark these ends, leave out rows that are no steps by an array 'valid', 0 there, or number episodes; "
-                f"if environments take turns, name their numbers by {advise('agents')} and pass sort=… (--sort …)"
+                f"if environments take turns, name their numbers by {advise('agents')} and pass sort=…"
             )
             if self.word is None and self.limit is None and not self.borders and self.truncations is None:
-                remedy = f"pass ends='cut' (--ends cut) if episodes were cut there; or {remedy}"
+                remedy = f"pass ends='cut' if episodes were cut there; or {remedy}"
             if np.isnan(following[row]).any():
                 what, remedy = "is unknown, and no end is marked there", "mark it"
             elif len(later):
@@ -285,8 +285,8 @@ class Statement:
                 self._refuse(
                     f"{name!r} {what} within an episode after {self._some(wrong)}, from {self.rows[part][row]:g} to "
                     f"{self.rows[part][row + 1]:g}: if it is no order of the rows, leave it out by "
-                    f"{advise(UNREAD, name)}; if rows are in another order, pass sort={order} "
-                    f"(--sort {','.join(order)}); if an episode ends there, mark it"
+                    f"{advise(UNREAD, name)}; if rows are in another order, pass sort={order}; "
+                    "if an episode ends there, mark it"
                 )
 
     def _refuse(self, what: str) -> NoReturn:
@@ -295,21 +295,21 @@ class Statement:
     def _refuse_incomplete(self) -> NoReturn:
         flags = ("terminals", "truncations", *self.borders)
         names = list_names([repr(self.names[part]) for part in flags if part in self.names])
-        limit = "max_episode_steps=… (--max-episode-steps …)"
+        limit = "max_episode_steps=…"
         if self.borders:
             what = f"{names} tell where episodes end, and nothing whether the environment ended there or a limit cut it"
             remedy = f"{_SAY} for all, or {limit}, or {advise('terminals')}"
         elif self.terminals is not None:
             what = f"{names} tell where the environment ended, and nothing where a limit cut episodes"
-            remedy = f"pass ends='terminal' (--ends terminal) if it cut none, or {limit}, or {advise('truncations')}"
+            remedy = f"pass ends='terminal' if it cut none, or {limit}, or {advise('truncations')}"
         elif self.truncations is not None:
             what = f"{names} tell where a limit cut episodes, and nothing where the environment ended"
-            remedy = f"pass ends='cut' (--ends cut) if it never did, or {advise('terminals')}"
+            remedy = f"pass ends='cut' if it never did, or {advise('terminals')}"
         else:
             what = "nothing tells where episodes end"
             remedy = f"pass {advise('dones')} or {advise('episodes')}, or of a bandit max_episode_steps=1"
             if self.linked is not None:
-                remedy += ", or ends='cut' (--ends cut) if rows that do not follow each other are cuts"
+                remedy += ", or ends='cut' if rows that do not follow each other are cuts"
         unread = f"; not read: {list_names(self.unread)}" if self.unread else ""
         self._refuse(f"{what}: {remedy}{unread}")
 

@@ -110,8 +110,7 @@ class Parts:
         if not np.allclose(np.exp(logs), values, rtol=1e-3, atol=1e-6):
             first, second = self.names["probabilities"], self.names["log_probs"]
             raise ValueError(
-                f"{self.where}: {first!r} and {second!r} disagree; leave one out by columns={{'unread': {first!r}}} "
-                f"(--columns unread={first})"
+                f"{self.where}: {first!r} and {second!r} disagree; leave one out by columns={{'unread': {first!r}}}"
             )
         return logs
 

@@ -43,7 +43,7 @@ KEYS = {part: tuple(names.split()) for part, names in NAMES.items()}
 ENDS = ("terminals", "truncations", "dones", "last", "first")
 NEEDED = ("states", "actions", "rewards")
 UNREAD = "unread"  # key of `columns` for arrays that are to be left out
-LIMIT = "pass sopr_fast.load_log(…, max_episode_steps=…) (--max-episode-steps …)"
+LIMIT = "pass sopr_fast.load_log(…, max_episode_steps=…)"
 _PARTS = {name: part for part, names in KEYS.items() for name in names}
 _INVERTED = {"masks", "mask", "not_done", "not_dones", "nonterminals", "discount", "discounts", "continues"}
 _OF_STATES = ("step_type", "discount", "discounts")  # of dm_env: a row may hold only a state, or what led to it
@@ -69,10 +69,10 @@ def marks_by_0(name: str) -> bool:
 
 
 def advise(part: str, *names: str) -> str:
-    """Return how to say which arrays are a part of a log, in Python and in the shell."""
+    """Return how to say which arrays are a part of a log."""
     names = (*map(printable, names[:10]), *["…"] * (len(names) > 10))
     shown = [*names] if len(names) > 1 else repr(names[0]) if names else "…"
-    return f"columns={{{part!r}: {shown}}} (--columns {part}={','.join(names) or '…'})"
+    return f"columns={{{part!r}: {shown}}}"
 
 
 def missing(part: str, arrays: Mapping[str, Any], where: str | Path) -> ValueError:
