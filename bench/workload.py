@@ -11,14 +11,14 @@ import halfcheetah
 import torch
 
 from sopr_fast import Subsets, build_info
-from sopr_fast.inputs.policies import collect, load, probe
+from sopr_fast.inputs.policies import collect, load_policies, probe
 
 SIZE, CLUSTERS = 16384, 256
 
 
 def actions_on(subsets: Subsets) -> torch.Tensor:
     """Return the actions of real policies, (30, U, 6)."""
-    policies = load(dict(list(halfcheetah.policies().items())[::-1][:30])).for_log(subsets.states_count)
+    policies = load_policies(dict(list(halfcheetah.policies().items())[::-1][:30])).for_log(subsets.states_count)
     layout = probe(policies, subsets.states, subsets.source)
     return collect(policies, subsets.states, subsets.source, layout)
 

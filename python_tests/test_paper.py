@@ -13,7 +13,7 @@ from paper.rollouts import roll_out
 from paper.studies import cells, running, tables
 from support.needs import needs
 
-from sopr_fast.inputs.policies import load
+from sopr_fast.inputs.policies import load_policies as load
 
 HOPPER, WIDE = (11, 64, 64), (17, 64, 64)  # HalfCheetah's and Walker2d's states are of one width
 

@@ -2,101 +2,46 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+import sys
 from pkgutil import extend_path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 # In a source folder, the compiled modules are those of the installed package.
 __path__ = extend_path(__path__, __name__)
 
-from ._version import __version__
+from ._version import __version__ as __version__
+from .runtime.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from . import estimators, inputs, ops, selection
-    from .estimators import UncertainEstimateWarning
-    from .inputs.logs import load_log
-    from .inputs.policies import load as load_policies
-    from .inputs.returns import load_returns
-    from .reports import report
-    from .results import metrics
-    from .results.ranking import Ranking
-    from .results.warnings import ForeignPolicyWarning, TrainingPolicyWarning
-    from .runtime.native import build_info
-    from .runtime.options import options
-    from .selection import Evaluation, Selection, evaluate, select
-    from .sopr.config import Config
-    from .sopr.fitting import fit
-    from .sopr.ranker import Ranker, load, rank
-    from .sopr.subsets import Subsets
-    from .sopr.training import CollapsedTrainingWarning
+    from . import estimators as estimators
+    from . import inputs as inputs
+    from . import ops as ops
+    from . import selection as selection
+    from .inputs.logs import load_log as load_log
+    from .inputs.policies import load_policies as load_policies
+    from .inputs.returns import load_returns as load_returns
+    from .reports import report as report
+    from .results import metrics as metrics
+    from .results.estimates import UncertainEstimateWarning as UncertainEstimateWarning
+    from .results.ranking import Ranking as Ranking
+    from .results.warnings import ForeignPolicyWarning as ForeignPolicyWarning
+    from .results.warnings import TrainingPolicyWarning as TrainingPolicyWarning
+    from .runtime.native import build_info as build_info
+    from .runtime.options import options as options
+    from .selection import Evaluation as Evaluation
+    from .selection import Selection as Selection
+    from .selection import evaluate as evaluate
+    from .selection import select as select
+    from .sopr.config import Config as Config
+    from .sopr.fitting import fit as fit
+    from .sopr.ranker import Ranker as Ranker
+    from .sopr.ranker import load as load
+    from .sopr.ranker import rank as rank
+    from .sopr.subsets import Subsets as Subsets
+    from .sopr.training import CollapsedTrainingWarning as CollapsedTrainingWarning
 
-__all__ = [
-    "CollapsedTrainingWarning",
-    "Config",
-    "Evaluation",
-    "ForeignPolicyWarning",
-    "Ranker",
-    "Ranking",
-    "Selection",
-    "Subsets",
-    "TrainingPolicyWarning",
-    "UncertainEstimateWarning",
-    "__version__",
-    "build_info",
-    "estimators",
-    "evaluate",
-    "fit",
-    "inputs",
-    "load",
-    "load_log",
-    "load_policies",
-    "load_returns",
-    "metrics",
-    "ops",
-    "options",
-    "rank",
-    "report",
-    "select",
-    "selection",
-]
-
-# Names are imported when first used, so that `sopr-fast --help` does not wait for torch.
-_MODULES = {
-    "CollapsedTrainingWarning": "sopr.training",
-    "Config": "sopr.config",
-    "Evaluation": "selection",
-    "ForeignPolicyWarning": "results.warnings",
-    "Ranker": "sopr.ranker",
-    "Ranking": "results.ranking",
-    "Selection": "selection",
-    "Subsets": "sopr.subsets",
-    "TrainingPolicyWarning": "results.warnings",
-    "UncertainEstimateWarning": "estimators",
-    "build_info": "runtime.native",
-    "evaluate": "selection",
-    "fit": "sopr.fitting",
-    "load": "sopr.ranker",
-    "load_log": "inputs.logs",
-    "load_policies": "inputs.policies:load",
-    "load_returns": "inputs.returns",
-    "options": "runtime.options",
-    "rank": "sopr.ranker",
-    "report": "reports",
-    "select": "selection",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        module, _, attribute = _MODULES[name].partition(":")
-        value = getattr(import_module(f".{module}", __name__), attribute or name)
-        globals()[name] = value
-        return value
-    if name == "metrics":
-        return import_module(".results.metrics", __name__)
-    if name in __all__:
-        return import_module(f".{name}", __name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__all__, __getattr__ = lazy_names(sys.modules[__name__])
+__all__ += ["__version__"]
 
 
 def __dir__() -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sopr_fast.inputs.policies import Actor, load
+from sopr_fast.inputs.policies import Actor, load_policies
 
 _FOLDER = Path(__file__).parent
 _SET = _FOLDER.parent / "paper" / "sets" / "small" / "halfcheetah-v4"
@@ -14,7 +14,7 @@ _SET = _FOLDER.parent / "paper" / "sets" / "small" / "halfcheetah-v4"
 
 def policies() -> dict[str, Actor]:
     """Return the 50 actors, "halfcheetah-000" to "halfcheetah-049", in the order in which training saved them."""
-    return load({"halfcheetah": _SET / "policies.npz"})
+    return load_policies({"halfcheetah": _SET / "policies.npz"})
 
 
 def returns() -> np.ndarray:

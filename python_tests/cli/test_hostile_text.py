@@ -72,7 +72,7 @@ ERRORS = {
     "states cut while open": cut_while_open,
     "log with hostile columns": lambda folder: sopr_fast.load_log({HOSTILE: np.ones((3, 2))}),
     "returns": lambda folder: fit(damaged(folder, "returns.json")),
-    "policies": lambda folder: sopr_fast.inputs.policies.load(damaged(folder, "policy.pt")),
+    "policies": lambda folder: sopr_fast.load_policies(damaged(folder, "policy.pt")),
     "policy that raises": lambda folder: sopr_fast.fit({"a": raising, "b": raising}, log(), [1, 2], config=TINY),
     "report": lambda folder: check_report(folder),
 }

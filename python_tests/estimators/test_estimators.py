@@ -19,7 +19,8 @@ from sopr_fast.estimators.learning import held_out_rows
 from sopr_fast.estimators.log import Log, read
 from sopr_fast.estimators.policy_actions import PolicyActions
 from sopr_fast.inputs.logs import load_log
-from sopr_fast.inputs.policies import Actor, load
+from sopr_fast.inputs.policies import Actor
+from sopr_fast.inputs.policies import load_policies as load
 from sopr_fast.inputs.policies.output import Bounds
 from sopr_fast.runtime import progress
 

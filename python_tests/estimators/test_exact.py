@@ -12,7 +12,7 @@ from support.mdps import Linear, LinearGain, TablePolicy, Tabular
 from support.problems import transitions
 
 from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, ImportanceWeighting
-from sopr_fast.inputs.policies import load
+from sopr_fast.inputs.policies import load_policies as load
 
 DISCOUNT = 0.9
 GAINS = [np.array([-0.2, -0.8]), np.array([0.3, -0.3]), np.array([0.2, 0.1])]

@@ -19,7 +19,7 @@ from support.pickles import Runs
 
 from sopr_fast.formats.shared import pickles
 from sopr_fast.formats.shared.pickles import SPACE_RECORDS, read_pickle
-from sopr_fast.inputs.policies import load
+from sopr_fast.inputs.policies import load_policies as load
 
 DEPTH = 60
 

@@ -5,7 +5,8 @@ import pytest
 import torch
 from support.needs import needs
 
-from sopr_fast.inputs.policies import Actor, load
+from sopr_fast.inputs.policies import Actor
+from sopr_fast.inputs.policies import load_policies as load
 
 d3rlpy = needs("d3rlpy")
 

@@ -16,7 +16,7 @@ import torch
 from support.pickles import Runs
 
 from sopr_fast.formats.shared.pickles import Record, RefusedError, read_pickle
-from sopr_fast.inputs.policies import load
+from sopr_fast.inputs.policies import load_policies as load
 
 
 def named(module, name, argument):

@@ -12,7 +12,7 @@ from torch import nn
 
 from sopr_fast.formats.shared.pickles import RefusedError
 from sopr_fast.formats.shared.torch_files import read_weights
-from sopr_fast.inputs.policies import load
+from sopr_fast.inputs.policies import load_policies as load
 
 DS, DA = 5, 3
 

@@ -16,7 +16,8 @@ from support.pickles import Runs
 from torch import distributions as dist
 from torch import nn
 
-from sopr_fast.inputs.policies import Actor, load
+from sopr_fast.inputs.policies import Actor
+from sopr_fast.inputs.policies import load_policies as load
 
 sb3 = needs("stable_baselines3")
 contrib = needs("sb3_contrib")

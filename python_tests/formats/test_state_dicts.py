@@ -12,7 +12,8 @@ from support.needs import needs
 from torch import distributions as dist
 from torch import nn
 
-from sopr_fast.inputs.policies import Actor, load
+from sopr_fast.inputs.policies import Actor
+from sopr_fast.inputs.policies import load_policies as load
 
 DS, DA = 5, 3
 

@@ -166,7 +166,7 @@ def _info(options: argparse.Namespace) -> None:
         return
     is_archive = options.path.suffix.lower() == ".npz" and zipfile.is_zipfile(options.path)
     if is_archive and any(name.endswith(".weight.npy") for name in zipfile.ZipFile(options.path).namelist()):
-        from ..inputs.policies import load as load_policies
+        from ..inputs.policies import load_policies
 
         for name, policy in load_policies(options.path).items():
             print(f"{printable(name)}: states of width {policy.state_dim}, actions of {policy.action_dim}")

@@ -89,7 +89,7 @@ def add_policies(parser: argparse.ArgumentParser) -> None:
 
 def read_policies(options: argparse.Namespace) -> Policies:
     """Load the policies of all paths, named relative to the folder that contains them, or of a named object."""
-    from ..inputs.policies import load
+    from ..inputs.policies import load_policies
 
     source = options.policies
     if named := [text for text in source if ":" in text and not os.path.exists(text)]:
@@ -99,7 +99,7 @@ def read_policies(options: argparse.Namespace) -> Policies:
         source = source() if callable(source) else source
     module = None if options.module is None else _named_object("module", options.module)
     keys = ("key", "activation", "action_count", "stochastic", "trust", "skip")
-    return load(source, module=module, **{key: getattr(options, key) for key in keys})
+    return load_policies(source, module=module, **{key: getattr(options, key) for key in keys})
 
 
 def _named_object(option: str, text: str) -> Any:

@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 import torch
 
 from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
-from ..inputs.policies import Policy
-from ..inputs.policies import load as load_policies
+from ..inputs.policies import Policy, load_policies
 from ..inputs.returns import check_ordered
 from ..results.estimates import Estimates
 from ..runtime import distributed

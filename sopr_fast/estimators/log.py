@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from ..inputs.logs import Transitions, load_transitions
-from ..inputs.policies import Layout, Policy, check_actions, collect, probe, warn_of_units
-from ..inputs.policies import load as load_policies
+from ..inputs.policies import Layout, Policy, check_actions, collect, load_policies, probe, warn_of_units
 from ..inputs.policies.output import one_hot
 from ..results.estimates import warn_about
 from ..runtime import distributed

@@ -19,7 +19,7 @@ from ..inputs.policies import (
     Policy,
     Probabilities,
     check_actions,
-    load,
+    load_policies,
 )
 from ..inputs.returns import check_returns
 from ..results.estimates import Estimates
@@ -75,7 +75,7 @@ def read(log: Any, *groups: Any, **others: Any) -> tuple[States, list[list[Polic
     count = states.states_count if isinstance(states, Subsets) else len(states)
     if isinstance(log, Transitions) and log.source_count != count:
         count, source = log.source_count, torch.from_numpy(log.source)
-    adapted = [load(group).for_log(count, log) for group in groups]
+    adapted = [load_policies(group).for_log(count, log) for group in groups]
     if isinstance(log, Transitions):
         for actor in (policy for group in adapted for policy in group if isinstance(policy, Actor)):
             kind = "action" if actor.head == "action" else "discrete"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..inputs.policies import Actor, Policy, load
+from ..inputs.policies import Actor, Policy, load_policies
 from ..inputs.returns import load_returns
 
 _FOLDER = Path(__file__).parent
@@ -15,7 +15,7 @@ PENDULUM = _FOLDER / "pendulum"
 
 def policies() -> dict[str, Actor]:
     """Return the 50 actors, "halfcheetah-000" to "halfcheetah-049", in the order in which training saved them."""
-    actors = load(_FOLDER / "halfcheetah.npz")
+    actors = load_policies(_FOLDER / "halfcheetah.npz")
     return {name: actor for name, actor in actors.items() if isinstance(actor, Actor)}
 
 
@@ -38,7 +38,7 @@ def pendulum() -> tuple[dict[str, Policy], dict[str, np.ndarray], dict[str, floa
         Policies by name, algorithm and number of updates; every second episode of the log, 5,000 rows, as the arrays
         that `load_log` reads; mean undiscounted returns over 50 episodes, by name.
     """
-    returns, loaded = load_returns(PENDULUM / "returns.csv")["return"].to_dict(), load(PENDULUM / "policies")
+    returns, loaded = load_returns(PENDULUM / "returns.csv")["return"].to_dict(), load_policies(PENDULUM / "policies")
     with np.load(PENDULUM / "log.npz") as stored:
         log = {key: stored[key] for key in stored.files}
     return {name: loaded[name] for name in returns}, log, returns

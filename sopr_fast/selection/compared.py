@@ -12,8 +12,7 @@ import torch
 
 from ..estimators.action_distance import shared_distances
 from ..inputs.logs import Transitions, load_log
-from ..inputs.policies import ArrayPolicy, Policy, check_actions, probe
-from ..inputs.policies import load as load_policies
+from ..inputs.policies import ArrayPolicy, Policy, check_actions, load_policies, probe
 from ..inputs.policies.acting import collect_shared
 from ..sopr.subsets import as_subsets
 

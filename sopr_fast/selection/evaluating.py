@@ -10,7 +10,7 @@ import numpy as np
 
 from ..estimators.gaussian_process_posterior import fit
 from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
-from ..inputs.policies import load
+from ..inputs.policies import load_policies
 from ..inputs.returns import check_ordered, with_returns
 from ..methods import SELECT, MethodsLike, read_methods
 from ..runtime.checks import integer
@@ -66,7 +66,7 @@ def evaluate(
     """
     seed = integer(0)("seed", seed)
     chosen = read_methods(methods)
-    loaded = load(policies)
+    loaded = load_policies(policies)
     check_ordered("groups", groups, loaded)
     known, table = with_returns(loaded, returns)
     compared = Compared.build(

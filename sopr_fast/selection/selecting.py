@@ -11,7 +11,7 @@ import numpy as np
 from ..estimators import SOPR, BehaviourQ, Estimator, Simulator, UncertainEstimateWarning
 from ..estimators.simulator import unfinished
 from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
-from ..inputs.policies import load
+from ..inputs.policies import load_policies
 from ..inputs.returns import check_ordered, find_returns
 from ..methods import read_methods, small_model
 from ..runtime.checks import integer
@@ -71,7 +71,7 @@ def select(
 
     seed = integer(0)("seed", seed)
     estimator = None if simulator is None else next(iter(read_methods([simulator]).values()))
-    loaded = load(policies)
+    loaded = load_policies(policies)
     check_ordered("returns", returns, loaded)
     names = list(loaded)
     if incumbent is not None and incumbent not in names:

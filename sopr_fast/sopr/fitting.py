@@ -14,8 +14,7 @@ from torch import Tensor
 
 from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
 from ..inputs.logs import Transitions
-from ..inputs.policies import Layout, Policies, Policy, check_actions, probe
-from ..inputs.policies import load as load_policies
+from ..inputs.policies import Layout, Policies, Policy, check_actions, load_policies, probe
 from ..inputs.policies.acting import collect_all
 from ..inputs.returns import check_ordered, with_returns
 from ..results.warnings import TrainingPolicyWarning

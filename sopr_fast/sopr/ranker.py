@@ -13,8 +13,7 @@ from torch import Tensor
 
 from ..inputs.accepted import LogLike, PoliciesLike
 from ..inputs.logs import StoredStates
-from ..inputs.policies import ArrayPolicy, Layout, Policy, check_widths, warn_of_answers
-from ..inputs.policies import load as load_policies
+from ..inputs.policies import ArrayPolicy, Layout, Policy, check_widths, load_policies, warn_of_answers
 from ..inputs.policies.acting import collect_all
 from ..results.ranking import Ranking, Training
 from ..results.warnings import warn_of_candidates, warn_of_scores, warn_of_states

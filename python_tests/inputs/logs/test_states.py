@@ -228,7 +228,7 @@ def test_a_file_that_changes_while_it_is_in_use(name, order, change, tmp_path):
     readers = [load_states(path).read]
     np.testing.assert_array_equal(readers[0](rows), values[rows].astype(np.float32))
     if path.suffix != ".hdf5":
-        readers.append(policies.load(path)["a"].original.__getitem__)
+        readers.append(policies.load_policies(path)["a"].original.__getitem__)
     if change == "cut short":
         os.truncate(path, 200)
     elif change == "overwritten":
@@ -253,7 +253,7 @@ def test_no_file_stays_mapped(order, tmp_path):
         np.save(tmp_path / "log" / f"{name}.npy", np.asarray(values, order=order))
     log = load_log(tmp_path / "log", ends="terminal")
     states = load_states(tmp_path / "log")
-    actions = policies.load(tmp_path / "log" / "actions.npy")
+    actions = policies.load_policies(tmp_path / "log" / "actions.npy")
     assert str(tmp_path) not in Path("/proc/self/maps").read_text()
     for file in (tmp_path / "log").iterdir():
         os.truncate(file, 100)

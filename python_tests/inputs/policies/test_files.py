@@ -20,7 +20,8 @@ import sopr_fast
 from sopr_fast import example
 from sopr_fast.cli.main import main as command
 from sopr_fast.estimators.log import read
-from sopr_fast.inputs.policies import Actor, collect, load, probe
+from sopr_fast.inputs.policies import Actor, collect, probe
+from sopr_fast.inputs.policies import load_policies as load
 from sopr_fast.inputs.policies.actor import Standardisation
 from sopr_fast.sopr.subsets import Subsets
 

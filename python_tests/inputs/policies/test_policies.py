@@ -14,7 +14,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import sopr_fast
-from sopr_fast.inputs.policies import Actor, ArrayPolicy, Gaussian, Layout, Probabilities, collect, load, probe
+from sopr_fast.inputs.policies import Actor, ArrayPolicy, Gaussian, Layout, Probabilities, collect, probe
+from sopr_fast.inputs.policies import load_policies as load
 from sopr_fast.inputs.policies.output import Bounds, on_cpu
 
 U, DS, DA = 40, 5, 3

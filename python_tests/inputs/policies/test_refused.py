@@ -10,7 +10,8 @@ import torch
 from torch import distributions as dist
 from torch import nn
 
-from sopr_fast.inputs.policies import Actor, ArrayPolicy, Gaussian, Layout, Probabilities, collect, load, probe
+from sopr_fast.inputs.policies import Actor, ArrayPolicy, Gaussian, Layout, Probabilities, collect, probe
+from sopr_fast.inputs.policies import load_policies as load
 
 U, DS, DA = 40, 5, 3
 STATES = torch.randn(U, DS, generator=torch.Generator().manual_seed(0))

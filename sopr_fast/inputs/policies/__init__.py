@@ -3,7 +3,7 @@
 from .actor import Actor
 from .arrays import ArrayPolicy
 from .layout import Layout, check_actions, check_widths, collect, probe, warn_of_answers, warn_of_units
-from .loading import Policies, load
+from .loading import Policies, load_policies
 from .output import Gaussian, Output, Probabilities
 from .policy import Policy
 
@@ -19,7 +19,7 @@ __all__ = [
     "check_actions",
     "check_widths",
     "collect",
-    "load",
+    "load_policies",
     "probe",
     "warn_of_answers",
     "warn_of_units",

@@ -27,7 +27,7 @@ _ORDER = "policies come first, then the log, then returns: select(policies, log,
 
 
 class Policies(dict[str, Policy]):
-    """Policies by name, in the order given, which the user chose if they are `in_memory`; see `load`."""
+    """Policies by name, in the order given, which the user chose if they are `in_memory`; see `load_policies`."""
 
     def __init__(self, policies: Iterable[Policy], *, in_memory: bool = True) -> None:
         super().__init__((policy.name, policy) for policy in policies)
@@ -62,7 +62,7 @@ class Policies(dict[str, Policy]):
         return list(self.values())
 
 
-def load(
+def load_policies(
     source: PoliciesLike,
     *,
     trust: bool = False,
