@@ -34,7 +34,7 @@ SPILLS = {
     ("closed_backward", "Bf16", 8): 32,
     ("closed_backward", "Bf16", 16): 36,
     ("closed_backward", "Bf16", 32): 52,
-    ("open_tape", "Tf32", 32): 4,
+    ("open_tape", "Tf32", 32): 8,
     ("open_attention", "Tf32", 8): 32,
     ("open_attention", "Tf32", 16): 16,
     ("open_attention", "Tf32", 32): 56,
