@@ -225,18 +225,18 @@ class Statement:
         part = next((part for part in flags if part in self.rows), "")
         name = self.names.get(part, part)
         on = f"if steps go on there, leave {name!r} out by {self._without(part)}"
-        number = "number episodes by an array 'episode', numpy.cumsum(x) - x of the marks x"
         marked = ends.last & ~(self.stops & ~ends.terminals)
         twice = np.append(marked[1:] & marked[:-1], False)
         if twice.any() and not ends.last.all():
             self._refuse(
                 f"{name!r} marks the next row too at {self._some(twice)}, as where a flag stays set after the end: "
-                f"leave out the rows after the first one; {on}; if these are episodes of one step, {number}"
+                f"leave out the rows after the first one; {on}; if these are episodes of one step, number episodes by "
+                "an array 'episode', numpy.cumsum(x) - x of the marks x"
             )
         if self.linked is not None and (goes_on := ends.terminals & self.linked).any():
             self._refuse(
                 f"{name!r} marks {self._some(goes_on)}, whose next state is the state of the next row: {on}; if the "
-                f"environment was reset to that state, {number}"
+                f"environment was reset to that state, leave next states out by {self._without('next_states')}"
             )
 
     def _check_next_states(self, ends: Ends) -> None:
@@ -244,7 +244,7 @@ class Statement:
         if self.linked is None:
             return
         states, following, name = self.rows["states"], self.rows["next_states"], self.names["next_states"]
-        without = f"leave next states out by {advise(UNREAD, *name.split(', '))}"
+        without = f"leave next states out by {self._without('next_states')}"
         if (broken := ~self.linked & ~ends.last).any():
             row = int(np.argmax(broken))
             later = [  # of this row and of the next one

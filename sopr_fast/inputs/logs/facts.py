@@ -18,8 +18,9 @@ def repeated_actions(actions: np.ndarray, episodes: np.ndarray) -> float:
 
 def rewards_beyond(rewards: np.ndarray, source: np.ndarray) -> list[str]:
     """Return words about rewards (N,) far beyond the typical magnitude, the geometric mean of those that are not 0."""
-    sizes = np.abs(rewards, dtype=np.float64)
-    typical = np.exp(np.log(sizes[sizes > 0]).mean()) if sizes.any() else np.inf
+    sizes = np.abs(rewards)
+    logarithms = sizes[sizes > 0]
+    typical = np.exp(np.log(logarithms, out=logarithms).mean(dtype=np.float64)) if len(logarithms) else np.inf
     if not (beyond := sizes > _BEYOND * typical).any():
         return []
     row = int(sizes.argmax())

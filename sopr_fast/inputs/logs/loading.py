@@ -85,12 +85,12 @@ def load_log(
 
 def _order(arrays: Mapping[str, Any], names: Sequence[str], where: str) -> np.ndarray | None:
     """Return the rows in the order of some arrays, of which later ones order rows that are equal in earlier ones."""
-    import pandas
-
     if not names:
         return None
     if absent := [name for name in names if name not in arrays]:
         raise ValueError(f"{where}: no array {absent[0]!r} to sort by")
+    import pandas
+
     keys = pandas.DataFrame({name: as_numbers(arrays[name]).reshape(-1) for name in names})
     return np.asarray(keys.sort_values([*names], kind="stable").index)
 

@@ -112,7 +112,8 @@ def check_is_policy(names: Iterable[str], parts: Iterable[str] = (*NEEDED, "next
 def find_parts(arrays: Mapping[str, Any], columns: Columns | None, where: str, wanted: Sequence[str] = ()) -> Parts:
     """Find the parts of a log among named arrays: all, or the wanted ones. Raise ValueError if two arrays disagree."""
     chosen = _named(arrays, columns or {}, where)
-    unread = {name for names in chosen.pop(UNREAD, []) for name in (names, *_columns_of(names, arrays))}
+    unread = {name for left in chosen.pop(UNREAD, []) for name in (left, *_columns_of(left, arrays))}
+    chosen = {part: names for part, names in chosen.items() if unread.isdisjoint(names)}
     mapped = {name for names in chosen.values() for name in names}
     free = {name: x for name, x in arrays.items() if name not in mapped | unread}
     if not wanted:

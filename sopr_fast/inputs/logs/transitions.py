@@ -180,11 +180,11 @@ def _read(parts: Parts, order: np.ndarray | None) -> dict[str, np.ndarray]:
 
 def _keep(rows: dict[str, np.ndarray], kept: np.ndarray) -> None:
     """Keep only some rows, by index, in this order; in place if they ascend."""
-    growth = np.diff(kept)
-    if len(kept) == len(rows["states"]) and (growth == 1).all():
+    ascends = bool((kept[1:] > kept[:-1]).all())
+    if ascends and len(kept) == len(rows["states"]):
         return
     for part, values in rows.items():
-        if (growth < 0).any():
+        if not ascends:
             rows[part] = values[kept]
             continue
         for start in range(0, len(kept), _BLOCK):
@@ -201,9 +201,9 @@ def _follow(rows: dict[str, np.ndarray], ends: Ends) -> np.ndarray:
     """
     states = rows["states"]
     if "next_states" not in rows:
-        after = np.arange(1, len(states) + 1)
-        after[ends.last] -= 1
-        rows["next_states"] = states[after]
+        rows["next_states"] = np.empty_like(states)
+        rows["next_states"][:-1] = states[1:]
+        rows["next_states"][ends.last] = states[ends.last]
         return ends.cuts.copy()
     unknown = np.isnan(rows["next_states"][:, 0])
     rows["next_states"][unknown] = states[unknown]
