@@ -88,11 +88,11 @@ class Statement:
         Raises:
             ValueError: The statement is incomplete or contradicts itself. Names rows, arrays and what to pass.
         """
-        self._check_order()
         if self.limit == 1:
             longest = self.borders.get("episodes", ~self.none)
             ends = Ends(~self.none, self.none, ["max_episode_steps=1"])
         else:
+            self._check_order()
             ends = self._decide()
             longest = ends.last
             self._check_flags(ends)
@@ -197,7 +197,7 @@ class Statement:
         part = "episodes" if "episodes" in self.rows else "agents"
         if part not in self.rows:
             return
-        labels, name, agent = self.rows[part], self.names[part], self.names.get("agents", "agent")
+        labels, name, agent = self.rows[part], self.names[part], self.names.get("agents", "run")
         begins = np.append(0, np.flatnonzero(np.diff(labels)) + 1)
         back = self.none.copy()
         back[np.delete(begins, np.unique(labels[begins], return_index=True)[1])] = True
@@ -207,7 +207,8 @@ class Statement:
             self._refuse(
                 f"{self._some(back)} go back to an earlier one of {name!r}: if rows are in another "
                 f"order, pass sort={order[:2]}; if several runs have the same numbers, "
-                f"name all arrays that tell episodes apart, columns={{'episodes': ['run', {name!r}]}}{unread}"
+                f"name all arrays that tell episodes apart, columns={{'episodes': [{agent!r}, {name!r}]}}; if {name!r} "
+                f"tells nothing of the order, leave it out by {advise(UNREAD, *name.split(', '))}{unread}"
             )
         if part == "episodes" and "agents" in self.rows:
             changes = (np.diff(self.rows["agents"]) != 0) & (np.diff(labels) == 0)
@@ -236,7 +237,8 @@ class Statement:
         if self.linked is not None and (goes_on := ends.terminals & self.linked).any():
             self._refuse(
                 f"{name!r} marks {self._some(goes_on)}, whose next state is the state of the next row: {on}; if the "
-                f"environment was reset to that state, leave next states out by {self._without('next_states')}"
+                f"environment was reset to that state, leave next states out by {self._without('next_states')}; if the "
+                "next row only resets it, as of Gymnasium's vector environments, leave that row out"
             )
 
     def _check_next_states(self, ends: Ends) -> None:
@@ -275,18 +277,19 @@ class Statement:
             )
 
     def _check_counts(self, ends: Ends) -> None:
-        """Raise if steps do not count up by one within episodes, or times decrease."""
-        for part, what in (("steps", "does not count up by one"), ("times", "goes back")):
+        """Raise if steps do not count up by one within episodes, or times do not increase."""
+        for part, what in (("steps", "does not count up by one"), ("times", "does not increase")):
             change = np.diff(self.rows.get(part, np.zeros(0)))
-            wrong = ~ends.last[: len(change)] & ((change != 1) if part == "steps" else (change < 0))
+            wrong = ~ends.last[: len(change)] & ((change != 1) if part == "steps" else (change <= 0))
             if wrong.any():
-                name, row = self.names[part], int(np.argmax(wrong))
+                name = self.names[part]
                 order = [self.names.get("episodes", "episode").split(", ")[0], name]
+                sort = f"if rows are in another order, pass sort={order}; "
+                if (change[~ends.last[: len(change)]] < 0).all():
+                    what, sort = "counts down", ""
                 self._refuse(
-                    f"{name!r} {what} within an episode after {self._some(wrong)}, from {self.rows[part][row]:g} to "
-                    f"{self.rows[part][row + 1]:g}: if it is no order of the rows, leave it out by "
-                    f"{advise(UNREAD, name)}; if rows are in another order, pass sort={order}; "
-                    "if an episode ends there, mark it"
+                    f"{name!r} {what} within an episode after {self._some(wrong)}: if it is no order of the rows, "
+                    f"leave it out by {advise(UNREAD, name)}; {sort}if an episode ends there, mark it"
                 )
 
     def _refuse(self, what: str) -> NoReturn:

@@ -180,7 +180,10 @@ class Parts:
                 row = start + int(np.argmin(finite))
                 what, remedy = f"is not finite (as float32) at row {row}", ": fill it, or leave the row out"
                 if part in _EXACT:
-                    what, remedy = f"is no number or ISO date at row {row}", ": make dates by pandas.to_datetime"
+                    what, remedy = (
+                        f"is no number or ISO date at row {row}",
+                        ": make dates by pandas.to_datetime, or leave it out by columns={'unread': …}",
+                    )
                 elif np.isfinite(values[row]).all():
                     what = f"is {values[row]:g} at row {row}, beyond the supported magnitude {largest:g}"
                     remedy = ": leave the row out, or divide all by a constant, and returns too"

@@ -30,9 +30,10 @@ NAMES = {  # used by D4RL, Minari, Gymnasium, Stable-Baselines3, d3rlpy, jaxrl, 
     "first": "is_first episode_starts",
     "episodes": "episode episodes episode_id episode_ids episode_index eps_id "
     "traj trajectory traj_id trajectory_id trajectory_ids",
-    "agents": "agent agent_id environment environment_id env env_id",  # rows of different ones do not follow each other
+    # Rows of different ones do not follow each other.
+    "agents": "agent agent_id player player_id robot robot_id environment environment_id env env_id run run_id seed",
     "steps": "step steps step_id timestep timesteps time_step frame_index t",  # count up by one in an episode
-    "times": "timestamp timestamps time datetime date",  # do not decrease in an episode
+    "times": "timestamp timestamps time datetime date",  # increase in an episode
     "valid": "valid valids is_valid valid_mask attention_mask",  # 0 in rows that only pad episodes
     "log_probs": "infos/action_log_probs action_log_probs log_probs log_prob logprobs action_logp logp "
     "old_log_prob old_log_probs behavior_log_prob behavior_log_probs",

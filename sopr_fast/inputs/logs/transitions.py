@@ -70,7 +70,7 @@ class Transitions:
                 of the next row, and a step whose next state is unknown is left out. Flags (N,): `terminals`, where the
                 environment ended; `truncations`, where a limit cut the episode; `dones` or `last`, either; `first`,
                 first rows; `valid`, 0 in rows that only pad. Labels (N,): `episodes`; `agents`, whose rows do not
-                follow each other. `steps` (N,) that count up by one in an episode, `times` (N,) that do not decrease.
+                follow each other. `steps` (N,) that count up by one in an episode, `times` (N,) that increase.
                 `log_probs` or `probabilities` (N,) of the logged actions.
 
         Raises:
