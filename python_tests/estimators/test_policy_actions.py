@@ -116,21 +116,6 @@ def test_healthy_actions_are_not_warned_of(offset):
     Log(columns_log(*(column + offset for column in columns)))
 
 
-def test_discrete_actions_numbered_from_1_are_refused_or_questioned():
-    """They are 1 to 4, of 4 actions or of 5, the first of which would never occur."""
-    log, advice = columns_log(np.arange(40) % 4 + 1), "numbered from 1.* subtract 1 from the log's actions"
-    with pytest.raises(ValueError, match=f"action 4.0 at row 3 is not an index from 0 to 3: they are {advice}"):
-        Log(log, action_count=4)
-    with pytest.warns(UserWarning, match=f"no action is 0, but all from 1 to 4 occur: if they are {advice}"):
-        Log(log, action_count=5)
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("actions, count", [([0, 1, 3], 4), ([1, 2], 4), ([1, 3], 4), ([1, 1], 2), ([0, 0], 2)])
-def test_discrete_actions_numbered_from_0_are_not_questioned(actions, count):
-    Log(columns_log(np.tile(actions, 20)), action_count=count)
-
-
 @unwarned
 def test_estimators_warn_of_outliers(centred):
     actions = centred.actions.copy()

@@ -93,7 +93,7 @@ RECORD = b"ctorch\ndevice\n)\x81"
 POINTER = {"__array_interface__": {"data": (4096, False), "shape": (9,), "typestr": "<f8", "version": 3}}
 NAMED = RECORD + b"}" + text(b"__name__") + b"h%csb" % DEPTH + b"q\xff0(h\xffK\x01o."
 LONG = b"(" + b"N" * 10**6 + b"tq\x000"
-PAIRS = b"".join(number(i) + number(i) + b"\x86N" for i in range(2000))  # whose hashes a file may choose to be equal
+PAIRS = b"".join(number(i) + number(i) + b"\x86N" for i in range(5000))  # whose hashes a file may choose to be equal
 KIND = "a tensor of another kind"
 HEAD = b"".join(pickle.dumps(value, 2) for value in (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}, {}))
 

@@ -37,7 +37,7 @@ class ActionDistanceEstimator(SupervisedEstimator):
         """Collect the actions of all policies in the states on which they are compared; see `Estimator.prepare`."""
         states, (adapted,) = read(log, policies)
         rows, compared = spread(states, self.rows)
-        layout = probe(adapted, compared, rows)
+        layout = probe(adapted, compared, rows, logged=getattr(states, "actions", None))
         columns = collect_shared(adapted, compared, rows, layout)
         return as_arrays(adapted, columns, layout), compared
 
@@ -50,7 +50,7 @@ class ActionDistanceEstimator(SupervisedEstimator):
         """
         policies, known = request.policies, request.known
         rows, states = spread(request.log, self.rows)
-        layout = probe([*known, *policies], states, rows)
+        layout = probe([*known, *policies], states, rows, logged=getattr(request.log, "actions", None))
         columns, known_columns = (collect_shared(group, states, rows, layout).numpy() for group in (policies, known))
         distances = shared_distances(columns, known_columns)
         for i, policy in enumerate(policies):

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from ..inputs.logs import Transitions, load_transitions
-from ..inputs.policies import Layout, Policy, check_actions, collect, load_policies, probe, warn_of_units
+from ..inputs.policies import Layout, Policy, collect, doubts, facts, load_policies, probe
 from ..inputs.policies.output import one_hot
-from ..results.estimates import warn_about
+from ..results.estimates import UncertainEstimateWarning, warn_about
 from ..runtime import distributed
 from ..runtime.options import current_device
 from ..runtime.warn import warn
@@ -22,7 +22,6 @@ _COMPARED_ROWS = 1024  # whose actions may be in other units
 _OFFSET = 4  # standard deviations from 0 beyond which a mean action is an offset
 _LEAST_SPREAD = 0.02  # of a column's scale, with _OUTLIERS left out
 _OUTLIERS = 0.01  # share of the rows
-_FROM_ONE = "subtract 1 from the log's actions, let policies return such indices, and pass their number as action_count"
 ROUNDING = 1e-6  # of float32
 
 
@@ -89,12 +88,14 @@ class Log:
         initial: (E,) int64 rows of the episodes' first states.
         units: Conversion to the inputs of networks.
         state_scale: (dim_s,) float64 standard deviation of the logged states, 1 where it is the rounding of a constant.
+        facts: What a reader should see of the policies next to the log.
     """
 
     def __init__(
         self, transitions: Transitions, *, action_count: int | None = None, device: torch.device | str = "cpu"
     ):
         self.transitions, self.device = transitions, torch.device(device)
+        self.facts: list[str] = []
         states, following = transitions.states, transitions.next_states
         self.count = len(states)
         follows = np.zeros(self.count, bool)
@@ -200,19 +201,7 @@ def _warn_of_outliers(transitions: Transitions, centre: np.ndarray, scale: np.nd
 def _one_hot_actions(actions: np.ndarray, count: int) -> Tensor:
     """Return discrete actions (N, count), one-hot, from indices (N, 1) or one-hot rows."""
     if actions.shape[1] == 1 and count > 1:
-        index = actions[:, 0]
-        wrong = (index != np.round(index)) | (index < 0) | (index >= count)
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            remedy = "number the actions from 0, as the policies do, or correct action_count"
-            if np.isin(index, range(1, count + 1)).all():
-                remedy = f"they are numbered from 1: {_FROM_ONE}"
-            raise ValueError(f"log: action {index[row]} at row {row} is not an index from 0 to {count - 1}: {remedy}")
-        if count > 2 and np.array_equal(np.unique(index), range(1, count)):
-            warn(f"log: no action is 0, but all from 1 to {count - 1} occur: if they are numbered from 1, {_FROM_ONE}")
-        return one_hot(torch.from_numpy(index), count)
-    if actions.shape[1] != count or not np.isin(actions, (0, 1)).all() or (actions.sum(1) != 1).any():
-        raise ValueError(f"log: discrete actions must be indices (N, 1) or one-hot (N, {count}), got {actions.shape}")
+        return one_hot(torch.from_numpy(actions[:, 0]), count)
     return torch.from_numpy(actions)
 
 
@@ -221,11 +210,12 @@ def read(policies: Any, log: Any) -> tuple[list[Policy], Layout, Log]:
     transitions = load_transitions(log)
     adapted = load_policies(policies).for_log(transitions.source_count, log)
     states, source = torch.from_numpy(transitions.states), torch.from_numpy(transitions.source)
-    layout = probe(adapted, states, source)
-    check_actions(adapted, layout, transitions.actions.shape[1])
+    layout = probe(adapted, states, source, logged=transitions.actions)
     rows = np.linspace(0, len(states) - 1, min(len(states), _COMPARED_ROWS)).astype(np.int64)
     acted = collect(adapted, states[rows], source[rows], layout)
-    warn_of_units(acted, torch.from_numpy(transitions.actions[rows]), layout)
+    shown = layout.kind, layout.action_dim, acted.numpy(), transitions.states[rows], transitions.actions
+    for doubt in doubts(adapted, *shown):
+        warn(doubt, UncertainEstimateWarning)
     distributed.current().check_same(
         states=transitions.states,
         logged_actions=transitions.actions,
@@ -239,4 +229,5 @@ def read(policies: Any, log: Any) -> tuple[list[Policy], Layout, Log]:
     prepared = Log(
         transitions, action_count=layout.action_dim if layout.kind == "discrete" else None, device=current_device()
     )
+    prepared.facts = facts(adapted, *shown)
     return adapted, layout, prepared

@@ -57,6 +57,7 @@ class RewardEstimator(Estimator):
             replicates=replicates if has_errors else None,
             method=self.name,
             diagnostics={"unsupported": shares, **diagnostics},
+            notes=log.facts,
         )
 
     @abstractmethod

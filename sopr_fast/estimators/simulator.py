@@ -133,6 +133,7 @@ class Simulator(Estimator):
             replicates=members if self.members > 1 else None,
             method=self.name,
             diagnostics={**rolled, **errors, "curve": curve},
+            notes=log.facts,
         )
 
     def _train(self, log: Log, request: Request) -> tuple[Dynamics, dict[str, list]]:

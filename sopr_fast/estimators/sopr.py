@@ -64,7 +64,7 @@ class SOPR(SupervisedEstimator):
             drawn = states.to("cpu")
         else:
             drawn = Drawing.draw(states, self.config.subsets, size=self.config.subset_size, seed=seed)
-        layout = probe(adapted, drawn.states, drawn.source)
+        layout = probe(adapted, drawn.states, drawn.source, logged=getattr(states, "actions", None))
         columns = collect_shared(adapted, drawn.states, drawn.source, layout)
         subsets = drawn.clustered(self.config, current_device()).to("cpu")
         return as_arrays(adapted, columns, layout), subsets.over_drawn()

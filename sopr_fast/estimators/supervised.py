@@ -11,14 +11,12 @@ from torch import Tensor
 
 from ..inputs.logs import StoredStates, Transitions
 from ..inputs.policies import (
-    Actor,
     ArrayPolicy,
     Gaussian,
     Layout,
     Output,
     Policy,
     Probabilities,
-    check_actions,
     load_policies,
 )
 from ..inputs.returns import check_returns
@@ -76,10 +74,6 @@ def read(log: Any, *groups: Any, **others: Any) -> tuple[States, list[list[Polic
     if isinstance(log, Transitions) and log.source_count != count:
         count, source = log.source_count, torch.from_numpy(log.source)
     adapted = [load_policies(group).for_log(count, log) for group in groups]
-    if isinstance(log, Transitions):
-        for actor in (policy for group in adapted for policy in group if isinstance(policy, Actor)):
-            kind = "action" if actor.head == "action" else "discrete"
-            check_actions([actor], Layout(kind, actor.action_dim, actor.action_dim), log.actions.shape[1])
     if source is not None:
         adapted = [[_AtSource(policy, source) for policy in group] for group in adapted]
     if distributed.current().count > 1:

@@ -102,7 +102,7 @@ def _now(ranking: Ranking, order: np.ndarray, foreign: np.ndarray, collapsed: bo
 
 
 def _notes(ranking: Ranking, order: np.ndarray, foreign: np.ndarray) -> list[str]:
-    notes = []
+    notes = [*getattr(ranking, "notes", [])]
     if foreign.any():
         those = listed([ranking.names[i] for i in order if foreign[i]])
         notes.append(f"Unlike every known policy: {those}. Measure before you believe these scores.")

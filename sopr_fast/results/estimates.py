@@ -11,7 +11,7 @@ from ..runtime.text import list_names
 from ..runtime.warn import warn
 from .metrics import agreement as mean_agreement
 from .ranking import Ranking
-from .tables import plain
+from .tables import plain, wrapped
 
 
 class UncertainEstimateWarning(UserWarning):
@@ -36,11 +36,13 @@ class Estimates(Ranking):
             otherwise.
         method: Name of the estimator.
         diagnostics: Loss curves, effective sample sizes, errors of models; see each estimator.
+        notes: Facts about the policies next to the log that a reader should see.
     """
 
     _: KW_ONLY
     method: str = ""
     diagnostics: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,9 +65,10 @@ class Estimates(Ranking):
     def table(self, rows: int | None = None) -> str:
         """Return the method and the ranking as text of 80 columns, see `Ranking.table`."""
         count = f"{len(self)} polic{'y' if len(self) == 1 else 'ies'}"
-        return f"Estimates of {count} by {self.method or 'an unnamed method'}\n{super().table(rows)}"
+        title = f"Estimates of {count} by {self.method or 'an unnamed method'}"
+        return "\n".join([title, super().table(rows), *map(wrapped, self.notes)])
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists and numbers, ready for JSON; critics and other callables are left out."""
-        shown = ("method", "names", "values", "standard_errors", "diagnostics")
+        shown = ("method", "names", "values", "standard_errors", "diagnostics", "notes")
         return plain({name: getattr(self, name) for name in shown})

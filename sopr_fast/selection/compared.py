@@ -12,7 +12,7 @@ import torch
 
 from ..estimators.action_distance import shared_distances
 from ..inputs.logs import Transitions, load_log
-from ..inputs.policies import ArrayPolicy, Policy, check_actions, load_policies, probe
+from ..inputs.policies import ArrayPolicy, Policy, facts, load_policies, probe
 from ..inputs.policies.acting import collect_shared
 from ..sopr.subsets import as_subsets
 
@@ -31,6 +31,7 @@ class Compared:
         states: Number of compared states, at most 4,096 that are evenly spaced.
         first: (P,) int64 index of the first policy that acts alike in every state; its own without one.
         all_states: Number of all states.
+        facts: What a reader should see of the policies next to the log.
     """
 
     policies: list[Policy]
@@ -39,6 +40,7 @@ class Compared:
     states: int
     first: np.ndarray
     all_states: int
+    facts: list[str]
 
     @property
     def names(self) -> list[str]:
@@ -62,11 +64,8 @@ class Compared:
         return replace(self, policies=policies, distances=distances, first=np.arange(len(kept)))
 
     @classmethod
-    def build(cls, policies: list[Policy], log: Any, *, needs_actions: bool = False) -> Compared:
-        """Read the log and ask P policies for their actions.
-
-        If a method learns from logged actions (`needs_actions`), those must be as the actions of the policies.
-        """
+    def build(cls, policies: list[Policy], log: Any) -> Compared:
+        """Read the log and ask P policies for their actions."""
         subsets = None if isinstance(log, Transitions) else as_subsets(log)
         given, log = log, load_log(log) if subsets is None else subsets.to("cpu")
         if isinstance(log, Transitions):
@@ -85,18 +84,17 @@ class Compared:
 
         adapted = load_policies(policies).for_log(count, given)
         states, source = read(_spread(total))
-        layout = probe(adapted, states, source)
-        if isinstance(log, Transitions) and needs_actions:
-            check_actions(adapted, layout, log.actions.shape[1])
-
+        logged = getattr(log, "actions", None)
+        layout = probe(adapted, states, source, logged=logged)
         columns = collect_shared(adapted, states, source, layout).numpy()
+        found = facts(adapted, layout.kind, layout.action_dim, columns, states.numpy(), logged)
         first = _first_alike([columns])
         for group in [np.flatnonzero(first == i) for i in np.unique(first)]:
             if len(group) > 1 and total > len(states):
                 own, parts = [adapted[i] for i in group], np.array_split(np.arange(total), -(-total // _ROWS))
                 everywhere = map(read, parts)
                 first[group] = group[_first_alike(collect_shared(own, *at, layout).numpy() for at in everywhere)]
-        return cls(adapted, log, shared_distances(columns, columns), len(states), first, total)
+        return cls(adapted, log, shared_distances(columns, columns), len(states), first, total, found)
 
 
 def _first_alike(parts: Iterable[np.ndarray]) -> np.ndarray:

@@ -69,9 +69,7 @@ def evaluate(
     loaded = load_policies(policies)
     check_ordered("groups", groups, loaded)
     known, table = with_returns(loaded, returns)
-    compared = Compared.build(
-        list(known.values()), log, needs_actions=any(method.needs_rewards for method in chosen.values())
-    )
+    compared = Compared.build(list(known.values()), log)
     measured = Measured(list(known), compared.first, table, states=compared.all_states)
     compared, names, (values, errors) = compared.without_copies(), measured.representatives, measured.pooled()
     splits = random_folds(len(names), cv, seed)
@@ -80,7 +78,7 @@ def evaluate(
     labels = read_groups(groups, names, list(loaded))
     splits += group_folds(labels)
     found, dropped, timings = _values(chosen, compared, values, errors, splits, seed, checkpoints)
-    notes = measured.note()
+    notes = [*compared.facts, *measured.note()]
     if not any(fold.kind == "group" and len(fold.test) >= FEWEST_RANKED for fold in splits):
         notes.append(
             "nothing shows how foreign candidates are ranked: pass groups=… (--groups …) of three or more policies"

@@ -79,7 +79,7 @@ def select(
     table = pandas.DataFrame(np.nan, names, ["return", "error", "rollouts"])
     if returns is not None:
         table = find_returns(returns, names)
-    compared = Compared.build(list(loaded.values()), log, needs_actions=True)
+    compared = Compared.build(list(loaded.values()), log)
     measured = Measured(names, compared.first, table, incumbent, compared.all_states)
     compared, (values, _) = compared.without_copies(), measured.pooled()
     known = np.flatnonzero(np.isfinite(values))
@@ -102,7 +102,7 @@ def select(
         possible_returns(compared.log) if compared.has_rewards else (-np.inf, np.inf),
         seed,
         SHORT_EPISODES if compared.has_rewards and not (np.diff(compared.log.episodes) > 1).any() else EPISODES,
-        notes,
+        [*compared.facts, *notes],
         {
             "seed": seed,
             "policies": len(names),

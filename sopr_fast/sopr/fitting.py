@@ -13,8 +13,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
-from ..inputs.logs import Transitions
-from ..inputs.policies import Layout, Policies, Policy, check_actions, load_policies, probe
+from ..inputs.policies import Layout, Policies, Policy, load_policies, probe
 from ..inputs.policies.acting import collect_all
 from ..inputs.returns import check_ordered, with_returns
 from ..results.warnings import TrainingPolicyWarning
@@ -122,9 +121,8 @@ def fit(
     )
 
     with timings.stage("policies"):
-        logged = states.actions.shape[1] if isinstance(states, Transitions) else None
         acting = [some.policies.for_log(drawn.states_count, states) for some in known]
-        layout, own, columns = _act(acting, drawn, logged)
+        layout, own, columns = _act(acting, drawn, getattr(log, "actions", None))
         count = len(drawn.states)
         sample = torch.linspace(0, count - 1, min(_SAMPLED_STATES, count), dtype=torch.float64, device="cpu").long()
         sampled = [group.gather(some[:, sample].contiguous()) for some in columns]
@@ -161,17 +159,13 @@ def fit(
     )
 
 
-def _act(
-    known: list[list[Policy]], drawn: Drawing | Subsets, logged: int | None
-) -> tuple[Layout, list[slice], list[Tensor]]:
+def _act(known: list[list[Policy]], drawn: Drawing | Subsets, logged: Any) -> tuple[Layout, list[slice], list[Tensor]]:
     """Return the layout of the training policies and, for these and for validation, which act here and their columns.
 
-    `logged` is the width of the logged actions, if there are any.
+    `logged` are the logged actions, or None.
     """
     states, source, group = drawn.states, drawn.source, distributed.current()
-    layout = probe(known[0], states, source)
-    if logged is not None:
-        check_actions(known[0], layout, logged)
+    layout = probe(known[0], states, source, logged=logged)
     for validation in known[1:]:
         probe(validation, states, source, layout)
     own = [blocks.policies_of(group.part(len(blocks))) for blocks in map(Blocks, map(len, known))]

@@ -1,29 +1,15 @@
 """Actors and actions from files, tables of actions, and the recipe of docs/scaling.md."""
 
-import csv
-import io
-import os
 import re
-import subprocess
-import sys
-import warnings
-from pathlib import Path
 
 import numpy as np
 import pandas
 import pytest
 import torch
-from support.problems import TINY, ladder, log, training_gains, transitions
-from torch import nn
 
-import sopr_fast
-from sopr_fast import example
 from sopr_fast.cli.main import main as command
-from sopr_fast.estimators.log import read
-from sopr_fast.inputs.policies import Actor, collect, probe
+from sopr_fast.inputs.policies import collect, probe
 from sopr_fast.inputs.policies import load_policies as load
-from sopr_fast.inputs.policies.actor import Standardisation
-from sopr_fast.sopr.subsets import Subsets
 
 DS, DA, HIDDEN = 5, 3, 8
 
@@ -180,68 +166,6 @@ def test_half_written_and_other_files(tmp_path):
         load(tmp_path / "notes.txt")
 
 
-def test_a_log_of_another_width_names_the_policies_and_their_widths():
-    policies = [Actor(name, [(torch.zeros(DA, n), torch.zeros(DA))]) for name, n in (("a", 5), ("b", 5), ("c", 4))]
-    message = "have 4 columns, but 2 of 3 policies read another number: a reads 5, b reads 5; if the log is"
-    with pytest.raises(ValueError, match=message):
-        probe(policies, torch.zeros(20, 4), torch.arange(20))
-
-
-def test_states_far_from_the_statistics_of_a_policy_are_questioned():
-    states = torch.from_numpy(np.random.default_rng(0).normal(size=(300, 2))).float()
-    layers, rows = [(torch.zeros(DA, 2), torch.zeros(DA))], torch.arange(300)
-    for mean, count in ((0.0, 0), (20.0, 1)):
-        statistics = Standardisation(torch.tensor([0.0, mean]), torch.ones(2))
-        with warnings.catch_warnings(record=True, action="always") as caught:
-            probe([Actor("a", layers, standardisation=statistics)], states, rows)
-        assert sum("more than 5 standard deviations from the mean" in str(each.message) for each in caught) == count
-
-
-@pytest.mark.parametrize(
-    "factor, warns", [(1, False), (0.6, False), (0.5, True), (10, True), (0.1, True), ([1, 1, 57], True), (0, True)]
-)
-def test_logged_actions_in_other_units_are_questioned(factor, warns):
-    random = np.random.default_rng(0)
-    states, weights = random.normal(size=(400, DS)), random.normal(size=(4, DS, DA))
-    policies = [lambda states, weight=weight: np.tanh(states @ weight) for weight in weights]
-    actions = factor * np.tanh(states @ weights[0])
-    logged = transitions(states, actions, np.ones(400), terminals=np.arange(400) % 20 == 19)
-    with warnings.catch_warnings(record=True, action="always") as caught:
-        read(policies, logged)
-    assert any("if the units differ, scale the logged actions" in str(each.message) for each in caught) == warns
-
-
-UNITS = "if the units differ, scale the logged actions"
-LOGGED = {  # the log's actions of Pendulum, changed → what is said of them
-    "as they are": (lambda a: a, None),
-    "doubled": (lambda a: 2 * a, None),
-    "moved a little": (lambda a: a + 0.5, None),
-    "halved": (lambda a: a / 2, UNITS),
-    "moved": (lambda a: a + 2, UNITS),
-    "from 0 to 1": (lambda a: (a + 2) / 4, UNITS),
-    "constant": (lambda a: 0 * a, UNITS),
-}
-
-
-@pytest.mark.parametrize("change, message", LOGGED.values(), ids=LOGGED)
-def test_logged_actions_unlike_those_of_policies_are_questioned(change, message):
-    policies, logged, _ = example.pendulum()
-    with warnings.catch_warnings(record=True, action="always") as caught:
-        read(policies, logged | {"actions": change(logged["actions"])})
-    assert [str(message) in str(each.message) for each in caught] == [True] * (message is not None)
-
-
-def test_values_of_actions_next_to_a_one_hot_log_are_questioned():
-    states, chosen = np.random.default_rng(0).normal(size=(60, DS)), np.arange(60) % 4
-    logged = transitions(states, np.eye(4)[chosen], np.ones(60), terminals=np.arange(60) % 20 == 19)
-    net = nn.Linear(DS, 4)
-    with pytest.warns(UserWarning, match="actions are one-hot, .* index of the largest and pass action_count=4"):
-        read({"q": net}, logged)
-    advised = load({"q": lambda states: net(torch.from_numpy(states)).argmax(1)}, action_count=4)
-    with warnings.catch_warnings(action="error"):
-        assert read(advised, logged)[1].kind == "discrete"
-
-
 def test_a_table_larger_than_the_free_memory_is_refused(tmp_path, monkeypatch):
     pandas.DataFrame({"action": np.zeros(5000)}).to_parquet(tmp_path / "run.parquet", compression=None)
     monkeypatch.setattr("sopr_fast.inputs.files.free_memory", lambda: 100)
@@ -261,30 +185,3 @@ def test_a_log_among_policies_is_told_as_such(tmp_path):
     np.savez(tmp_path / "table.npz", observations=np.zeros((2, 3)), actions=np.zeros((2, 1)))
     with pytest.raises(ValueError, match=r"table\.npz: a log \(it holds 'observations'\), not a policy"):
         load(tmp_path / "table.npz")
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_workers_compute_actions_in_the_drawn_states_alone(tmp_path, monkeypatch, capsys):
-    page, gains = (Path(__file__).parents[3] / "docs" / "scaling.md").read_text(), training_gains()
-    ranker = sopr_fast.fit(ladder(gains), log(600), gains, config=TINY)
-    blocks = dict(re.findall(r'^```python title="(\w+\.py)"\n(.*?)^```$', page, re.DOTALL | re.MULTILINE))
-    for name, code in blocks.items():
-        small = code.replace("size=1024", f"size={TINY.subset_size}")
-        (tmp_path / name).write_text(small.replace("clusters=16", f"clusters={TINY.clusters}"))
-    for folder in ("runs", "actions"):
-        (tmp_path / folder).mkdir()
-    for i in range(5):
-        weight = np.random.default_rng(i).normal(size=(2, 4)).astype(np.float32)
-        np.savez(tmp_path / f"runs/run-{i}.npz", **{"mean.weight": weight, "mean.bias": np.zeros(2, np.float32)})
-    ranker.save(tmp_path / "model.safetensors")
-    np.save(tmp_path / "log.npy", log(600))
-    monkeypatch.chdir(tmp_path)
-    for arguments in (["draw.py"], ["work.py", "0", "2"], ["work.py", "1", "2"]):
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        subprocess.run([sys.executable, *arguments], env=environment, check=True)
-    options = ["--model", "model.safetensors", "--policies", "actions", "--states", "subsets.safetensors", "--csv"]
-    assert command(["rank", *options]) == 0
-    rows = csv.DictReader(io.StringIO(capsys.readouterr().out))
-    ranking = ranker.rank(load("runs"), Subsets.load("subsets.safetensors"))
-    expected = dict(zip(ranking.names, ranking.scores.tolist(), strict=True))
-    assert {row["policy"]: float(row["score"]) for row in rows} == expected

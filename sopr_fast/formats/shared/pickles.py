@@ -36,7 +36,7 @@ _REFUSAL = "only arrays, numbers, text and containers of them are read"
 _MOST_STEPS = 10_000_000  # instructions of a pickle, most of which make one small value
 _MOST_DEPTH = 64
 _MOST_ARGUMENTS = 100  # of a call, which copies them
-_MOST_NUMBERS, _MOST_TUPLES = 30_000, 1_000  # keys of a dictionary, whose hashes a file may choose to be equal
+_MOST_KEYS = 4_000  # of a file's dictionaries that are not text, whose hashes a file may choose to be equal
 _GROWTH, _ALLOWANCE = 32, 1_000_000  # bytes of values for each byte of the file, and more of them
 
 
@@ -65,11 +65,15 @@ def _is_simple(key: Any) -> bool:
 class _Dict(dict):
     """A dictionary, also an `OrderedDict` or `Counter`, whose keys are hashed in no time and without recursion."""
 
+    def __init__(self, count_key: Callable[[], None]) -> None:
+        super().__init__()
+        self._count_key = count_key
+
     def __setitem__(self, key: Any, value: Any) -> None:
         if not (_is_simple(key) or (type(key) is tuple and len(key) < 10 and all(map(_is_simple, key)))):
             raise RefusedError("its pickle has a key that is neither text nor a number, or too large")
-        if type(key) is not str and len(self) >= (_MOST_NUMBERS if type(key) is int else _MOST_TUPLES):
-            raise RefusedError("its pickle has a dictionary with too many keys that are not text")
+        if type(key) is not str:
+            self._count_key()
         super().__setitem__(key, value)
 
     def __setstate__(self, state: Any) -> None:
@@ -168,7 +172,7 @@ class PlainUnpickler(pickle._Unpickler):
         self, stream: Any, size: int, records: Iterable[str], member: Callable[[Storage], bytes] | None = None
     ) -> None:
         super().__init__(stream, encoding="latin1")  # as numpy requires for Python 2's arrays
-        self.steps, self._left = 0, _GROWTH * size + _ALLOWANCE
+        self.steps, self._keys, self._left = 0, 0, _GROWTH * size + _ALLOWANCE
         self._names = _NAMES | {
             "collections.OrderedDict": self._dict,
             "collections.Counter": self._dict,
@@ -186,6 +190,11 @@ class PlainUnpickler(pickle._Unpickler):
         self._left -= size
         if self._left < 0:
             raise RefusedError("it repeats values until they are far larger than the file")
+
+    def _count_key(self) -> None:
+        self._keys += 1
+        if self._keys > _MOST_KEYS:
+            raise RefusedError(f"its pickle has dictionaries with too many keys that are not text, over {_MOST_KEYS:,}")
 
     def load(self) -> Any:
         """Return the value of the next pickle in the stream, as stand-ins."""
@@ -217,7 +226,7 @@ class PlainUnpickler(pickle._Unpickler):
 
     def _dict(self, items: Any = ()) -> _Dict:
         self.count(256)
-        result = _Dict()
+        result = _Dict(self._count_key)
         for key, value in items.items() if isinstance(items, dict) else items:
             self.count(16)
             result[key] = value

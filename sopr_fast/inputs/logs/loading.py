@@ -122,7 +122,9 @@ def load_states(states: LogLike, *, columns: str | Sequence[str] | None = None) 
     if isinstance(states, StoredStates):
         return states
     if isinstance(states, Transitions):
-        return StoredStates(states.states, columns=states.columns)
+        stored = StoredStates(states.states, columns=states.columns)
+        stored.actions = states.actions
+        return stored
     return _states_of(*read_arrays(states), columns)
 
 
@@ -136,9 +138,12 @@ def _states_of(arrays: Mapping[str, Any], where: str, columns: str | Sequence[st
     rows = None if filled is None else len(filled)
     if not hasattr(values, "reader") or len(values.shape) == 1:
         values = parts.numbers("states")
-        return StoredStates(values[:, None] if values.ndim == 1 else values, where, rows, parts.columns)
-    with values.reader():  # raises if the file does not hold them
-        return StoredStates(values, values.name, rows, parts.columns)
+        stored = StoredStates(values[:, None] if values.ndim == 1 else values, where, rows, parts.columns)
+    else:
+        with values.reader():  # raises if the file does not hold them
+            stored = StoredStates(values, values.name, rows, parts.columns)
+    stored.actions = find_parts(arrays, None, where, ("actions",)).arrays.get("actions")
+    return stored
 
 
 def thin(log: Transitions, rows: int) -> Transitions:

@@ -28,6 +28,8 @@ class StoredStates:
         columns: Names of the columns, if `columns` of `load_states` chose several.
     """
 
+    actions: Any = None  # (rows, …) logged actions next to them, with which those of policies are compared
+
     def __init__(self, values: Any, name: str = "", rows: int | None = None, columns: str = "") -> None:
         self.dtype, self.name, self.columns = np.dtype(values.dtype), printable(name), columns
         self._where = f"{self.name}: " if self.name else ""

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 _CSV_COPIES = 6  # bytes of a table for a byte of text
 _JSON_COPIES = 10  # bytes of objects for a byte of text
-_PARQUET_COPIES = 3  # bytes of a table for a byte of columns as they are stored
+_PARQUET_COPIES = 3  # bytes of a table for a byte of its values
+_RATIO, _ALLOWANCE = 100, 64 << 20  # most bytes of values for a byte of a parquet file, and more of them
 _MISSING = ("", "NA", "N/A", "nan", "NaN", "null", "NULL", "None", "<NA>")
 
 
@@ -66,7 +67,11 @@ def load_parquet(path: Path) -> pandas.DataFrame:
     parquet = library("pyarrow.parquet", "parquet", f"{path}: reading it")
     with reading(path, "a parquet file"):
         content = parquet.read_metadata(path)
-        size = sum(content.row_group(i).total_byte_size for i in range(content.num_row_groups))
+        groups = [content.row_group(i) for i in range(content.num_row_groups)]
+        # Run lengths count little among the bytes of a group.
+        size = 8 * sum(group.column(j).num_values for group in groups for j in range(group.num_columns))
+        if size > _RATIO * path.stat().st_size + _ALLOWANCE:
+            raise ValueError(f"it holds {size >> 20:,} MiB, far more than it takes on disk: write it as .npy")
         check_memory(path, _PARQUET_COPIES * size)
         return pandas.read_parquet(path)
 

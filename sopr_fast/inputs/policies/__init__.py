@@ -2,8 +2,9 @@
 
 from .actor import Actor
 from .arrays import ArrayPolicy
-from .layout import Layout, check_actions, check_widths, collect, probe, warn_of_answers, warn_of_units
+from .layout import Layout, collect, probe, warn_of_answers
 from .loading import Policies, load_policies
+from .meeting import check_actions, check_widths, doubts, facts
 from .output import Gaussian, Output, Probabilities
 from .policy import Policy
 
@@ -19,8 +20,9 @@ __all__ = [
     "check_actions",
     "check_widths",
     "collect",
+    "doubts",
+    "facts",
     "load_policies",
     "probe",
     "warn_of_answers",
-    "warn_of_units",
 ]

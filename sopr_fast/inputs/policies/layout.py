@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,13 +16,10 @@ from ...runtime.text import list_names
 from ...runtime.warn import warn
 from .actor import Actor
 from .callables import Called
+from .meeting import check_actions, check_widths
 from .output import Output
 from .policy import Policy
 
-_OTHER_UNITS = 8, 20  # a median this many times the 99 % quantile of the policies, in all columns or in one
-_MOST_OUTSIDE = 0.08  # up to 3 % among HalfCheetah policies of other authors; 10 % where logged torques are halved
-_FEWEST_ROWS = 10
-_FAR, _COMPARED_ROWS = 5, 256  # standard deviations of states, and rows in which they are looked at
 _PROBE_ROWS = 13  # unlikely to be mistaken for an action width
 _BATCH_ROUNDING = 0.02  # of the largest action: half precision and TF32 round otherwise in batches of other sizes
 
@@ -44,97 +40,22 @@ class Layout:
     width: int
 
 
-def check_actions(policies: Sequence[Policy], layout: Layout, logged: int) -> None:
-    """Raise ValueError if the log's actions, of `logged` columns, are not those of the policies' kind."""
-    wanted, is_discrete = layout.action_dim, layout.kind == "discrete"
-    if logged == wanted or (is_discrete and logged == 1):
-        return
-    hint = ""
-    if not is_discrete and wanted == 2 * logged:
-        hint = "; of means and log_std, return Gaussian(mean, std)"
-    elif not is_discrete and logged == 1:
-        hint = f"; if the log's are indices, return the index of the largest and pass action_count={wanted}"
-    raise ValueError(
-        f"the log's actions have {logged} columns, but those of policy {policies[0].name!r} need "
-        f"{f'an index, or {wanted} columns of 0 and 1' if is_discrete else f'{wanted} columns'}: name the right ones "
-        "by sopr_fast.load_log(…, columns={'actions': […]}), or pass only the states to methods "
-        f"that need no logged actions{hint}"
-    )
-
-
-def warn_of_units(columns: Tensor, logged: Tensor, layout: Layout) -> None:
-    """Warn of continuous actions in the log that seem to be in other units than those of the policies, or one-hot.
-
-    Units seem to differ if in a column more than 8 % of the policies' actions, the first of (P, N, layout.width), lie
-    more than a standard deviation outside of 98 % of the logged ones (M, dim_a); or if the median magnitude of the
-    logged ones is more than eight times the 99 % quantile of the policies' in every column, or twenty times in one,
-    since exploration may be wider than what policies do.
-    """
-    if layout.kind == "discrete" or len(logged) < _FEWEST_ROWS:
-        return
-    acted, actions = columns[:, :, : layout.action_dim].flatten(0, 1).numpy(), logged.numpy()
-    if actions.shape[1] > 1 and _is_one_hot(actions) and not _is_one_hot(acted):
-        warn(
-            "the log's actions are one-hot, those of the policies are not: if they are values or logits, return the "
-            f"index of the largest and pass action_count={actions.shape[1]}"
-        )
-        return
-    (low, high), (least, most) = (np.quantile(values, (0.01, 0.99), axis=0) for values in (actions, acted))
-    reach = np.quantile(np.abs(acted), 0.99, axis=0)
-    ratio = np.median(np.abs(actions), axis=0) / np.where(reach > 0, reach, np.inf)
-    margin = actions.std(0)
-    outside = ((acted < low - margin) | (acted > high + margin)).mean(0)
-    is_outside = bool((outside > _MOST_OUTSIDE).any())
-    if is_outside or (ratio > _OTHER_UNITS[0]).all() or (ratio > _OTHER_UNITS[1]).any():
-        k = int((outside if is_outside else ratio).argmax())
-        warn(
-            f"98 % of the logged actions in column {k} are {low[k]:.3g} to {high[k]:.3g}, those of the policies "
-            f"{least[k]:.3g} to {most[k]:.3g}: if the units differ, scale the logged actions to those of the policies; "
-            "else the log shows little of what these do"
-        )
-
-
-def _is_one_hot(actions: np.ndarray) -> bool:
-    return bool(np.isin(actions, (0, 1)).all() and (actions.sum(1) == 1).all())
-
-
-_CHOOSE_COLUMNS = (
-    "if the log is of their environment, choose its columns by sopr_fast.load_log(…, columns={'states': […]}); "
-    "if not, leave these policies out"
-)
-
-
-def check_widths(policies: Sequence[Policy], width: int, whose: str = "the log", remedy: str = _CHOOSE_COLUMNS) -> None:
-    """Raise ValueError if a policy of known width does not read states of this width."""
-    others = [f"{policy.name} reads {policy.state_dim}" for policy in policies if policy.state_dim not in (None, width)]
-    if others:
-        raise ValueError(
-            f"{whose}'s states have {width} columns, but {len(others)} of {len(policies)} policies read another "
-            f"number: {list_names(others)}; {remedy}"
-        )
-
-
-def probe(policies: Sequence[Policy], states: Tensor, source: Tensor, layout: Layout | None = None) -> Layout:
+def probe(
+    policies: Sequence[Policy], states: Tensor, source: Tensor, layout: Layout | None = None, logged: Any = None
+) -> Layout:
     """Return the layout of the policies' columns, from their output in the first few states.
 
     If any policy is stochastic, the columns are mean and standard deviation. A policy that does not fit fails here,
-    before long work; see `collect` for the errors, and `warn_of_answers`.
+    before long work; see `collect` and `check_actions` for the errors, and `warn_of_answers`.
 
     Args:
         policies: At least one.
         states: (N, dim_s) float32 on the CPU.
         source: (N,) int64, the states' rows in the user's data.
         layout: Layout that the policies must fit, that of a model.
+        logged: (N_all, width) logged actions, if there are any.
     """
     check_widths(policies, states.shape[1])
-    few = states[:: 1 + len(states) // _COMPARED_ROWS]
-    scalings = {policy.name: policy.standardisation for policy in policies if isinstance(policy, Actor)}
-    if far := [name for name, scale in scalings.items() if scale and (scale(few).abs().median(0)[0] > _FAR).any()]:
-        warn(
-            f"the states are more than {_FAR} standard deviations from the mean of the statistics of policies "
-            f"{list_names(far)}, in the median of a column: if units differ, or the log's states are standardised "
-            "already, give them as the environment does"
-        )
     rows = slice(min(_PROBE_ROWS, current().batch_size))
     states, source = states[rows], source[rows]
     outputs = [policy.output(states, source) for policy in policies]
@@ -143,6 +64,8 @@ def probe(policies: Sequence[Policy], states: Tensor, source: Tensor, layout: La
         whose, width = f"policy {policies[0].name!r}", outputs[0].mean.shape[1]
         is_gaussian = outputs[0].kind != "discrete" and any(output.kind == "gaussian" for output in outputs)
         layout = Layout("gaussian", width, 2 * width) if is_gaussian else Layout(outputs[0].kind, width, width)
+    if logged is not None:
+        check_actions(policies, layout.kind, layout.action_dim, logged)
     pairs = zip(policies, outputs, strict=True)
     columns = torch.stack([_columns(policy, output, layout, whose) for policy, output in pairs])
     warn_of_answers(policies, columns, states, source, layout)

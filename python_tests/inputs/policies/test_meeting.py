@@ -1,0 +1,129 @@
+"""Policies next to a log: one check for every method and every way to pass a log, and facts about both."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from support.problems import transitions
+from torch import nn
+
+import sopr_fast
+from sopr_fast import estimators, example
+from sopr_fast.estimators.log import read
+from sopr_fast.inputs.policies import Actor, Gaussian, probe
+from sopr_fast.inputs.policies import load_policies as load
+from sopr_fast.inputs.policies.actor import Standardisation
+
+DS, DA, ROWS = 4, 3, 60
+RANDOM = np.random.default_rng(0)
+STATES = RANDOM.normal(size=(ROWS, DS)).astype(np.float32)
+ARRAYS = {"observations": STATES, "actions": RANDOM.uniform(-1, 1, (ROWS, DA)), "rewards": np.ones(ROWS)}
+ARRAYS |= {"terminals": np.arange(ROWS) % 20 == 19, "timeouts": np.zeros(ROWS, bool)}
+WEIGHTS = RANDOM.normal(size=(6, DS, 2 * DA))
+WIDE = {f"p{i}": (lambda states, i=i: np.tanh(states @ WEIGHTS[i])) for i in range(6)}
+INDICES = {f"p{i}": (lambda states, i=i: (states @ WEIGHTS[i]).argmax(1)) for i in range(6)}
+RETURNS = {f"p{i}": float(i) for i in range(6)}
+SMALL = {"width": 8, "low_layers": 1, "high_layers": 1, "high_heads": 2, "subset_size": 32, "clusters": 4}
+CONFIG = sopr_fast.Config(**SMALL, subsets=2, steps=2)
+FAST = {"updates": 4, "hidden": (8,), "batch_size": 16}
+
+
+def supervised(method):
+    return lambda policies, log: method.estimate(policies, log, known=policies, returns=RETURNS)
+
+
+METHODS = {
+    "FQE": lambda policies, log: estimators.FQE(**FAST).estimate(policies, log),
+    "weighting": lambda policies, log: estimators.ImportanceWeighting().estimate(policies, log),
+    "simulator": lambda policies, log: estimators.Simulator(updates=4, hidden=(8,)).estimate(policies, log),
+    "nearest": supervised(estimators.NearestPolicy()),
+    "process": supervised(estimators.GaussianProcess()),
+    "SOPR": supervised(estimators.SOPR(CONFIG)),
+    "fit": lambda policies, log: sopr_fast.fit(policies, log, RETURNS, config=CONFIG),
+    "select": lambda policies, log: sopr_fast.select(policies, log, RETURNS),
+    "evaluate": lambda policies, log: sopr_fast.evaluate(policies, log, RETURNS, methods=["nearest policy"], cv=2),
+}
+LOGS = {  # how a log is passed, by its arrays
+    "dictionary": lambda arrays, _: arrays,
+    "loaded": lambda arrays, _: sopr_fast.load_log(arrays),
+    "states of a dictionary": lambda arrays, _: {key: arrays[key] for key in ("observations", "actions")},
+    "path": lambda arrays, folder: np.savez(folder / "log.npz", **arrays) or folder / "log.npz",
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("way", LOGS)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_refuses_policies_that_do_not_fit_the_log(tmp_path, method, way):
+    learns_rewards = method in ("FQE", "weighting", "simulator")
+    if way == "states of a dictionary" and learns_rewards:
+        pytest.skip("needs rewards")
+    with pytest.raises(
+        ValueError, match=r"have 3 columns, but those of policy 'p0' need 6 columns: .*Gaussian\(mean, s"
+    ):
+        METHODS[method](WIDE, LOGS[way](ARRAYS, tmp_path))
+    labels = ARRAYS | {"actions": np.arange(ROWS) % 6 + 1}
+    with pytest.raises(ValueError, match=r"action 6.* at row 5 is not an index from 0 to 5: .*from 1: subtract 1 "):
+        METHODS[method](load(INDICES, action_count=6), LOGS[way](labels, tmp_path))
+    if method == "nearest":
+        METHODS[method](load(INDICES, action_count=6), LOGS[way](labels | {"actions": np.arange(ROWS) % 6}, tmp_path))
+
+
+def test_advice_about_means_and_deviations_works():
+    network = nn.Linear(DS, 2 * DA)
+    advised = {"p0": lambda s: Gaussian((out := network(torch.from_numpy(s)))[:, :DA], out[:, DA:].exp())}
+    assert read(advised, sopr_fast.load_log(ARRAYS))[1].kind == "gaussian"
+
+
+def test_a_log_of_another_width_names_the_policies_and_their_widths():
+    policies = [Actor(name, [(torch.zeros(DA, n), torch.zeros(DA))]) for name, n in (("a", 5), ("b", 5), ("c", 4))]
+    message = "have 4 columns, but 2 of 3 policies read another number: a reads 5, b reads 5; if the log is"
+    with pytest.raises(ValueError, match=message):
+        probe(policies, torch.zeros(20, 4), torch.arange(20))
+
+
+RANGES = "logged actions and those of the policies have other ranges, column 0: "
+LOGGED = {  # the log's actions of Pendulum, changed → what is said of them
+    "as they are": (lambda a: a, None),
+    "moved a little": (lambda a: a + 0.5, None),
+    "doubled": (lambda a: 2 * a, f"{RANGES}-4 to 3.99, -1.93 to 1.97: if the units differ, scale the logged actions"),
+    "halved": (lambda a: a / 2, f"{RANGES}-1 to 0.998, -1.93 to "),
+    "moved": (lambda a: a + 2, f"{RANGES}0.0009"),
+    "from 0 to 1": (lambda a: (a + 2) / 4, f"{RANGES}0.000244 to 0.999, "),
+    "constant": (lambda a: 0 * a, RANGES),
+}
+
+
+@pytest.mark.parametrize("change, message", LOGGED.values(), ids=LOGGED)
+def test_ranges_of_actions_that_differ_by_half_are_facts(change, message):
+    policies, logged, _ = example.pendulum()
+    with warnings.catch_warnings(action="ignore"):
+        found = read(policies, logged | {"actions": change(logged["actions"])})[2].facts
+    assert [str(message) in fact for fact in found] == [True] * (message is not None)
+
+
+def test_statistics_and_labels_are_facts():
+    layers = [(torch.zeros(DA, DS), torch.zeros(DA))]
+    log = sopr_fast.load_log(ARRAYS | {"actions": np.zeros((ROWS, DA))})
+    for mean, said in ((0.0, []), (20.0, ["'a' standardises state column 1 by 20 ± 1, in the log it is -"])):
+        statistics = Standardisation(torch.tensor([0.0, mean, 0.0, 0.0]), torch.ones(DS))
+        found = read({"a": Actor("a", layers, standardisation=statistics)}, log)[2].facts
+        assert len(found) == len(said) and all(text in fact for text, fact in zip(said, found, strict=True))
+    numbers = ARRAYS | {"observations": np.arange(ROWS)[:, None] % 7, "actions": np.arange(ROWS) % 3 + 1}
+    found = read(load({"a": lambda s: np.ones(len(s), int)}, action_count=4), sopr_fast.load_log(numbers))[2].facts
+    assert "one column of 7 whole numbers: if they are labels, give them one-hot" in found[0]
+    assert "no logged action is 0, but all from 1 to 3 occur: if they are numbered from 1, subtract 1" in found[1]
+
+
+def test_values_of_actions_next_to_a_one_hot_log_are_a_fact_of_results():
+    chosen = np.arange(ROWS) % 4
+    logged = transitions(STATES, np.eye(4)[chosen], np.ones(ROWS), terminals=np.arange(ROWS) % 20 == 19)
+    net = nn.Linear(DS, 4)
+    with warnings.catch_warnings(action="ignore"):
+        estimates = estimators.FQE(**FAST).estimate({"q": net}, logged)
+    (note,) = estimates.notes
+    assert "are one-hot, those of the policies are not" in note and "pass action_count=4" in note
+    assert "one-hot" in str(estimates) and estimates.to_dict()["notes"] == [note]
+    advised = load({"q": lambda states: net(torch.from_numpy(states)).argmax(1)}, action_count=4)
+    assert read(advised, logged)[2].facts == []
