@@ -130,7 +130,12 @@ def results(
     is_known = np.isin(places, known)
     measured = table[["return", "error"]].assign(rollouts=np.nan).iloc[places]
     measured[~is_known] = np.nan
-    parts = {"outside": whole.outside, "members": whole.members, "unsupported": whole.unsupported}
+    parts = {
+        "outside": whole.outside,
+        "members": whole.members,
+        "unsupported": whole.unsupported,
+        "progress": whole.progress,
+    }
     selection = replace(
         whole,
         measured=Measured([whole.names[i] for i in places], np.arange(len(places)), measured),

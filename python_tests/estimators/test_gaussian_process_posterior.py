@@ -98,7 +98,13 @@ def test_the_grid_is_weighed_by_marginal_likelihood():
     distances, returns, errors, values = problem(6)
     roots, target, noise = np.sqrt(distances[:6, :6]), returns[:6] - returns[:6].mean(), errors[:6] ** 2
     weighed = process._weighed(
-        np.array([0.5, 4.0]), roots, np.ones((6, 6)), target, noise, values[:6] - values[:6].mean()
+        np.array([0.5, 4.0]),
+        roots,
+        np.ones((6, 6)),
+        100 * np.ones((6, 6)),
+        target,
+        noise,
+        values[:6] - values[:6].mean(),
     )
     logs = []
     for _, (length, (spread, own), (error_spread, error_own)) in weighed:

@@ -9,6 +9,7 @@ from support.selection_problems import Scripted, gains, log, true_values
 from sopr_fast.estimators.gaussian_process_posterior import fit, likeness
 from sopr_fast.estimators.member_errors import member_errors, relative_errors
 from sopr_fast.selection import select
+from sopr_fast.selection.progress import trained_shares
 from sopr_fast.selection.support import unsupported_in_words
 
 POLICIES = gains(14)
@@ -113,3 +114,35 @@ def test_the_unit_of_returns_does_not_matter_to_members():
     np.testing.assert_allclose(1e6 * one.covariance, other.covariance, atol=1e-3 * other.covariance.max())
     alike = likeness(distances, known)
     assert (np.diagonal(alike) == 1).all() and alike.min() >= 0
+
+
+def test_later_snapshots_count_as_better_until_known_returns_correct_that():
+    """The values are right, and know nothing of training."""
+    names, says = list(POLICIES), {name: 0.1 * (i % 5) - 5 for i, name in enumerate(POLICIES)}
+    steps = {name: 1000 * (i // 2 + 1) for i, name in enumerate(names[:12])}  # of two runs; two policies have none
+    runs = [name.split("-")[0] for name in names]
+    plain, late = (
+        select(POLICIES, log(), simulator=Scripted(says), progress=progress, groups=runs) for progress in (None, steps)
+    )
+    order = [np.corrcoef(selection.predicted[:12], [*steps.values()])[0, 1] for selection in (plain, late)]
+    assert order[1] > 0.6 > 0.4 > order[0]
+    np.testing.assert_allclose(late.predicted[12:], plain.predicted[12:])
+    corrected = late.update({name: says[name] for name in names[:8]})
+    errors = [np.abs(selection.predicted - [*says.values()])[8:12].mean() for selection in (corrected, late)]
+    assert errors[0] < 0.5 * errors[1]
+
+
+@pytest.mark.parametrize(
+    ("progress", "message"),
+    [({"x": 1}, "progress: there is no policy 'x'"), ({"right-00": 0}, "progress of 'right-00' must be a number of")],
+)
+def test_wrong_progress_is_named(progress, message):
+    with pytest.raises(ValueError, match=message):
+        select(POLICIES, log(), simulator=Scripted(TRUTH), progress=progress)
+
+
+def test_progress_is_a_share_of_the_last_step_of_a_run():
+    shares = trained_shares(
+        {"a1": 5, "a2": 10, "b1": 3, "c1": 2, "c2": 8}, ["a1", "a2", "b1", "c1", "c2", "d"], [*"aabccd"]
+    )
+    np.testing.assert_array_equal(shares, [0.5, 1, np.nan, 0.25, 1, np.nan])

@@ -14,7 +14,8 @@ t are uniform on a grid. The posterior is the mean over the grid, weighted by ma
 known, the values are believed, and c is 0 ± 1/2.
 
 If the simulator has several members, their values show its errors: f is larger for policies of which they disagree, and
-without known returns their covariance is that of f, with c 0 ± 1/5.
+without known returns their covariance is that of f, with c 0 ± 1/5. If the values hold a trend, such as training
+progress, known returns may add to it or take from it: its slope is 0 ± 1.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ def fit(
     values: np.ndarray | None = None,
     logged_spread: float = 0.0,
     members: np.ndarray | None = None,
+    trend: np.ndarray | None = None,
 ) -> Posterior:
     """Compute the posterior of the returns of all policies.
 
@@ -78,6 +80,7 @@ def fit(
         values: (P,) values by a simulator, in units of returns; None for none.
         logged_spread: Least unit of the priors if no return is known.
         members: (P, M) values by each member of the simulator; None if it has one.
+        trend: (P,) covariate, in standard deviations, that the values may hold too much or too little of.
     """
     known, count = np.flatnonzero(np.isfinite(returns)), len(returns)
     roots = np.sqrt(distances)
@@ -102,6 +105,7 @@ def fit(
         errors[known] / scale.slope(scale.to(returns[known])),
         None if values is None else scale.to(values),
         None if members is None else relative_errors(scale.to(members), _alike(roots, lengths), known),
+        np.zeros(count) if trend is None else trend,
     )
     slope = scale.slope(mean)
     left_out[:, known] = scale.back(without[0]), scale.slope(without[0]) * without[1]
@@ -146,10 +150,12 @@ def _on_scale(
     errors: np.ndarray,
     values: np.ndarray | None,
     relative: np.ndarray | None,
+    trend: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return mean (P,) and covariance (P, P), and mean and deviation (2, M) of known returns without themselves."""
     count = len(roots)
     sizes = np.ones((count, count)) if relative is None else np.outer(relative, relative)  # of f
+    common = _OFFSET**2 + np.outer(trend, trend)  # of the simulator's error
     unit = _unit(returns, np.zeros(count) if values is None else values)
     level = returns.mean()
     target, noise = (returns - level) / unit, (errors / unit) ** 2
@@ -157,7 +163,7 @@ def _on_scale(
     feature[known] = _credible(feature[known], target)
     shown = np.flatnonzero(np.isfinite(feature))
     among = np.ix_(known, known)
-    weighed = _weighed(lengths, roots[among], sizes[among], target, noise, feature[known])
+    weighed = _weighed(lengths, roots[among], sizes[among], common[among], target, noise, feature[known])
     observed, own = np.concatenate([target, feature[shown]]), np.eye(count)
     mean, second = np.zeros(count), np.zeros((count, count))
     left_out = np.zeros((2, len(known)))
@@ -167,7 +173,7 @@ def _on_scale(
         cross = np.concatenate([prior[:, known], prior[:, shown]], 1)  # (P, M + values)
         of_observed = np.concatenate([cross[known], cross[shown]])
         of_observed[: len(known), : len(known)] += np.diag(noise)
-        error = _OFFSET**2 + error_spread**2 * sizes * kernel + error_own**2 * own
+        error = common + error_spread**2 * sizes * kernel + error_own**2 * own
         of_observed[len(known) :, len(known) :] += error[np.ix_(shown, shown)]
         precision = np.linalg.inv(of_observed)
         scaled = precision @ observed
@@ -213,6 +219,7 @@ def _weighed(
     lengths: np.ndarray,
     roots: np.ndarray,
     sizes: np.ndarray,
+    common: np.ndarray,
     target: np.ndarray,
     noise: np.ndarray,
     feature: np.ndarray,
@@ -226,11 +233,12 @@ def _weighed(
     valued = np.isfinite(feature)
     for length in lengths:
         kernel = np.exp(-roots / length)
-        of_returns = _likelihoods(kernel, target, noise, _RETURN_SPREADS, _RETURN_OWN, 1.0)
+        of_returns = _likelihoods(_OFFSET**2, kernel, target, noise, _RETURN_SPREADS, _RETURN_OWN, 1.0)
         of_errors = {(0.0, 0.0): 0.0}
         if valued.any():
-            among, error = (sizes * kernel)[np.ix_(valued, valued)], (feature - target)[valued]
-            of_errors = _likelihoods(among, error, noise[valued], _ERROR_SPREADS, _ERROR_OWN, _USUAL_ERROR)
+            both = np.ix_(valued, valued)
+            error = (sizes * kernel)[both], (feature - target)[valued], noise[valued]
+            of_errors = _likelihoods(common[both], *error, _ERROR_SPREADS, _ERROR_OWN, _USUAL_ERROR)
         for (one, first), (other, second) in itertools.product(of_returns.items(), of_errors.items()):
             points.append((length, one, other))
             logs.append(first + second)
@@ -241,12 +249,18 @@ def _weighed(
 
 
 def _likelihoods(
-    kernel: np.ndarray, target: np.ndarray, noise: np.ndarray, spreads: np.ndarray, owns: np.ndarray, usual: float
+    common: np.ndarray | float,
+    kernel: np.ndarray,
+    target: np.ndarray,
+    noise: np.ndarray,
+    spreads: np.ndarray,
+    owns: np.ndarray,
+    usual: float,
 ) -> dict[tuple[float, float], float]:
     """Return the log of prior and marginal likelihood for each spread of a process and of what is independent."""
     logs = {}
     for spread, own in itertools.product(spreads.tolist(), owns.tolist()):
-        factor = np.linalg.cholesky(_OFFSET**2 + spread**2 * kernel + np.diag(own**2 + noise))
+        factor = np.linalg.cholesky(common + spread**2 * kernel + np.diag(own**2 + noise))
         scaled = np.linalg.solve(factor, target)
         likelihood = -0.5 * scaled @ scaled - np.log(np.diagonal(factor)).sum()
         logs[spread, own] = float(likelihood) - 0.5 * np.log(spread / usual) ** 2

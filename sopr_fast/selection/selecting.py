@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,9 @@ from ..runtime.checks import integer
 from ..runtime.text import list_names, printable
 from .compared import Compared, possible_returns
 from .folds import FEWEST_KNOWN as FEWEST_TRAINING
-from .folds import Fold, checkpoint_file, cross_fit, random_folds
+from .folds import Fold, checkpoint_file, cross_fit, random_folds, read_groups
 from .measured import Measured
+from .progress import trained_shares
 from .selection import Selection
 from .verdict import EPISODES, SHORT_EPISODES
 
@@ -32,6 +34,8 @@ def select(
     returns: ReturnsLike | None = None,
     *,
     incumbent: str | None = None,
+    progress: Mapping[str, float] | None = None,
+    groups: Mapping[str, str] | Sequence[str] | None = None,
     simulator: Estimator | str | None = None,
     checkpoints: str | os.PathLike | None = None,
     seed: int = 0,
@@ -49,6 +53,9 @@ def select(
         returns: Known returns by name: a mapping from name to return or to the returns of rollouts, a file, folder or
             data frame; or of all policies in order, NaN where unknown. See `sopr_fast.load_returns`.
         incumbent: Name of the policy in use; by default the best known one is to be beaten.
+        progress: Training step of each snapshot of a run, by name. Within runs later snapshots count as better, as much
+            as the simulator's values do; known returns correct that.
+        groups: Run of each policy, by name or in order; None finds runs by name. Only used with progress.
         simulator: Estimator, or its name, whose values count as measurements; None for `estimators.Simulator()`.
         checkpoints: Folder to keep the trained simulator in, and to resume from.
         seed: Seed of everything random.
@@ -82,6 +89,10 @@ def select(
     compared = Compared.build(list(loaded.values()), log)
     measured = Measured(names, compared.first, table, incumbent, compared.all_states)
     compared, (values, _) = compared.without_copies(), measured.pooled()
+    shares = None
+    if progress is not None:
+        shares = trained_shares(progress, names, read_groups(groups, names, names))
+        shares = shares[[names.index(name) for name in measured.representatives]]
     known = np.flatnonzero(np.isfinite(values))
     mean, method, simulated, notes = _mean(compared, values, estimator, checkpoints, seed)
     if mean is None and not len(known):
@@ -113,6 +124,7 @@ def select(
         float(compared.log.returns.std()) if compared.has_rewards else 0.0,
         members=simulated.get("members"),
         unsupported=simulated.get("unsupported"),
+        progress=shares,
         learns_returns=method == SOPR_T or (estimator is not None and estimator.supervised),
     )
 

@@ -18,6 +18,7 @@ from ..runtime.checks import integer, number
 from ..runtime.text import list_names
 from .compared import FEWEST_KNOWN, distance_ratios
 from .measured import Measured
+from .progress import add_trend, trend
 from .support import agreement_in_words, is_unsupported, unsupported_in_words, widening
 from .verdict import DEPLOY, EPISODES, MEASURE, Standing, Verdict, judge, numbers, probability_beats, probability_best
 from .verdict import number as shown
@@ -51,6 +52,7 @@ class Selection(Result):
         outside: (P,) float64 share of the simulated steps that leave the log's range; None if unknown.
         members: (P, M) float64 values by each member of a simulator; None without several.
         unsupported: (P,) float64 share of each policy's decisions that the log does not support; None if unknown.
+        progress: (P,) float64 how far each policy was trained, see `trained_shares`; None if unknown.
         logged_spread: Standard deviation of the returns of the log's episodes; 0 if unknown.
         learns_returns: Whether `values` depend on the known returns.
     """
@@ -68,6 +70,7 @@ class Selection(Result):
     logged_spread: float = 0.0
     members: np.ndarray | None = None
     unsupported: np.ndarray | None = None
+    progress: np.ndarray | None = None
     learns_returns: bool = False
 
     @cached_property
@@ -112,13 +115,23 @@ class Selection(Result):
     @cached_property
     def posterior(self) -> Posterior:
         """Joint distribution of the returns; mean and covariance are those without limits."""
-        values, members = None, None
-        if self.values is not None and not self.known.all() and not self._is_contradicted:
-            values = self.values.clip(*self.bounds)
-            members = None if self.members is None else self.members.clip(*self.bounds)
-        posterior = fit(self.distances, self.returns, self.return_errors, values, self.logged_spread, members)
+        values, members, slope = self._believed, None, trend(self.progress, len(self.names))
+        if values is not None and self.members is not None:
+            members = add_trend(self.members, slope).clip(*self.bounds)
+        known_and_valued = self.distances, self.returns, self.return_errors, values
+        posterior = fit(*known_and_valued, self.logged_spread, members, slope)
         errors = widening(self.unsupported, self.known, likeness(self.distances, self.known), posterior.unit)
         return replace(posterior, covariance=posterior.covariance + errors, limits=self._limits)
+
+    @cached_property
+    def _believed(self) -> np.ndarray | None:
+        """Values (P,) within the bounds, with the trend of training; None if known returns contradict them."""
+        known = self.known
+        if self.values is None or known.all():
+            return None
+        values = add_trend(self.values, trend(self.progress, len(known)))
+        is_contradicted = known.sum() >= FEWEST_KNOWN and spearman(self.returns[known], values[known]) < 0
+        return None if is_contradicted else values.clip(*self.bounds)
 
     @property
     def agreement(self) -> float:
@@ -271,16 +284,6 @@ class Selection(Result):
             remedy = "if returns or logged rewards are costs, negate them, and deploy nothing before"
         doubt = f"the simulator orders the known policies with a rank correlation of {order:.2f}: {remedy}"
         return [doubt] * (order < LEAST_ORDER) + self._other_units()
-
-    @property
-    def _is_contradicted(self) -> bool:
-        """Whether the values order six or more known policies the other way round, which makes them no evidence."""
-        known = self.known
-        return (
-            self.values is not None
-            and known.sum() >= FEWEST_KNOWN
-            and spearman(self.returns[known], self.values[known]) < 0
-        )
 
     @property
     def _is_reversed(self) -> bool:

@@ -1,0 +1,50 @@
+"""How far policies were trained, which tells the order of a run's snapshots where a simulator does not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ..runtime.text import list_names
+
+
+def trained_shares(progress: Mapping[str, float], names: Sequence[str], runs: Sequence[str]) -> np.ndarray:
+    """Return how far each policy (P,) was trained, as a share of the last step of its run.
+
+    It is NaN for a policy without a step, or whose run has no other one.
+
+    Raises:
+        ValueError: A name is unknown, or a step is not a finite number above 0.
+    """
+    if strangers := [name for name in progress if name not in names]:
+        raise ValueError(f"progress: there is no policy {strangers[0]!r}; the policies are {list_names(list(names))}")
+    steps = np.array([progress.get(name, np.nan) for name in names], np.float64)
+    for name, step in zip(names, steps, strict=True):
+        if name in progress and not 0 < step < np.inf:
+            raise ValueError(f"progress of {name!r} must be a number of steps above 0, got {step}")
+    shares, labels = np.full(len(steps), np.nan), np.array(runs, object)
+    for run in dict.fromkeys(runs):
+        own = (labels == run) & np.isfinite(steps)
+        if len(np.unique(steps[own])) > 1:
+            shares[own] = steps[own] / steps[own].max()
+    return shares
+
+
+def trend(shares: np.ndarray | None, count: int) -> np.ndarray:
+    """Return shares (P,) with mean 0 and standard deviation 1; 0 for policies without one."""
+    found = np.zeros(count)
+    if shares is not None and np.isfinite(shares).sum() > 1:
+        has = np.isfinite(shares)
+        found[has] = (shares[has] - shares[has].mean()) / (shares[has].std() or 1.0)
+    return found
+
+
+def add_trend(values: np.ndarray, slope: np.ndarray) -> np.ndarray:
+    """Return values (P,), or those of members (P, M), plus a trend (P,) in units of their spread among those with one.
+
+    So values and training count alike in the order of snapshots.
+    """
+    mean, has = values.reshape(len(values), -1).mean(1), slope != 0
+    spread = float(mean[has].std()) if has.any() else 0.0
+    return values + spread * slope.reshape(-1, *[1] * (values.ndim - 1))
