@@ -77,6 +77,7 @@ def test_onnx_of_discrete_actions(tmp_path, module, states):
 
 
 def test_onnx_that_cannot_be_read(tmp_path, module, monkeypatch):
+    needs("onnxruntime")
     path = tmp_path / "net.onnx"
     path.write_bytes(b"no graph")
     with pytest.raises(ValueError, match=r"net\.onnx: damaged, or of a form that cannot be opened"):

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import pandas
 import pytest
-from support.needs import needs
+from support.needs import needs, to_parquet
 from support.walks import NEXT, only, walk, without
 
 import sopr_fast
@@ -115,8 +115,8 @@ WRITERS = {
     "semicolons.csv": lambda path, arrays: frame_of(arrays, "{}.{}").to_csv(path, index=False, sep=";", decimal=","),
     "tabs.tsv": lambda path, arrays: frame_of(arrays, "{}[{}]").to_csv(path, index=False, sep="\t"),
     "lists.csv": lambda path, arrays: pandas.DataFrame(to_json(arrays)).to_csv(path, index=False),
-    "columns.parquet": lambda path, arrays: frame_of(arrays, "{}_{}").to_parquet(path, row_group_size=5),
-    "lists.parquet": lambda path, arrays: frame_of(arrays, "lists").to_parquet(path, row_group_size=5),
+    "columns.parquet": lambda path, arrays: to_parquet(frame_of(arrays, "{}_{}"), path, row_group_size=5),
+    "lists.parquet": lambda path, arrays: to_parquet(frame_of(arrays, "lists"), path, row_group_size=5),
     "fixed.parquet": write_fixed,
     "log.json": lambda path, arrays: path.write_text(json.dumps(to_json(arrays))),
     "steps.json": lambda path, arrays: frame_of(arrays, "{}_{}").to_json(path, **DIGITS),
@@ -354,9 +354,10 @@ def test_wrong_files_and_datasets_are_refused_by_name(name, content, message, tm
     elif isinstance(content, dict):
         np.savez(source, **content)
     elif isinstance(content, pandas.DataFrame):
-        needs("pyarrow")
-        content.to_parquet(source)
+        to_parquet(content, source)
     else:
+        if name == "log.parquet":
+            needs("pyarrow")
         source.write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises((TypeError, ValueError), match=rf"{name}: .*{message}"):
         sopr_fast.load_log(source)

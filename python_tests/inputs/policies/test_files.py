@@ -6,6 +6,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from support.needs import to_parquet
 
 from sopr_fast.cli.main import main as command
 from sopr_fast.inputs.policies import collect, probe
@@ -167,7 +168,7 @@ def test_half_written_and_other_files(tmp_path):
 
 
 def test_a_table_larger_than_the_free_memory_is_refused(tmp_path, monkeypatch):
-    pandas.DataFrame({"action": np.zeros(5000)}).to_parquet(tmp_path / "run.parquet", compression=None)
+    to_parquet(pandas.DataFrame({"action": np.zeros(5000)}), tmp_path / "run.parquet", compression=None)
     monkeypatch.setattr("sopr_fast.inputs.files.free_memory", lambda: 100)
     with pytest.raises(MemoryError, match=r"run\.parquet: [\d,]+ bytes when read, larger than the free memory"):
         load(tmp_path)
@@ -175,9 +176,9 @@ def test_a_table_larger_than_the_free_memory_is_refused(tmp_path, monkeypatch):
 
 def test_a_log_among_policies_is_told_as_such(tmp_path):
     table = pandas.DataFrame({"obs_0": [0.0, 1.0], "actions_0": [0.0, 1.0]})
-    table.to_parquet(tmp_path / "with-states.parquet")
+    to_parquet(table, tmp_path / "with-states.parquet")
     assert len(load(tmp_path)) == 1
-    table.assign(reward=0.0).to_parquet(tmp_path / "table.parquet")
+    to_parquet(table.assign(reward=0.0), tmp_path / "table.parquet")
     with pytest.raises(ValueError, match=r"table\.parquet: a log \(it holds 'reward'\), not a policy: move it out"):
         load(tmp_path)
     with pytest.warns(UserWarning, match="skipped .*a log"):

@@ -9,6 +9,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from support.needs import to_parquet
 from torch import distributions as dist
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -132,7 +133,7 @@ NAMES = [f"action_{i}" for i in (2, 1, 0)] + [f"obs_{i}" for i in range(DA)]
 
 
 def parquet(path, frame):
-    frame.to_parquet(path)
+    to_parquet(frame, path)
     return path.rename(path.with_suffix(".parquet"))
 
 

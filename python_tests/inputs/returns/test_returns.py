@@ -9,6 +9,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from support.needs import to_parquet
 from support.problems import ladder, log
 
 import sopr_fast
@@ -153,7 +154,7 @@ def test_standard_errors(tmp_path):
     rows = "a,1,0,1,", "b,2,2,3,", "c,3,4,2,", "d,4,,1,", "e,5,,9,", "f,1,,,.5", "g,1,,1,.25"
     path.write_text("\n".join(("name,return,deviation,rollouts,error", *rows)))
     frame = pandas.read_csv(path)
-    frame.to_parquet(tmp_path / "r.parquet")
+    to_parquet(frame, tmp_path / "r.parquet")
     frame.to_json(tmp_path / "records.json", orient="records")
     files, records = (path, tmp_path / "r.parquet", tmp_path / "records.json"), frame.to_dict("records")
     by_name = frame.set_index("name")
@@ -178,9 +179,11 @@ def test_columns_of_other_names_are_named(tmp_path, suffix):
     source = TABLE.assign(n=[4, 9])
     if suffix:
         path = tmp_path / f"r{suffix}"
-        {".csv": source.to_csv, ".parquet": source.to_parquet, ".json": partial(source.to_json, orient="records")}[
-            suffix
-        ](path)
+        {
+            ".csv": source.to_csv,
+            ".parquet": partial(to_parquet, source),
+            ".json": partial(source.to_json, orient="records"),
+        }[suffix](path)
         source = path
     with pytest.raises(ValueError, match=r"expected columns name and return \(or cost\), found .*total.*columns=\{"):
         load_returns(source)
