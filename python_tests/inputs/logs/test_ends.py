@@ -180,6 +180,9 @@ def test_costs_rows_of_padding_and_unknown_next_states():
     for part in ("states", "rewards", "next_states", "terminals", "timeouts", "episodes"):
         np.testing.assert_array_equal(getattr(log, part), getattr(expected, part))
     assert "rewards are the negative of 'cost'" in log.verdict
+    ends = np.insert(CUT, ENDS + 1, CUT[ENDS])
+    with pytest.raises(ValueError, match="'timeouts' marks row 9, which 'valid' leaves out, and not the row before"):
+        load(padded | {"valid": valid, "timeouts": ends & ~valid})
     unknown = WALK | FLAGS | {NEXT: np.where(LAST[:, None], np.nan, WALK[NEXT])}
     log = load(unknown)
     assert np.diff(log.episodes).tolist() == [5, 2, 6, 3] and log.terminals.sum() == 2

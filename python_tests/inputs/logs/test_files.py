@@ -139,7 +139,6 @@ def indexed(arrays):
 SOURCES = {
     "episodes": episodes_of,
     "tuple of episodes": lambda arrays: tuple(episodes_of(arrays)),
-    "episodes by name": lambda arrays: dict(zip("abcde", episodes_of(arrays), strict=True)),
     "episodes of own names": lambda arrays: [renamed(each, OWN) for each in episodes_of(arrays)],
     "frames of episodes": lambda arrays: [frame_of(each, "{}_{}") for each in episodes_of(arrays)],
     "batches": lambda arrays: [only(rows, arrays | {"eps_id": NUMBERS}) for rows in (ROWS < 5, ROWS >= 5)],
@@ -148,7 +147,6 @@ SOURCES = {
     "episodes of steps": lambda arrays: [
         [only(i, each) for i in range(len(each["rewards"]))] for each in episodes_of(arrays)
     ],
-    "frames by name": lambda arrays: dict(zip("abcde", SOURCES["frames of episodes"](arrays), strict=True)),
     "steps of own names": lambda arrays: [only(row, renamed(arrays, OWN)) for row in ROWS],
     "deque of steps": lambda arrays: deque(only(row, arrays) for row in ROWS),
     "array of episodes": lambda arrays: np.array([*episodes_of(arrays), None], object)[:-1],

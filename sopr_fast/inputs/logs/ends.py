@@ -22,6 +22,7 @@ from ...runtime.text import list_names
 from .schema import UNREAD, advise
 
 WORDS = ("terminal", "cut")
+FLAGS = ("terminals", "truncations", "dones", "last")
 _SAY = "pass ends='terminal' or ends='cut'"
 _FARTHEST = 32  # steps of n-step rows that are named
 
@@ -222,8 +223,7 @@ class Statement:
         """Raise if flags mark two rows in a row, or one that leads to the next, unless episodes have numbers."""
         if {"episodes", "first"} & self.borders.keys():
             return
-        flags = ("terminals", "dones", "last", "truncations", "next_states")
-        part = next((part for part in flags if part in self.rows), "")
+        part = next((part for part in (*FLAGS, "next_states") if part in self.rows), "")
         name = self.names.get(part, part)
         on = f"if steps go on there, leave {name!r} out by {self._without(part)}"
         marked = ends.last & ~(self.stops & ~ends.terminals)

@@ -93,14 +93,10 @@ def _named(content: Any, where: str) -> dict[str, Any] | None:
     """Return the arrays of a mapping, frame, list of episodes or steps, or dataset; None of anything else."""
     if hasattr(content, "to_pandas") and not is_frame(content):  # tables of arrow, datasets of Hugging Face
         content = content.to_pandas()
-    if isinstance(content, Mapping) and content:
-        inner = [value for value in content.values() if isinstance(value, Mapping) or is_frame(value)]
-        if len(inner) == len(content) and all(is_frame(each) or "rewards" in map(part_of, each) for each in inner):
-            content = inner  # an episode by each name
-        elif len(inner) == len(content) and all("0" in column for column in inner):  # as pandas writes JSON
-            import pandas
+    if isinstance(content, Mapping) and all(isinstance(x, Mapping) and "0" in x for x in content.values()) and content:
+        import pandas
 
-            content = pandas.DataFrame(content)
+        content = pandas.DataFrame(content)  # as pandas writes JSON
     if isinstance(content, deque) or (isinstance(content, np.ndarray) and content.dtype == object):
         content = list(content)
     if isinstance(content, list | tuple) and content and all(map(is_list_of_dicts, content)):
@@ -165,9 +161,9 @@ def _join_episodes(episodes: Sequence[Mapping[str, Any]], where: str) -> dict[st
     counter = next(
         (key for part in ("rewards", "costs", "actions", "states") for key in keys if part_of(key) == part), None
     )
-    if is_unknown := counter is None:  # then `columns` may name the arrays, most of which have as many rows
+    if is_unknown := counter is None:  # then `columns` may name the arrays: the shortest has a row for each step
         rows = {key: shape[0] for key in keys if (shape := shape_of(episodes[0][key]))}
-        counter = max(rows, key=lambda key: [*rows.values()].count(rows[key]), default=None)
+        counter = min(rows, key=rows.__getitem__, default=None)
     if counter is None:
         raise missing("states", episodes[0], where)
     for i, arrays in enumerate(episodes):

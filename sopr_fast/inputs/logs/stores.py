@@ -35,8 +35,8 @@ _DEEPEST = 100  # group within groups
 _LARGEST_CHUNK = 64 << 20  # bytes
 _DEFLATED = 1032  # bytes at most of a byte of deflate
 _CHECKSUM = 64  # bytes at most that filters add to a chunk
-_SIZES = ("_size", "size", "buffer_size_filled")  # names of the number of filled rows of a buffer
-_PLACES = ("pos", "ptr", "_insertion_idx", "_index")  # of the row that is overwritten next
+_SIZES = ("_size", "size")  # names of the number of filled rows of a buffer
+_PLACES = ("pos", "ptr", "_insertion_idx")  # of the row that is overwritten next
 
 
 def open_npy(path: Path) -> FileRows:

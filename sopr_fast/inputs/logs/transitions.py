@@ -10,7 +10,7 @@ import numpy as np
 from ...runtime.text import list_names
 from ...runtime.warn import warn
 from ..files import check_memory
-from .ends import WORDS, Ends, Statement
+from .ends import FLAGS, WORDS, Ends, Statement
 from .facts import repeated_actions, rewards_beyond
 from .parts import Parts
 from .schema import UNREAD, advise, check_needed, find_parts
@@ -170,6 +170,13 @@ def _read(parts: Parts, order: np.ndarray | None) -> dict[str, np.ndarray]:
         rows["rewards"] = np.negative(costs, out=costs)
     rows["source"] = np.arange(len(states))
     if (valid := rows.pop("valid", None)) is not None:
+        for part in FLAGS:
+            flags = rows.get(part, np.zeros(len(valid), bool))
+            if (lost := flags[1:] & ~flags[:-1] & ~valid[1:] & valid[:-1]).any():
+                raise ValueError(
+                    f"{where}: {names[part]!r} marks row {int(np.argmax(lost)) + 1}, which {names['valid']!r} leaves "
+                    "out, and not the row before: mark the last row of the episode that counts"
+                )
         order = np.flatnonzero(valid) if order is None else order[valid[order]]
         if not len(order):
             raise ValueError(f"{where}: {names['valid']!r} marks no row")
@@ -227,5 +234,8 @@ def _verdict(log: Transitions, parts: Parts, ends: Ends, dropped: int) -> str:
     if repeats := repeated_actions(log.actions, log.episodes):
         words.append(f"actions repeat the one before in {repeats:.0%} of steps")
     words += rewards_beyond(log.rewards, log.source)
+    tables = {"state": log.states, "action": log.actions}
+    constant = [f"{name} {i}" for name, x in tables.items() for i in np.flatnonzero(x.min(0) == x.max(0))]
+    words += [f"constant: {list_names(constant)}"] * bool(constant)
     words += [f"not read: {list_names(parts.unread)}"] * bool(parts.unread)
     return "; ".join(words)
