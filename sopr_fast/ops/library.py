@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -57,7 +57,8 @@ def define(
     name = schema.partition("(")[0]
     operator = getattr(torch.ops.sopr_fast, name).default
     names = [argument.name for argument in operator._schema.arguments]
-    library.impl(name, checked(cpu, check), "CPU")
+    on_cpu = checked(cpu, check)
+    library.impl(name, on_cpu, "CPU")
     if cuda is not None and native._cuda is not None:
         library.impl(name, checked(cuda, check), "CUDA")
     torch.library.register_fake(f"sopr_fast::{name}", checked(fake, None), lib=library)
@@ -69,9 +70,18 @@ def define(
         check_reverse_mode(name, *arguments)
         if reason := _why_no_kernel(arguments[0].device):
             raise NotImplementedError(f"{name} has no kernel for {arguments[0].device}: {reason}")
-        return operator(*arguments)
+        return (on_cpu if _is_plain(arguments) else operator)(*arguments)
 
     return run
+
+
+def _is_plain(arguments: Sequence[Any]) -> bool:
+    """Return whether a CPU kernel can be called at once: torch's dispatcher takes 20 µs."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+        return False
+    tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
+    needs_grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    return not needs_grad and all(type(tensor) is Tensor and tensor.device.type == "cpu" for tensor in tensors)
 
 
 def differentiable_once(operator: str) -> Callable:

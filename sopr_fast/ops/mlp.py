@@ -5,6 +5,7 @@ In other dtypes than float32, and on devices other than the CPU, torch computes 
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -170,6 +171,11 @@ def _check(x: Tensor, parameters: Tensor, sizes: Sequence[int]) -> None:
         raise ValueError(f"x must have shape ({count}, B, {sizes[0]}) or (B, {sizes[0]}), got {tuple(x.shape)}")
 
 
+@functools.lru_cache
+def _as_tensor(*sizes: int) -> Tensor:
+    return torch.tensor(sizes, dtype=torch.int64, device="cpu")
+
+
 def _fields(
     x: Tensor, parameters: Tensor, sizes: Sequence[int], tanh: bool, out: Tensor | None = None
 ) -> dict[str, Any]:
@@ -177,7 +183,7 @@ def _fields(
     return {
         "x": x,
         "parameters": parameters,
-        "sizes": torch.tensor(sizes, dtype=torch.int64, device="cpu"),
+        "sizes": _as_tensor(*sizes),
         "out": out,
         "members": len(parameters),
         "batch": x.shape[1],
