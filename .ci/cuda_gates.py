@@ -27,6 +27,7 @@ KERNEL = re.compile(
 # Bytes of spill stores by kernel, precision and width of heads, the most on any architecture (nvcc 13.0).
 SPILLS = {
     ("closed", "Tf32", 32): 28,
+    ("open", "Tf32", 16): 4,
     ("open", "Tf32", 32): 28,
     ("closed_backward", "Tf32", 8): 76,
     ("closed_backward", "Tf32", 16): 80,
@@ -34,6 +35,8 @@ SPILLS = {
     ("closed_backward", "Bf16", 8): 32,
     ("closed_backward", "Bf16", 16): 36,
     ("closed_backward", "Bf16", 32): 52,
+    ("open_tape", "Tf32", 8): 4,
+    ("open_tape", "Tf32", 16): 4,
     ("open_tape", "Tf32", 32): 8,
     ("open_attention", "Tf32", 8): 32,
     ("open_attention", "Tf32", 16): 16,
