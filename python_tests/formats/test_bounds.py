@@ -13,6 +13,7 @@ import tracemalloc
 import zipfile
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from support.pickles import Runs
@@ -20,6 +21,7 @@ from support.pickles import Runs
 from sopr_fast.formats.shared import pickles
 from sopr_fast.formats.shared.pickles import SPACE_RECORDS, read_pickle
 from sopr_fast.inputs.policies import load_policies as load
+from sopr_fast.inputs.returns import load_returns
 
 DEPTH = 60
 
@@ -231,3 +233,35 @@ def test_messages_escape_what_files_say(tmp_path):
             load(tmp_path / name)
         message = str(caught.value)
         assert message.isprintable() and len(message) < 1500
+
+
+def colliding(count, bits=13):
+    """Integers below 2**60 whose hashes take places of a dictionary that others have taken."""
+    mask, place, chain = (1 << bits) - 1, 1, []
+    for _ in range(count):
+        chain.append(place)
+        place = (5 * place + 1) & mask
+    return chain
+
+
+def test_keys_of_a_file_are_bounded_together():
+    """Not of each dictionary: a file can make many of one list of pairs."""
+    pairs = b"".join(number(key) + b"N\x86" for key in colliding(3000))
+    content = b"\x80\x04(" + pairs + b"lq\x000](" + b"ccollections\nOrderedDict\nh\x00\x85R" * 4 + b"e."
+    with pytest.raises(ValueError, match="too many keys that are not text, over 4,000"):
+        read_pickle(content)
+
+
+def test_returns_that_inflate_are_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "evaluations.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("timesteps.npy", npy_header(1) + bytes(4))
+        archive.writestr("results.npy", npy_header(1, ZEROS // 4) + bytes(ZEROS))
+    with pytest.raises(ValueError, match=r"evaluations\.npz: .*'results' has 104,857,\d+ bytes, expected at most"):
+        load_returns(tmp_path, ["best_model"])
+
+
+def test_run_lengths_of_parquet_are_counted_as_values(tmp_path):
+    frame = pandas.DataFrame({"name": "a", "return": np.zeros(20 << 20)})
+    frame.to_parquet(tmp_path / "r.parquet", compression="zstd")
+    with pytest.raises(ValueError, match=r"r\.parquet: .*it holds 320 MiB, far more than it takes on disk"):
+        load_returns(tmp_path / "r.parquet")

@@ -69,6 +69,8 @@ def fill(name, value):
         (lambda d, t: d.update(seed=3.0), "is damaged: seed must be an integer, 0 or more"),
         (lambda d, t: d.update(return_mean=""), "is damaged: return_mean must be a finite number, got ''"),
         (lambda d, t: d.update(history=[]), "is damaged: history must be an object"),
+        (lambda d, t: d["history"].update(loss=True), "is damaged: history 'loss' must be a list, got True"),
+        (lambda d, t: t["training_policies.states"].fill_(np.nan), "is damaged: tensor 'states' is not finite"),
         (lambda d, t: d["layout"].update(kind="none"), "is damaged: kind is 'none'; choose 'action' or"),
         (lambda d, t: d["layout"].update(width=1), "is damaged: layout has 1 columns for 2 actions"),
         (lambda d, t: d.update(training_policies=["one"]), "is damaged: tensor 'columns' must be torch.float32"),

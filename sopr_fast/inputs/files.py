@@ -29,6 +29,18 @@ def reading(where: str | Path, kind: str) -> Iterator[None]:
         raise ValueError(f"{verdict}: {error}") from error
 
 
+@contextmanager
+def documented(where: str | Path) -> Iterator[None]:
+    """Make errors of types that no reader documents ValueErrors that name the file, which may be damaged."""
+    try:
+        yield
+    except (ImportError, MemoryError, OSError, TypeError, ValueError):
+        raise
+    except Exception as error:
+        what = f"damaged, or of a form that cannot be read ({type(error).__name__}: {error})"
+        raise ValueError(f"{where}: {what}") from error
+
+
 def check_regular(path: Path) -> None:
     """Raise unless `path` is a regular file, or a link to one."""
     try:

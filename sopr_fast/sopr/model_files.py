@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .._version import __version__
 from ..inputs.policies import Layout
-from ..runtime.checks import choice, integer, list_of, mapping, optional, real, record, text
+from ..runtime.checks import choice, flag, instance, integer, list_of, mapping, optional, real, record, text
 from ..runtime.tensor_files import by_prefix, check_tensors, load_tensors, reading, save_tensors
 from ..runtime.text import printable
 from .config import Config
@@ -93,6 +93,9 @@ def _restore(tensors: dict[str, Tensor], description: dict[str, Any]) -> dict[st
     weights, training, subsets = by_prefix(tensors, "model", "training_policies", "subsets")
     size = sum(value.numel() for value in weights.values())
     fields = _DESCRIPTION("description", description)
+    outcome = {"best_step": optional(integer()), "restarts": integer(), "collapsed": flag}
+    for name, values in fields["history"].items():
+        outcome.get(name, list_of(instance(int | float, "a number")))(f"history {name!r}", values)
     config, layout = Config(**fields["config"]), Layout(**fields["layout"])
     names = fields["training_policies"]
     if layout.width != (2 if layout.kind == "gaussian" else 1) * layout.action_dim:
@@ -108,6 +111,8 @@ def _restore(tensors: dict[str, Tensor], description: dict[str, Any]) -> dict[st
     sorted_scores = config.clusters if config.score == "sort" else 0
     if config.width * (input_dim + low + high) + sorted_scores > size:  # a lower bound, before any memory is taken
         raise ValueError(f"config needs more weights than the {size} of the file")
+    if wrong := [name for name, value in {**training, **weights}.items() if not value.isfinite().all()]:
+        raise ValueError(f"tensor {wrong[0]!r} is not finite")
     model = ScoringModel(input_dim, config)
     if missing := model.state_dict().keys() - weights.keys():  # torch lets a file lack some
         raise ValueError(f"no tensor {min(missing)!r}")

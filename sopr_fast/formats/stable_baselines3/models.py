@@ -37,7 +37,6 @@ _FLATTEN = "<class 'stable_baselines3.common.torch_layers.FlattenExtractor'>"
 _SPACES = ("observation_space", "action_space")
 _LAYERS = (  # of all policies of multilayer perceptrons; shared_net is of versions before 2
     *("mlp_extractor.shared_net", "mlp_extractor.policy_net", "action_net", "actor.latent_pi", "actor.mu"),
-    *("q_net.q_net", "quantile_net.quantile_net"),
 )
 _IDLE = ("mlp_extractor.value_net", "actor.sde_features_extractor")  # beside the actor's layers
 _SETTINGS_BYTES = 8 << 20  # parsed JSON may take 20 times the memory of its text
@@ -94,7 +93,7 @@ def _actor(
     space = _unpickled(settings, "action_space", SPACE_RECORDS)
     if hasattr(space, "n"):
         weight, bias = layers.pop()
-        if "qrdqn" in source and len(bias) % int(space.n) == 0:  # the library views outputs as (quantiles, actions)
+        if "qrdqn" in source and len(bias) % int(space.n) == 0:  # the library views outputs as (samples, actions)
             weight, bias = weight.view(-1, int(space.n), weight.shape[1]).mean(0), bias.view(-1, int(space.n)).mean(0)
         if space.n != len(bias):
             raise ValueError(f"its network has {len(bias)} outputs, its action space n={space.n}")
@@ -118,7 +117,8 @@ def _actor(
 def _layers(arrays: dict[str, Tensor]) -> list[str]:
     """Return the names of the actor's layers, all of which are known; a part is a layer or a numbered sequence."""
     names: list[str] = []
-    for part in _LAYERS:
+    first = next(iter(arrays), "").partition(".")[0]  # DQN's network, and QR-DQN's, is in a module of its own name
+    for part in (*_LAYERS, f"{first}.{first}"):
         names += [part] if f"{part}.weight" in arrays else numbered(arrays, f"{part}.{{}}")
     read = {f"{name}.{side}" for name in (*names, "actor.log_std") for side in ("weight", "bias")} | {"actor.log_std"}
     acting = tuple(f"{part.partition('.')[0]}." for part in names)

@@ -44,7 +44,10 @@ class ArrayPolicy(Policy):
             if part.dtype.kind not in "fiub":
                 raise ValueError(f"policy {name!r} holds values of dtype {part.dtype}, expected numbers; {WORDS}")
             if part.ndim not in (1, 2):
-                raise ValueError(f"policy {name!r} has shape {tuple(part.shape)}, expected (states, action width)")
+                hint = "; pass actions[:, :, 0]" if part.ndim == 3 and part.shape[2] == 1 else ""
+                raise ValueError(
+                    f"policy {name!r} has shape {tuple(part.shape)}, expected (states, action width){hint}"
+                )
 
     def _output(self, states: Tensor, source: Tensor | None) -> Any:
         if source is None:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ...runtime.process import fork_safe_lock
 from ...runtime.text import one_line
 from ...runtime.warn import warn
+from .actor import Standardisation
 from .policy import Policy
 
 _evaluation = fork_safe_lock()
@@ -36,6 +37,7 @@ class Called(Policy):
     Attributes:
         call: Function from states (N, dim_s), an own float32 array, to what the policy returns.
         original: The user's object; a module is in eval mode during calls.
+        standardisation: What its `VecNormalize` does to states before they reach it.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Called(Policy):
     action_count: int | None = None
     state_dim: int | None = None
     normalisation: str | None = None
+    standardisation: Standardisation | None = None
 
     def _output(self, states: Tensor, source: Tensor | None) -> Any:
         try:
@@ -99,8 +102,12 @@ def adapt(name: str, item: Any, *, statistics: Any = None) -> Called:
         actions = act(statistics.normalize_obs(observations) if is_standardised else observations)
         return np.reshape(actions, (len(states), -1)) if shape and np.ndim(actions) > 2 else actions
 
-    normalisation = "its VecNormalize" if is_standardised else None
-    return Called(name, call, item, count, math.prod(shape) if shape else None, normalisation)
+    called = Called(name, call, item, count, math.prod(shape) if shape else None)
+    if is_standardised:
+        called.normalisation, moments = "its VecNormalize", statistics.obs_rms
+        mean, variance = (torch.as_tensor(np.ravel(part)).double() for part in (moments.mean, moments.var))
+        called.standardisation = Standardisation(mean, (variance + statistics.epsilon).sqrt(), statistics.clip_obs)
+    return called
 
 
 def _predict(item: Any, states: np.ndarray) -> Any:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from ...runtime.text import list_names
-from .actor import Actor
 from .policy import Policy
 
 _CHOOSE_COLUMNS = (
@@ -107,7 +106,7 @@ def doubts(
     if states.shape[1] == 1 and (states == np.round(states)).all() and (count := len(np.unique(states))) > 2:
         found.append(f"states are one column of {count} whole numbers: if they are labels, give them one-hot")
     low, high = states.min(0), states.max(0)
-    scalings = {policy.name: policy.standardisation for policy in policies if isinstance(policy, Actor)}
+    scalings = {policy.name: getattr(policy, "standardisation", None) for policy in policies}
     for name, scaling in scalings.items():
         if scaling is None:
             continue

@@ -17,7 +17,7 @@ from ...runtime.arrays import as_numbers
 from ...runtime.text import NAME_WIDTH, escaped_errors, list_names, printable, suggest
 from ...runtime.warn import warn
 from ..accepted import ReturnsLike
-from ..files import check_regular
+from ..files import check_regular, documented
 from ..logs.tables import is_list_of_dicts, load_csv, load_json, load_parquet
 
 if TYPE_CHECKING:
@@ -75,7 +75,8 @@ def load_returns(
             source, columns = formats.load(formats.EVALUATIONS)(path, _needed(names)), {}
         else:
             source = _read(path, columns)
-    table = _of_frame(_as_frame(source, names, columns), where, columns)
+    with documented(where):
+        table = _of_frame(_as_frame(source, names, columns), where, columns)
     table.attrs["notes"] = [*getattr(source, "attrs", {}).get("notes", []), *table.attrs.get("notes", [])]
     if names is not None:
         own = _names_of_files(table.index.difference(names), {*names} - {*table.index})
