@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import tracemalloc
+import zlib
 from collections import deque
 from itertools import pairwise
 from types import SimpleNamespace
@@ -416,3 +417,62 @@ def test_a_pipe_is_refused(tmp_path, name):
     for read in (load_states, sopr_fast.load_log):
         with pytest.raises(ValueError, match=rf"{name}: not a regular file"):
             read(tmp_path / name)
+
+
+def write_bomb(path, chunk=(64, 4), deflates=1, payload=1 << 20):
+    """Write 64 rows of which a chunk inflates to many times its size, or is far larger than they are."""
+    with h5py.File(path, "w") as file:
+        layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        layout.set_chunk(chunk)
+        for _ in range(deflates):
+            layout.set_deflate(9)
+        space, content = h5py.h5s.create_simple((64, 4), (h5py.h5s.UNLIMITED, 4)), bytes(payload)
+        dataset = h5py.h5d.create(file.id, b"observations", h5py.h5t.IEEE_F32LE, space, layout)
+        for _ in range(deflates):
+            content = zlib.compress(content, 9)
+        dataset.write_direct_chunk((0, 0), content)
+
+
+def write_groups(path, depth=101, name="a"):
+    with h5py.File(path, "w") as file:
+        for _ in range(depth):
+            file = file.create_group(name)
+
+
+BOUNDED = {
+    "chunks larger than the array": ("hdf5", lambda path: write_bomb(path, (10**7, 4)), "chunks far larger than it"),
+    "chunks packed twice": ("hdf5", lambda path: write_bomb(path, deflates=2), "chunks far larger .* packed twice"),
+    "chunks that grow": (
+        "hdf5",
+        lambda path: write_bomb(path, payload=1 << 27),
+        "a chunk inflates to more than its 1,024",
+    ),
+    "deep groups": ("hdf5", write_groups, "groups more than 100 deep"),
+    "long names": ("hdf5", lambda path: write_groups(path, 3, "b" * 200), "name is longer than 400 characters"),
+    "names of columns": (
+        "csv",
+        lambda path: path.write_text(f"obs_0,{'1' * 401}x\n1,2\n"),
+        "longer than 400 characters",
+    ),
+    "names of steps": (
+        "jsonl",
+        lambda path: path.write_text("\n".join(f'{{"reward": 1, "k{i}": 1}}' for i in range(300))),
+        "steps have 301 different names",
+    ),
+}
+
+
+@pytest.mark.parametrize(("suffix", "write", "message"), BOUNDED.values(), ids=BOUNDED)
+def test_what_would_take_far_more_than_its_file_is_refused(suffix, write, message, tmp_path):
+    write(tmp_path / f"log.{suffix}")
+    with pytest.raises(ValueError, match=rf"log\.{suffix}: .*{message}"):
+        load_states(tmp_path / f"log.{suffix}")
+
+
+def test_groups_that_hold_each_other_are_read_once(tmp_path, arrays):
+    with h5py.File(tmp_path / "log.hdf5", "w") as file:
+        for key, values in arrays.items():
+            file[key] = values
+        file.create_group("a")["b"] = file["/"]
+        file["a/c"] = file["observations"]
+    assert_same(sopr_fast.load_log(tmp_path / "log.hdf5"), arrays)

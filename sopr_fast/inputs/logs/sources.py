@@ -35,6 +35,7 @@ READERS: dict[str, Callable[[Path], Any]] = {  # suffix → function that return
     ".pickle": read_pickled,
 }
 _MINARI_ID = re.compile(r"(?:[\w.-]+/)*[\w.-]+-v\d+")
+_SPARSEST = 100  # values of a table of steps for each that is given
 _MINARI_DATA = "main_data.hdf5"
 _SEVERAL = "of several files, one for each episode, pass [dict(numpy.load(path)) for path in paths] or the like"
 _OF_EPISODES = ("observations", "actions", "rewards", "terminations", "truncations", "terminated")
@@ -100,7 +101,7 @@ def _named(content: Any, where: str) -> dict[str, Any] | None:
     if isinstance(content, deque) or (isinstance(content, np.ndarray) and content.dtype == object):
         content = list(content)
     if isinstance(content, list | tuple) and content and all(map(is_list_of_dicts, content)):
-        content = [_columns(steps) for steps in content]  # of episodes
+        content = [_columns(steps, where) for steps in content]  # of episodes
     if isinstance(content, Mapping):
         return flatten(content, where)
     if is_frame(content) and any(isinstance(name, str | tuple) for name in content.columns):
@@ -128,20 +129,23 @@ def _join_dicts(items: Sequence[Mapping[Any, Any]], where: str) -> dict[str, Any
     first = flatten(items[0], where)
     rewards = [key for key in first if part_of(key) in ("rewards", "costs")] or [*first]
     if any(shape_of(first[key]) == () for key in rewards):
-        return join_numbered(flatten(_columns(items), where), where)
+        return join_numbered(flatten(_columns(items, where), where), where)
     return _join_episodes([flatten(item, where) for item in items], where)
 
 
-def _columns(steps: Sequence[Any]) -> dict[Any, Any]:
+def _columns(steps: Sequence[Any], where: str) -> dict[Any, Any]:
     """Return the values of all steps by name, in the mappings that a step holds.
 
     A flag that a step lacks is False, and a next state that it lacks, or that is None, is unknown.
     """
     columns: dict[Any, Any] = {}
-    for name in dict.fromkeys(name for step in steps for name in step):
+    names = dict.fromkeys(name for step in steps for name in step)
+    if len(names) * len(steps) > _SPARSEST * sum(map(len, steps)):
+        raise ValueError(f"{where}: steps have {len(names):,} different names, most of which each step lacks")
+    for name in names:
         given = [value for step in steps if (value := step.get(name)) is not None]
         if given and all(isinstance(value, Mapping) for value in given):
-            columns[name] = _columns([step.get(name) or {} for step in steps])
+            columns[name] = _columns([step.get(name) or {} for step in steps], where)
             continue
         missing: Any = False if all(isinstance(value, bool | np.bool_) for value in given) else None
         if part_of(name) == "next_states" and given:

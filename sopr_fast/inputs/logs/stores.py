@@ -20,7 +20,7 @@ from ...formats.shared.pickles import SB3_RECORDS, SPACE_RECORDS, RefusedError, 
 from ...runtime.extras import library
 from ...runtime.rows import FileRows, FileVersion, Read
 from ..files import check_memory, check_regular, reading
-from .arrays import Lazy, join_numbered, opened_later, shape_of
+from .arrays import Lazy, check_names, join_numbered, opened_later, shape_of
 
 _GROUPED = re.compile(r"(?:.*/)?(?P<label>(?:episode|demo|traj)_(?P<number>\d+))/(?P<key>.+)")  # Minari, robomimic
 _NUMBERED = re.compile(r"(?P<key>observations|actions|rewards|terminated)_(?P<label>(?P<number>\d+))")  # d3rlpy
@@ -174,7 +174,8 @@ class Hdf5Array(Lazy):
                 raise TypeError(f"{self.name} must be numbers, got dtype {self.dtype}")
             if self._chunk_bytes and (self._is_nested or self._chunk_bytes > max(_LARGEST_CHUNK, 2 * dataset.nbytes)):
                 raise ValueError(f"{self.name} has chunks far larger than it, or packed twice: write it without chunks")
-            _check_chunks(dataset, self._chunk_bytes, self.name)
+            if self._chunk_bytes:
+                _check_chunks(dataset, self._chunk_bytes, self.name)
             yield dataset
             self._version.check(os.stat(self._path))
 
@@ -190,7 +191,7 @@ def read_hdf5(path: Path) -> dict[str, Any] | list[dict[str, Any]]:
     with open_hdf5(path) as file:
         for name, item in _datasets(file, str(path)):
             arrays[name] = Hdf5Array(path, name, item, status)
-        attributes = {key: value for key, value in file.attrs.items() if np.shape(value) == ()}
+        attributes = {key: file.attrs[key] for key in file.attrs if file.attrs.get_id(key).shape == ()}
         pattern = _NUMBERED if {"columns", "num_episodes", "version"} <= arrays.keys() else _GROUPED
         for match in filter(None, map(pattern.fullmatch, arrays)):
             episodes.setdefault((int(match["number"]), match["label"]), {})[match["key"]] = arrays[match[0]]
@@ -209,6 +210,7 @@ def _datasets(file: Any, where: str) -> Iterator[tuple[str, Any]]:
         if prefix.count("/") > _DEEPEST:
             raise ValueError(f"{where}: groups more than {_DEEPEST} deep")
         for key in group:
+            check_names([f"{prefix}{key}"], where)
             if not isinstance(group.get(key, getlink=True), h5py.HardLink):
                 continue
             item = group[key]
@@ -222,17 +224,21 @@ def _datasets(file: Any, where: str) -> Iterator[tuple[str, Any]]:
 
 def _check_chunks(dataset: Any, chunk_bytes: int, where: str) -> None:
     """Raise if a chunk that is deflated inflates to more than its size; HDF5 would inflate all of it."""
-    if not dataset.compression or not chunk_bytes or dataset.compression != "gzip":
+    if dataset.compression != "gzip":
         return
-    largest = chunk_bytes + _CHECKSUM
-    for i in range(dataset.id.get_num_chunks()):
-        chunk = dataset.id.get_chunk_info(i)
-        if _DEFLATED * chunk.size > max(_LARGEST_CHUNK, largest) and not chunk.filter_mask:
-            stream, content = zlib.decompressobj(), dataset.id.read_direct_chunk(chunk.chunk_offset)[1]
-            with contextlib.suppress(zlib.error):  # of other filters after this one, such as checksums
-                stream.decompress(content, largest)
-                if stream.unconsumed_tail and not stream.eof:
-                    raise ValueError(f"{where}: a chunk inflates to more than its {chunk_bytes:,} bytes")
+    most, suspects = chunk_bytes + _CHECKSUM, list[tuple[int, ...]]()
+
+    def note(chunk: Any) -> None:
+        if _DEFLATED * chunk.size > max(_LARGEST_CHUNK, most) and not chunk.filter_mask:
+            suspects.append(chunk.chunk_offset)
+
+    dataset.id.chunk_iter(note)
+    for offset in suspects:
+        stream = zlib.decompressobj()
+        with contextlib.suppress(zlib.error):  # of another filter after this one
+            stream.decompress(dataset.id.read_direct_chunk(offset)[1], most)
+            if stream.unconsumed_tail and not stream.eof:
+                raise ValueError(f"{where}: a chunk inflates to more than its {chunk_bytes:,} bytes")
 
 
 @contextmanager

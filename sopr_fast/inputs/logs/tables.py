@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pandas
 
 _CSV_COPIES = 6  # bytes of a table for a byte of text
-_JSON_COPIES = 10  # bytes of objects for a byte of text
+_JSON_COPIES = 13  # bytes of objects for a byte of text
 _PARQUET_COPIES = 3  # bytes of a table for a byte of its values
 _RATIO, _ALLOWANCE = 100, 64 << 20  # most bytes of values for a byte of a parquet file, and more of them
 _MISSING = ("", "NA", "N/A", "nan", "NaN", "null", "NULL", "None", "<NA>")
