@@ -21,10 +21,10 @@ def test_the_python_of_the_readme_runs(monkeypatch, capsys):
     selection, measuring, ranking = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     exec(selection, variables)
     true = variables["true"]
-    assert set(variables["selection"].verdict.policies) == set(sorted(true, key=true.get)[-2:])
+    best = max(true, key=true.get)
+    assert best in variables["selection"].verdict.policies
     assert capsys.readouterr().out.startswith("Measure ")
     exec(measuring, variables)
-    best = max(true, key=true.get)
     assert capsys.readouterr().out.startswith(f"Deploy {best}; measured {true[best]:.0f}.")
     assert variables["selection"].known.sum() <= 4
     exec(ranking, variables)
