@@ -22,6 +22,7 @@ _CLASSES = {
     "SARSA critic": "BehaviourQ",
     "FQE": "FQE",
     "importance weighting": "ImportanceWeighting",
+    "doubly robust": "DoublyRobust",
     "DualDICE": "DualDICE",
 }
 
@@ -32,8 +33,8 @@ MethodsLike: TypeAlias = "Mapping[str, str | Estimator] | Sequence[str | Estimat
 """Names of methods or estimators, with or without labels; None for the default ones."""
 
 
-def small_model() -> Config:
-    """Return the settings of a small SOPR-T that trains in seconds."""
+def small_model(states: int = 512) -> Config:
+    """Return the settings of a small SOPR-T that trains in seconds on a number of states."""
     from .sopr.config import Config
 
     return Config(
@@ -43,8 +44,8 @@ def small_model() -> Config:
         high_layers=2,
         high_heads=4,
         high_feedforward=128,
-        subset_size=512,
-        clusters=16,
+        subset_size=min(512, states),
+        clusters=min(16, states),
         subsets=20,
         steps=80,
         policy_share=1.0,
@@ -88,3 +89,9 @@ def method_class(name: str) -> type[Estimator]:
     from . import estimators  # here, because `--help` shows the names without torch
 
     return getattr(estimators, _CLASSES[name])
+
+
+def method_name(estimator: Estimator) -> str:
+    """Return the name of an estimator's method in `METHODS`, or its own."""
+    names = [name for name, kind in _CLASSES.items() if kind == type(estimator).__name__ and name != SELECT]
+    return names[0] if names else estimator.name

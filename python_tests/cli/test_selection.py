@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import warnings
 
 import numpy as np
@@ -47,7 +48,7 @@ NEAREST = ("--methods", "nearest policy")
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Give arrays of actions, which no simulator can roll out, a small SOPR-T."""
-    monkeypatch.setattr("sopr_fast.selection.selecting.small_model", lambda: CONFIG)
+    monkeypatch.setattr("sopr_fast.selection.selecting.small_model", lambda states: CONFIG)
 
 
 def test_evaluate_prints_a_table_or_json(folder, capsys, tmp_path):
@@ -104,6 +105,79 @@ def test_returns_of_other_names_are_refused_or_named(folder, capsys, command):
         assert all(message in error for message in messages)
 
 
+@pytest.fixture
+def actors(tmp_path, folder):
+    """Return options of policies that act in any state, and of the log."""
+    states, actions = log().states.shape[1], log().actions.shape[1]
+    for i in range(4):
+        layer = {"mean.weight": np.full((actions, states), 0.2 * i), "mean.bias": np.zeros(actions)}
+        np.savez(tmp_path / f"actor-{i}.npz", **layer)
+    (tmp_path / "returns.csv").write_text("name,return\nactor-0,1\nactor-1,2\nactor-2,4\n")
+    return ["--policies", *map(str, sorted(tmp_path.glob("*.npz"))), "--log", str(folder / "log.npz")]
+
+
+QUICK = ("--set", "updates=5", "hidden=8", "members=2", "horizon=3")
+
+
+def test_the_exit_code_says_whether_to_measure_if_it_is_asked_for(actors, tmp_path, capsys):
+    every = {f"actor-{i}": i for i in range(4)}
+    (tmp_path / "all.json").write_text(json.dumps(every))
+    for returns, kind, code in (((), "measure", 3), (("--returns", str(tmp_path / "all.json")), "deploy", 0)):
+        for option, expected in ((["--exit-code"], code), ([], 0)):
+            assert main(["select", *actors, *returns, *QUICK, *option, "--json"]) == expected
+            assert json.loads(capsys.readouterr().out)["verdict"] == kind
+    assert main(["select", *actors, *QUICK, "--exit-code", "--incumbent", "nobody"]) == 2
+    assert main(["select", *actors, *QUICK, "--exclude", "actor-1", "actor-2", "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)["table"]["policy"]) == {"actor-0", "actor-3"}
+
+
+def test_what_is_trained_is_kept_by_default_and_used_again_with_other_returns(actors, tmp_path, capsys, cache):
+    trained = []
+    for more in ([], ["--returns", str(tmp_path / "returns.csv")], ["--set", "updates=6", *QUICK[2:]]):
+        assert main(["select", *actors, *(QUICK if "--set" not in more else []), *more]) == 0
+        said = capsys.readouterr().err
+        kept = re.search(r"what is trained is kept in (\S+); --checkpoints names another folder", said)
+        trained.append(cache.parent / kept[1] / "simulator.safetensors")
+    assert trained[0] == trained[1] != trained[2] and all(file.is_file() for file in trained)
+    before = trained[0].stat().st_mtime_ns
+    assert main(["evaluate", *actors, "--returns", str(tmp_path / "returns.csv"), *QUICK, "--methods", "select"]) == 2
+    assert main(["select", *actors, *QUICK]) == 0 and trained[0].stat().st_mtime_ns == before
+
+
+def test_a_bandit_s_method_is_chosen_and_set_in_the_shell(tmp_path, capsys):
+    random = np.random.default_rng(0)
+    rows = np.column_stack([random.standard_normal(400), random.integers(2, size=400), random.integers(2, size=400)])
+    np.savetxt(tmp_path / "v.csv", np.c_[rows, np.full(400, 0.5)], "%g", ",", header="x,ad,click,p", comments="")
+    (tmp_path / "acts").mkdir()
+    for i in range(2):
+        np.save(tmp_path / "acts" / f"p{i}.npy", (rows[:, 0] > i / 2).astype(int))
+    inputs = ["--policies", str(tmp_path / "acts"), "--log", str(tmp_path / "v.csv"), "--action-count", "2"]
+    inputs += ["--columns", "states=x", "actions=ad", "rewards=click", "probabilities=p", "--max-episode-steps", "1"]
+    methods = {"importance weighting": [], "doubly robust": ["--simulator", "Doubly-Robust", "--set", "folds=2"]}
+    for method, more in methods.items():
+        assert main(["select", *inputs, *more, "--json"]) == 0
+        assert method in json.loads(capsys.readouterr().out)["table"]
+    estimate = ["estimate", *inputs, "--method", "importance weighting", "doubly-robust"]
+    assert main([*estimate, "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert set(content) == {"policies", *methods} and set(content["policies"]) == {"p0", "p1"}
+    for method, several in methods.items():
+        name = "ImportanceWeighting" if not several else "DoublyRobust"
+        assert main([*estimate[:-2], method, "--json"]) == 0
+        alone = json.loads(capsys.readouterr().out)
+        assert alone["method"] == name
+        values = dict(zip(alone["names"], alone["values"], strict=True))
+        assert [values[policy] for policy in content["policies"]] == pytest.approx(content[method]["value"])
+        assert content[method]["low"] < content[method]["value"] < content[method]["high"]
+    assert main(estimate) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("policy  importance weighting") and " ± 0.0" in out
+    assert main([*estimate, "--set", "folds=2"]) == 2
+    assert "--set belongs to one --method: leave it out, or name one method" in capsys.readouterr().err
+    assert main([*estimate, "nearest-policy"]) == 2
+    assert "nearest policy learns from known returns: leave it out" in capsys.readouterr().err
+
+
 def test_the_help_names_every_method(capsys):
     with pytest.raises(SystemExit):
         main(["evaluate", "--help"])
@@ -150,17 +224,11 @@ def test_wrong_input_ends_with_one_line(folder, capsys, command, returns, more, 
     assert message in capsys.readouterr().err
 
 
-def test_estimate_compares_the_simulator_with_known_returns(folder, capsys, tmp_path):
+def test_estimate_compares_the_simulator_with_known_returns(actors, capsys, tmp_path):
     """All policies are valued, the known ones too."""
-    states, actions = (log().states.shape[1], log().actions.shape[1])
-    for i in range(4):
-        layer = {"mean.weight": np.full((actions, states), 0.2 * i), "mean.bias": np.zeros(actions)}
-        np.savez(tmp_path / f"actor-{i}.npz", **layer)
-    (tmp_path / "returns.csv").write_text("name,return\nactor-0,1\nactor-1,2\nactor-2,4\n")
-    files = ("--policies", *map(str, sorted(tmp_path.glob("*.npz"))), "--log", str(folder / "log.npz"))
-    options = ("--method", "simulator", "--set", "updates=5", "hidden=8", "members=1", "horizon=3", "--json")
+    options = ("--method", "simulator", *QUICK, "--json")
     with warnings.catch_warnings(action="ignore"):
-        assert main(["estimate", *files, "--returns", str(tmp_path / "returns.csv"), *options]) == 0
+        assert main(["estimate", *actors, "--returns", str(tmp_path / "returns.csv"), *options]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert len(printed["names"]) == 4 and -1 <= printed["diagnostics"]["known_order"] <= 1
 

@@ -9,8 +9,9 @@ import pytest
 from support.problems import transitions
 from support.selection_problems import Scripted, gains, log, true_values
 
+import sopr_fast
 from sopr_fast import Config, fit, load_log
-from sopr_fast.estimators import BehaviourQ
+from sopr_fast.estimators import BehaviourQ, ImportanceWeighting
 from sopr_fast.estimators.gaussian_process_posterior import Posterior
 from sopr_fast.selection import select
 from sopr_fast.selection.compared import possible_returns
@@ -60,7 +61,7 @@ def test_a_candidate_that_surely_beats_the_known_ones_is_deployed():
     [
         (-1e-3, True, "return is lower"),
         (0.5, True, "it would gain too little"),
-        (0.5, False, "this log cannot rank it"),
+        (0.5, False, "this log says nothing of it"),
     ],
 )
 def test_a_likelier_best_policy_that_is_not_deployed_is_explained(mean, rankable, why):
@@ -123,7 +124,7 @@ def test_only_measured_policies_get_a_verdict_with_ties(monkeypatch):
     rollouts = {name: [0.0 - i // 3, 1.0 - i // 3, 2.0 - i // 3] for i, name in enumerate(KNOWN)}
     selection = select(KNOWN, log(), returns=rollouts, simulator=simulator())
     assert selection.verdict.kind == "deploy"
-    assert "; measured 1 ± 0.577; " in selection.verdict.text and "are as good" in selection.verdict.text
+    assert ", one of three equally good; measured 1 ± 0.577" in selection.verdict.text
     assert selection.candidates == []
     kept = select(KNOWN, log(), returns=rollouts, simulator=simulator(), incumbent=selection.verdict.policies[0])
     assert kept.verdict.kind == "keep"
@@ -137,7 +138,7 @@ def test_without_known_returns_only_the_simulator_ranks():
     assert selection.candidates == sorted(CANDIDATES, key=simulator().says.get, reverse=True)
     assert selection.verdict.kind == "measure"
     assert list(selection.verdict.policies) == selection.measure_next(2)
-    assert "no return is known: the order is by the simulator" in str(selection)
+    assert "No return is known: the order is by the simulator" in str(selection)
     assert (np.diff(selection.intervals()) > 0).all()
     assert np.isnan(selection.evidence["simulator"])
 
@@ -148,7 +149,7 @@ def test_a_candidate_that_surely_beats_few_known_policies_is_measured_since_they
     known = {name: KNOWN[name] for name in few}
     selection = choose(candidate, known, few, simulator=simulator(**{"right-20": RETURNS[BEST] + 9}))
     assert selection.verdict.text == "Measure right-20, 20 episodes"
-    assert selection.verdict.reason.endswith(" %, but only 5 returns are known.")
+    assert " %, but only 5 returns are known. It may return as little as " in selection.verdict.reason
 
 
 def test_without_known_returns_a_policy_that_is_surely_worse_is_not_to_be_measured():
@@ -168,7 +169,7 @@ def test_without_known_returns_a_policy_that_is_surely_worse_is_not_to_be_measur
 def test_few_known_returns_work_and_are_said_to_be_few(count):
     few = dict(list(RETURNS.items())[:count])
     selection = choose(returns=few)
-    assert f"only {count} return" in " ".join(selection.doubts)
+    assert f"Only {count} return" in " ".join(selection.doubts)
     assert selection.verdict.kind != "deploy" or selection.verdict.policies[0] in few
     assert set(selection.candidates) == (set(KNOWN) | set(CANDIDATES)) - set(few)
 
@@ -239,26 +240,124 @@ def test_possible_returns(rewards, terminals, timeouts, limit, expected):
 
 
 def test_candidates_unlike_all_known_policies_are_not_ranked():
-    stranger, method = far(value=-4.0)
+    stranger, method = far(value=0.0)
     alone = choose(stranger, simulator=method)
     assert alone.verdict.text == "Measure far, 20 episodes"
-    assert alone.verdict.reason.endswith("but this log cannot rank it.")
+    assert alone.verdict.reason.startswith("This log says nothing of far: it may be better (")
+    low = alone.intervals()[alone.names.index("far"), 0]
+    assert alone.verdict.reason.endswith(f". It may return as little as {low:.3g}.")
     selection = choose(CANDIDATES | stranger, simulator=method)
     place = selection.names.index("far")
     assert selection.distance_ratio[place] > 1.4 and not selection.rankable[place]
     assert selection.flags[place] == "cannot be ranked"
     assert selection.verdict.policies[:1] != ("far",) or selection.verdict.kind == "measure"
     assert "far" in selection.measure_next(4)
-    text = "far cannot be ranked from this log, since it acts unlike every known policy"
-    assert selection.unrankable() == [text]
+    assert selection.unrankable() == ["This log says nothing of far: it acts unlike every known policy"]
     both = stranger | {"further": lambda states: np.full((len(states), 1), 60.0)}
     selection = choose(both, simulator=simulator(far=-4.0, further=-3.0))
-    _, *lines = selection.unrankable()
-    starts = ("  by the return of the nearest known policy:", "  by the simulator:")
-    assert all(map(str.startswith, lines, starts)) and len(lines) == 2
-    assert lines[1].endswith(": further, far")
-    assert all(" ".join(line.split()) in " ".join(str(selection).split()) for line in lines)
+    assert selection.unrankable() == ["This log says nothing of further, far: they act unlike every known policy"]
     assert all(len(line) <= 80 for line in str(selection).splitlines())
+
+
+def test_a_candidate_that_is_hardly_ever_better_is_not_measured_even_if_the_log_cannot_rank_it():
+    stranger, method = far(value=-60.0)
+    selection = choose(CANDIDATES | stranger, simulator=method)
+    place = selection.names.index("far")
+    assert not selection.rankable[place] and selection.probability_beats(BEST)[place] < 0.1
+    assert "far" not in selection.measure_next(9)
+
+
+def test_costs_are_shown_as_costs():
+    steps = log()
+    arrays = {"states": steps.states, "actions": steps.actions, "next_states": steps.next_states}
+    arrays |= {"timeouts": steps.timeouts, "terminals": steps.terminals, "cost": -steps.rewards}
+    returns = {name: RETURNS[name] for name in list(RETURNS)[:2]}
+    costs = pandas.DataFrame({"name": [*returns], "cost": [-value for value in returns.values()]})
+    of_costs = select(KNOWN, arrays, costs, simulator=simulator())
+    plain = select(KNOWN, log(), returns, simulator=simulator())
+    assert of_costs.verdict.policies == plain.verdict.policies
+    np.testing.assert_allclose(of_costs.predicted, plain.predicted)
+    assert "may cost as much as " in of_costs.verdict.reason and "may return as little as -" in plain.verdict.reason
+    heading, first = str(of_costs).split("\n\n")[1].splitlines()[:2]
+    assert heading.split()[:4] == ["policy", "cost", "low", "high"]
+    cost, low, high = map(float, first.split()[1:4])
+    assert 0 < low <= cost <= high and cost == pytest.approx(-of_costs.predicted.max(), rel=0.01)
+    measured = of_costs.update({name: TRUTH[name] for name in KNOWN})
+    assert f"Deploy {BEST}" in measured.verdict.text and f"; measured cost {-TRUTH[BEST]:.3g}" in measured.verdict.text
+    with pytest.raises(ValueError, match="rewards are named 'cost', as if less were better.*columns={'costs': 'cost'}"):
+        load_log(arrays, columns={"rewards": "cost"})
+
+
+def test_excluded_policies_are_left_out():
+    best = max(CANDIDATES, key=TRUTH.get)
+    selection = choose(exclude=[best, "right-00"])
+    assert {best, "right-00"}.isdisjoint(selection.names) and len(selection.names) == 14
+    with pytest.raises(ValueError, match=r"exclude: there is no policy 'left-2' .did you mean 'left-2"):
+        choose(exclude=["left-2"])
+    with pytest.raises(ValueError, match="exclude leaves no policy"):
+        choose(CANDIDATES, {}, None, exclude=[*CANDIDATES])
+
+
+def bandit(count=4000, actions=4):
+    """Return a log with probabilities, policies by their probabilities of actions, and their true values."""
+    random = np.random.default_rng(0)
+    states, weights = random.standard_normal((count, 3)), np.random.default_rng(1).standard_normal((3, actions))
+    chances = lambda states: 1 / (1 + np.exp(1 - states @ weights))  # noqa: E731
+    logged, rows = random.integers(actions, size=count), np.arange(count)
+    rewards = (random.random(count) < chances(states)[rows, logged]).astype(float)
+    log = {"states": states, "actions": logged, "rewards": rewards, "terminals": np.ones(count, bool)}
+    log["probabilities"] = np.full(count, 1 / actions)
+    policies = {
+        "best": lambda s: np.eye(actions)[(s @ weights).argmax(1)],
+        "good": lambda s: np.eye(actions)[(s @ weights + [0, 1, 0, -1]).argmax(1)],
+        "worst": lambda s: np.eye(actions)[(s @ weights).argmin(1)],
+        "uniform": lambda s: np.full((len(s), actions), 1 / actions),
+    }
+    many = np.random.default_rng(2).standard_normal((200_000, 3))
+    truth = {name: float((act(many) * chances(many)).sum(1).mean()) for name, act in policies.items()}
+    return log, sopr_fast.load_policies(policies, action_count=actions), truth
+
+
+def test_a_bandit_s_values_and_errors_are_those_of_importance_weighting():
+    log, policies, truth = bandit()
+    selection = select(policies, log)
+    estimates = ImportanceWeighting().estimate(policies, log)
+    assert selection.method == "importance weighting" and selection.rankable.all()
+    np.testing.assert_allclose(selection.predicted, estimates.values)
+    np.testing.assert_allclose(selection.posterior.deviation, estimates.standard_errors)
+    inside = [
+        low <= truth[name] <= high for name, (low, high) in zip(selection.names, selection.intervals(0.99), strict=True)
+    ]
+    assert all(inside) and selection.verdict.policies == ("best",)
+    assert selection.doubts == ["No return is known: the order is by importance weighting"]
+
+
+def test_a_bandit_s_measured_return_decides_alone_and_moves_others_that_act_alike():
+    log, policies, truth = bandit()
+    measured = {"uniform": [truth["uniform"]] * 500 + [truth["uniform"] + 1e-3] * 500}
+    selection = select(policies, log, returns=measured)
+    assert selection.verdict.text.startswith("Deploy best; predicted ")
+    before, after = select(policies, log), selection
+    assert after.posterior.deviation[1] < before.posterior.deviation[1]
+    update = before.update(measured)
+    np.testing.assert_allclose(update.predicted, after.predicted)
+    assert selection.doubts == []
+    strange = select(policies, log, returns={"uniform": 0.9})
+    assert "standard errors away from importance weighting: check the log's probabilities" in strange.doubts[0]
+
+
+def test_a_bandit_s_policy_that_the_log_hardly_covers_is_not_ranked():
+    log, policies, _ = bandit()
+    log["actions"], log["probabilities"] = np.minimum(log["actions"], 2), np.where(log["actions"] < 2, 0.25, 0.5)
+    policies = sopr_fast.load_policies(
+        {"covered": lambda s: np.full((len(s), 4), [1 / 3, 1 / 3, 1 / 3, 0]), "not": lambda s: np.eye(4)[[3] * len(s)]},
+        action_count=4,
+    )
+    selection = select(policies, log)
+    assert selection.flags == ["", "cannot be ranked"]
+    low, high = selection.intervals()[1]
+    assert high - low > 0.5
+    assert selection.unrankable() == ["This log says nothing of not: it hardly takes their actions"]
 
 
 def test_copies_have_one_row_and_one_pooled_return():
@@ -336,7 +435,7 @@ def test_update_trains_nothing_and_is_refused_if_values_depend_on_returns():
     updated = first.update({name: [TRUTH[name] - 0.1, TRUTH[name] + 0.1]})
     assert len(method.calls) == 1
     assert updated.flags[updated.names.index(name)] == "measured"
-    assert "only 1 return is known" in select(CANDIDATES, log(), simulator=method).update({name: -1.0}).doubts[0]
+    assert "Only 1 return is known" in select(CANDIDATES, log(), simulator=method).update({name: -1.0}).doubts[0]
     learned = choose(simulator=replace(method, supervised=True))
     with pytest.raises(ValueError, match="has learned from the known returns: call select again, with all returns"):
         learned.update({name: -1.0})
@@ -369,16 +468,18 @@ def test_impossible_returns_a_simulator_that_errs_and_equal_rewards_are_doubted(
     low, high = selection.bounds
     known = selection.names[int(np.argmax(selection.known))]
     above, below = (selection.update({known: value}).doubts[0] for value in (high + 100, low - 100))
-    assert above.startswith(f"the return of {known}, ") and ", the highest that the logged rewards" in above
+    assert above.startswith(f"The return of {known}, ") and ", the highest that the logged rewards" in above
     assert ", the lowest that the logged rewards" in below
     wrong = {name: -value for name, value in TRUTH.items()}
     reverse = choose(simulator=Scripted(wrong))
     (doubt,) = reverse.doubts
-    assert doubt.startswith("the simulator orders the known policies with a rank correlation of -1.00: if returns or l")
-    assert reverse.verdict.kind == "measure" and "as if returns or logged rewards were costs" in reverse.verdict.reason
+    assert doubt.startswith(
+        "Values of the simulator order the known policies with a rank correlation of -1.00: if retur"
+    )
+    assert reverse.verdict.kind == "measure" and "as if returns were costs" in reverse.verdict.reason
     assert choose(incumbent=BEST, simulator=Scripted(wrong)).verdict.kind == "keep"
     (doubt,) = choose(returns={name: value / 20 for name, value in RETURNS.items()}).doubts
-    assert doubt.startswith("the known returns are 0.05 times the simulated ones")
+    assert doubt.startswith("The known returns are 0.05 times the values of the simulator")
     assert choose(returns={name: value / 4 for name, value in RETURNS.items()}).doubts == []
     assert selection.doubts == []
     transitions = log()
@@ -386,17 +487,17 @@ def test_impossible_returns_a_simulator_that_errs_and_equal_rewards_are_doubted(
     arrays |= {"next_states": transitions.next_states, "timeouts": transitions.timeouts | transitions.terminals}
     arrays["terminals"] = 0 * arrays["timeouts"]
     selection = select(CANDIDATES, arrays, simulator=simulator())
-    assert selection.doubts[0].startswith("by the logged rewards every policy returns 0: check")
+    assert selection.doubts[0].startswith("By the logged rewards every policy returns 0: check")
 
 
 def test_tables_of_actions_without_known_returns_need_a_critic():
     tables = {name: policy(log().states) for name, policy in CANDIDATES.items()}
     tables["far"] = np.full_like(log().actions, 3)
-    with pytest.raises(ValueError, match=r"no return is known.*BehaviourQ\(\) \(sopr-fast estimate"):
+    with pytest.raises(ValueError, match=r"o return is known.*BehaviourQ\(\) \(sopr-fast estimate"):
         select(tables, log())
     selection = select(tables, log(), simulator=BehaviourQ(updates=500, hidden=(16,), discount=0.9))
     assert selection.names[selection.predicted.argmin()] == "far"
-    assert "values of BehaviourQ are not returns of episodes" in str(selection)
+    assert "Values of the SARSA critic are not returns of episodes" in str(selection)
 
 
 def test_tables_of_actions_are_in_the_order_of_the_data():
@@ -434,7 +535,7 @@ def test_tables_of_actions_are_in_the_order_of_the_data():
 
 
 def test_sopr_takes_the_place_of_the_simulator_where_rewards_are_missing():
-    with pytest.raises(ValueError, match="holds no rewards.*no return is known.*--columns rewards="):
+    with pytest.raises(ValueError, match="holds no rewards.*o return is known.*--columns rewards="):
         select(CANDIDATES, {"observations": log().states})
     with warnings.catch_warnings(action="ignore", category=UserWarning):
         selection = select(KNOWN | CANDIDATES, {"observations": log(60, 20).states}, RETURNS)

@@ -48,7 +48,7 @@ class Scripted:
     needs_rewards: bool = True
     calls: list[tuple[list[str], list[str]]] = field(default_factory=list)
 
-    name = "Scripted"
+    name = "simulator"
 
     def prepare(self, policies, log, **_):
         return policies, log

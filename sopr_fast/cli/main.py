@@ -35,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Command and options; by default those of the process.
 
     Returns:
-        Exit code: 0; 2 after wrong input, with one line on stderr; 130 after an interrupt.
+        Exit code: 0; 2 after wrong input, with one line on stderr; 130 after an interrupt; 3 if `--exit-code` was given
+        and the verdict is to measure.
     """
     options = _parser().parse_args(arguments)
     options.arguments = sys.argv[1:] if arguments is None else list(arguments)
@@ -43,8 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: not every encoding has ±, or all names
     with warnings.catch_warnings(), _log_to_stderr():
         warnings.showwarning = lambda message, *_: _complain("warning", message)
+        status = 0
         try:
-            _run(options)
+            status = _run(options)
             print(end="", flush=True)
         except BrokenPipeError:
             pass  # the reader, such as `head`, has closed the pipe
@@ -61,39 +63,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(end="", flush=True)
             except OSError:  # leave nothing in stdout that fails when Python closes it
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+    return status
 
 
 def _is_launched() -> bool:
     return "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
 
 
-def _run(options: argparse.Namespace) -> None:
-    """Run a command; if torchrun started this process, share its work with the others, and report errors to it."""
+def _run(options: argparse.Namespace) -> int:
+    """Run a command and return its exit code; if torchrun started this process, share its work, and report errors."""
 
-    def command() -> None:
+    def command() -> int:
         with runtime.options(device=getattr(options, "device", None)):
-            options.run(options)
+            return options.run(options) or 0
 
     if not _is_launched():
-        command()
-        return
+        return command()
     from torch.distributed.elastic.multiprocessing.errors import record
 
     from ..runtime import distributed
 
     @record
-    def work() -> None:
+    def work() -> int:
         distributed.start()
         try:
-            command()
+            status = command()
         except distributed.LostProcessError:
             time.sleep(_SECONDS)
             raise
         distributed.stop()
+        return status
 
     with contextlib.nullcontext() if os.environ["RANK"] == "0" else contextlib.redirect_stdout(io.StringIO()):
-        work()
+        return work() or 0
 
 
 def leave(status: int) -> NoReturn:

@@ -47,7 +47,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_command(
-    commands: Any, name: str, about: str, usage: str, example: str, run: Callable[[argparse.Namespace], None]
+    commands: Any, name: str, about: str, usage: str, example: str, run: Callable[[argparse.Namespace], int | None]
 ) -> Parser:
     """Add a command to the subparsers and return its parser; `usage` shows the required options, `example` others."""
     parser: Parser = commands.add_parser(
@@ -121,6 +121,7 @@ def add_returns(parser: argparse.ArgumentParser, about: str, *, required: bool) 
         "--returns",
         type=Path,
         nargs="+",
+        action="extend",
         required=required,
         metavar="FILE",
         help="CSV or parquet file with columns name and return, JSON, evaluations.npz, or a folder of runs with such "

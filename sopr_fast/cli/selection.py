@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..methods import DEFAULT_METHODS, METHODS, find_method, method_class
+from ..methods import DEFAULT_METHODS, METHODS, SELECT, find_method, method_class
 from ..runtime.text import list_names, printable
+from .kept import kept_in
 from .options import (
     Parser,
     add_command,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from ..estimators import Estimator
     from ..inputs.policies import Policies
 
+MEASURE_CODE = 3  # of `--exit-code`
 _INPUT = "--policies out/pendulum/policies --log out/pendulum/log.npz"
 _RETURNS = "--returns out/pendulum/returns.csv"
 _LOG = "logged transitions: .hdf5, .npz, .parquet or a Minari dataset; or only states, as for fit"
@@ -49,6 +52,7 @@ def add_commands(commands: Any) -> None:
     )
     run = _add_inputs(evaluate, "policies without one are left out", required=True)
     _add_checkpoints(run)
+    _add_set(run, "the simulator, also in select")
     run.add_argument(
         "--methods",
         nargs="+",
@@ -70,23 +74,37 @@ def add_commands(commands: Any) -> None:
     run = _add_inputs(select, "policies without one are candidates", required=False)
     _add_checkpoints(run)
     run.add_argument("--incumbent", metavar="NAME", help="policy in use (default: the best known one)")
+    run.add_argument(
+        "--exclude", nargs="+", default=[], metavar="NAME", help="policies to leave out, as too risky to run"
+    )
     run.add_argument("--measure", type=int, default=0, metavar="N", help="name up to N candidates to measure next")
+    run.add_argument(
+        "--simulator",
+        metavar="NAME",
+        help="method that values policies (default: simulator; importance weighting for bandits with probabilities)",
+    )
+    _add_set(run, "this method")
     add_output(select)
+    run.add_argument(
+        "--exit-code",
+        action="store_true",
+        help=f"end with {MEASURE_CODE} if the verdict is to measure, 0 if it is to deploy or keep, 2 after an error",
+    )
 
     estimate = add_command(
         commands,
         "estimate",
-        "value policies by one estimator",
+        "value policies by one or several estimators",
         "--method NAME --policies PATH … --log FILE",
         f"--method FQE {_INPUT} --set updates=1000",
         _estimate,
     )
     run = _add_inputs(estimate, "SOPR-T, nearest policy and Gaussian process learn from them", required=False)
     run.add_argument("--checkpoint", type=Path, metavar="FILE", help="file to write, and to resume from")
-    run.add_argument("--method", required=True, metavar="NAME", help=f"method: {_listed(METHODS[1:])}")
     run.add_argument(
-        "--set", nargs="+", default=[], metavar="OPTION=VALUE", help="options of the estimator, such as updates=5000"
+        "--method", nargs="+", required=True, metavar="NAME", help=f"one method, or several: {_listed(METHODS[1:])}"
     )
+    _add_set(run, "the estimator")
     add_output(estimate, report=False)
 
 
@@ -99,7 +117,18 @@ def _add_inputs(parser: Parser, returns: str, *, required: bool) -> argparse._Ar
 
 
 def _add_checkpoints(run: argparse._ArgumentGroup) -> None:
-    run.add_argument("--checkpoints", type=Path, metavar="DIR", help="folder to keep training in, and to resume from")
+    run.add_argument(
+        "--checkpoints",
+        type=Path,
+        metavar="DIR",
+        help="folder to keep training in, and to resume from (default: a folder of ~/.cache/sopr_fast)",
+    )
+
+
+def _add_set(run: argparse._ArgumentGroup, what: str) -> None:
+    run.add_argument(
+        "--set", nargs="+", default=[], metavar="OPTION=VALUE", help=f"options of {what}, such as updates=20000"
+    )
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -114,25 +143,33 @@ def _evaluate(options: argparse.Namespace) -> None:
         from ..inputs.logs.tables import load_json
 
         groups = load_json(options.groups)
+    methods: dict[str, Any] = {find_method(name): find_method(name) for name in options.methods or DEFAULT_METHODS}
+    if options.set:
+        if not (simulators := [name for name in methods if method_class(name) is method_class(SELECT)]):
+            raise ValueError("--set sets options of the simulator, which is none of --methods: leave it out")
+        methods |= dict.fromkeys(simulators, _read_estimator(SELECT, options.set))
     policies, returns = _read(options)
     evaluation = evaluate(
         policies,
         read_log(options.log, options),
         {} if returns is None else returns,
-        methods=options.methods,
+        methods=methods,
         cv=options.cv,
         groups=groups,
-        checkpoints=options.checkpoints,
+        checkpoints=kept_in(options, by_policies=options.methods is not None),
         seed=options.seed,
     )
     show(evaluation, options)
 
 
-def _select(options: argparse.Namespace) -> None:
+def _select(options: argparse.Namespace) -> int:
     from ..selection import select
 
     if options.measure < 0:
         raise ValueError(f"--measure must be 0 or more, got {options.measure}")
+    simulator = None
+    if options.simulator or options.set:
+        simulator = _read_estimator(find_method(options.simulator or "simulator", METHODS[1:]), options.set)
     policies, returns = _read(options)
     log = read_log(options.log, options)
     selection = select(
@@ -140,19 +177,26 @@ def _select(options: argparse.Namespace) -> None:
         log,
         returns=returns,
         incumbent=options.incumbent,
-        checkpoints=options.checkpoints,
+        exclude=options.exclude,
+        simulator=simulator,
+        checkpoints=kept_in(options),
         seed=options.seed,
     )
-    text, more = selection.table(), {}
+    text, more = str(selection), {}
     if options.measure:
         more["measure_next"] = selection.measure_next(options.measure)
         text += f"\nmeasure next: {', '.join(map(printable, more['measure_next'])) or 'nothing'}"
     show(selection, options, text, **more)
+    return MEASURE_CODE if options.exit_code and selection.verdict.kind == "measure" else 0
 
 
 def _estimate(options: argparse.Namespace) -> None:
-    options.method = find_method(options.method, METHODS[1:])
-    estimator = _read_estimator(options)
+    methods = [find_method(method, METHODS[1:]) for method in options.method]
+    if len(methods) > 1:
+        _compare(methods, options)
+        return
+    options.method = methods[0]
+    estimator = _read_estimator(options.method, options.set)
     learns = estimator.supervised or estimator.uses_known
     if options.returns is not None and not learns:
         raise ValueError(f"--method {options.method} learns from no returns: leave --returns out")
@@ -169,6 +213,34 @@ def _estimate(options: argparse.Namespace) -> None:
     log = read_log(options.log, options)
     estimates = estimator.estimate(policies, log, seed=options.seed, checkpoint=options.checkpoint, **given)
     show(estimates, options)
+
+
+def _compare(methods: list[str], options: argparse.Namespace) -> None:
+    """Print the values of several estimators with intervals, side by side."""
+    from ..results.tables import to_text
+    from ..selection import compare
+
+    for option in ("set", "checkpoint", "returns"):
+        if getattr(options, option):
+            raise ValueError(f"--{option} belongs to one --method: leave it out, or name one method")
+    frame = compare(read_policies(options), read_log(options.log, options), methods, seed=options.seed)
+    frame = frame.sort_values((methods[0], "value"), ascending=False, kind="stable")
+    if options.json:
+        plain = frame.astype(object).where(frame.notna(), None)
+        print(
+            json.dumps(
+                {"policies": [*frame.index], **{each: plain[each].to_dict("list") for each in methods}}, indent=1
+            )
+        )
+        return
+    cells = {"policy": [*frame.index]}
+    for method in methods:
+        cells[method] = [
+            f"{value:.4g}" + (f" ± {value - low:.2g}" if low <= value else "")
+            for value, _, low, _ in frame[method].itertuples(index=False)
+        ]
+    print(to_text(cells, left=("policy",)))
+    print("±: half of a 95 % interval, where the estimator knows its error")
 
 
 def _read(options: argparse.Namespace) -> tuple[Policies, pandas.DataFrame | None]:
@@ -195,11 +267,11 @@ def _read(options: argparse.Namespace) -> tuple[Policies, pandas.DataFrame | Non
     return policies, returns
 
 
-def _read_estimator(options: argparse.Namespace) -> Estimator:
-    kind: Any = method_class(options.method)
+def _read_estimator(method: str, given: Sequence[str]) -> Estimator:
+    kind: Any = method_class(method)
     fields = {field.name: field for field in dataclasses.fields(kind)}
     chosen = {}
-    for item in options.set:
+    for item in given:
         name, separator, text = item.partition("=")
         if not separator or name not in fields:
             raise ValueError(f"--set {item}: expected OPTION=VALUE, with an option of {', '.join(fields)}")

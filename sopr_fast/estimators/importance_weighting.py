@@ -19,6 +19,7 @@ from ..runtime.adam import Adam
 from ..runtime.checks import integer, interval, number, option, optional, widths
 from ..runtime.distributed import share_policies
 from ..runtime.options import current
+from .doubly_robust import replicated
 from .learning import Batches, Learner, held_out_rows, learn
 from .log import Log
 from .networks import StackedMLP
@@ -60,8 +61,10 @@ class ImportanceWeighting(RewardEstimator):
             that the log covers have mean 1.
         curve: See `FQE`; of the behaviour's fit, if there was one.
         held_out_log_prob: Mean log-probability of held-out actions under the fit, if there was one.
+        range, episodes: See `Estimates.intervals`; of logs of one-step episodes.
 
-    The standard error is the standard deviation of the values of 100 bootstrap samples of the episodes.
+    The standard error is the standard deviation of the values of 100 bootstrap samples of the episodes; of one-step
+    episodes it is computed from the steps.
 
     Warns:
         UncertainEstimateWarning: A policy has an `effective_sample_size` below 5; its standard error is NaN.
@@ -89,17 +92,23 @@ class ImportanceWeighting(RewardEstimator):
             behaviour, diagnostics = self._fit(log, actions.seed, checkpoint)
             edge = EDGE
         episodes = len(log.transitions.episodes) - 1
+        one_step = episodes == log.count
         bootstrap = np.random.default_rng([actions.seed, 4])
-        resamples = bootstrap.multinomial(episodes, np.full(episodes, 1 / episodes), _BOOTSTRAPS)
+        resamples = bootstrap.multinomial(episodes, np.full(episodes, 1 / episodes), 0 if one_step else _BOOTSTRAPS)
 
         def weigh(part: slice) -> Tensor:
             ratios = self._log_probs(policies[part.start], log, edge) - behaviour
             if self.clip is not None:
                 ratios = ratios.clip(*self.clip)
+            if one_step:
+                return torch.from_numpy(_weigh_steps(ratios, log.transitions.rewards.astype(np.float64)))[None]
             return torch.from_numpy(np.hstack(_weigh(ratios, log, self.discount, resamples)))[None]
 
         rows = share_policies(len(policies), weigh, singly=True, description="weighting").numpy()
-        values, effective, replicates = rows[:, 0], rows[:, 1], rows[:, 2:]
+        if one_step:
+            spread, rows = rows[:, 0] * np.ptp(log.transitions.rewards), rows[:, 1:]
+            diagnostics |= {"range": spread, "episodes": episodes}
+        effective, values, replicates = rows[:, 0], rows[:, 1], rows[:, 2:]
         low = effective < _FEWEST_EFFECTIVE_EPISODES
         replicates[low] = np.nan
         warn_about(
@@ -161,7 +170,7 @@ class ImportanceWeighting(RewardEstimator):
 
 
 def _weigh(log_ratios: np.ndarray, log: Log, discount: float, resamples: np.ndarray) -> tuple[float, float, np.ndarray]:
-    """Return the value, the effective sample size and bootstrap values (R,) of one policy.
+    """Return the effective sample size, the value and bootstrap values (R,) of one policy.
 
     `log_ratios` (N,) are of the policy's density to the behaviour's; `resamples` (R, E) says how often each bootstrap
     sample holds each episode.
@@ -197,7 +206,21 @@ def _weigh(log_ratios: np.ndarray, log: Log, discount: float, resamples: np.ndar
     order = effective.argsort()
     share = (discount ** np.arange(horizon))[order].cumsum()
     worst = order[np.searchsorted(share / share[-1], _NEGLIGIBLE, side="right")]
-    return value, effective[worst], replicates
+    return effective[worst], value, replicates
+
+
+def _weigh_steps(log_ratios: np.ndarray, rewards: np.ndarray) -> np.ndarray:
+    """Return the largest weight over the mean one, the effective sample size, the value, and replicates (R,) of it.
+
+    `log_ratios` and `rewards` (N,) are of episodes of one step.
+    """
+    top, effective, weights = log_ratios.max(), 0.0, np.ones(len(log_ratios))
+    if np.isfinite(top):  # else no logged step is possible under the policy
+        weights = np.exp(log_ratios - top)
+        effective = min(weights.sum() ** 2 / (weights**2).sum(), weights.sum() * math.exp(min(top, 600.0)))
+        weights /= weights.mean()
+    value = float(weights @ rewards) / len(weights)
+    return np.append([weights.max(), effective], replicated(value, weights * (rewards - value)))
 
 
 class _Behaviour(Learner):

@@ -245,8 +245,8 @@ def unfinished(names: list[str], shares: np.ndarray) -> list[str]:
     """Return a note on policies whose rollouts have often not ended (P,), though no time limit is known; or none."""
     cut = [names[i] for i in np.flatnonzero(shares > _UNFINISHED)]
     text = (
-        f"after as many steps as the log's longest episode has, rollouts of {list_names(cut, 5)} go on, and no time "
-        f"limit is known: their returns may be higher (lower, if rewards are negative): {LIMIT}"
+        f"{list_names(cut, 5)} {'is' if len(cut) == 1 else 'are'} still running where the log's longest episode ends; "
+        f"the time limit is unknown, so returns may be higher (lower, if rewards are negative): {LIMIT}"
     )
     return [text] if cut else []
 

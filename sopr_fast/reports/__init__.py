@@ -59,7 +59,7 @@ def report(
     elif isinstance(result, Evaluation):
         page = evaluation_page(result)
     elif isinstance(result, Selection):
-        page = selection_page(result)
+        page = selection_page(result, command)
     else:
         raise TypeError(
             f"result must be what rank, evaluate, select or an estimator returned, got {type(result).__name__}"

@@ -27,7 +27,7 @@ def evaluation_page(evaluation: Evaluation) -> dict[str, Any]:
     return dict(
         kind="Evaluation of methods",
         verdict=_verdict(tied, mean, kind),
-        tone="good" if mean >= _GOOD else "bad" if mean < _USELESS else "open",
+        tone="bad" if mean < _USELESS else "good" if mean >= _GOOD and len(tied) == 1 else "",
         reasons=[_reason(evaluation, kind) for kind in evaluation.kinds],
         now=_now(tied[0], mean),
         notes=list(evaluation.notes),
@@ -58,10 +58,9 @@ def _order(evaluation: Evaluation, kind: str) -> list[str]:
 def _verdict(tied: list[str], mean: float, kind: str) -> str:
     if np.isnan(mean):
         return "These policies are too few to choose the best method."
-    what = f"{KINDS[kind]}: rank correlation {number(mean)}."
-    if len(tied) == 1:
-        return f"{tied[0]} ranks best on {what}"
-    return f"No method is clearly better than {tied[0]} on {what}"
+    others = tied[1] if len(tied) == 2 else f"{len(tied) - 1} other methods"
+    tie = f"; {others} may be as good" if len(tied) > 1 else ""
+    return f"Best on {KINDS[kind]}: {tied[0]} (rank correlation {number(mean)}{tie})."
 
 
 def _reason(evaluation: Evaluation, kind: str) -> str:

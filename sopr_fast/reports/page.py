@@ -108,15 +108,17 @@ class Table:
     classes: list[str]  # of each row in the style sheet, such as "known" or "foreign chosen"
     columns: list[Column]
     remarks: list[str] = field(default_factory=list)  # about each row, or none
+    copies: list[list[Name]] = field(default_factory=list)  # further names of each row, or none
 
 
-def render(about: str, command: str, *, settings: dict[str, Any], **page: Any) -> str:
+def render(about: str, command: str, *, settings: dict[str, Any], again: str = "", **page: Any) -> str:
     """Return a page as HTML, which may only use its own style, script and images.
 
     Args:
         about: What the page is about, above the verdict.
         command: Command that makes it again; "" for none.
         settings: Settings to print, with the versions; a mapping of methods becomes a row each.
+        again: Command to run after what is to do now; "" for none.
         page: Headline `verdict` with its `tone` ("good", "open", "bad" or "" for its colour), sentences (`reasons`,
             `now`, `notes`, `legend`, `evidence`), `title` of the `tables`, and figures (`main`, `pictures`).
     """
@@ -133,7 +135,7 @@ def render(about: str, command: str, *, settings: dict[str, Any], **page: Any) -
     )
     fixed = {"policy": Markup(policy), "style": Markup(style), "script": Markup(script)}
     template = _environment().get_template("page.html")
-    return template.render(settings=_rows(settings), about=about, command=command, **page, **fixed) + "\n"
+    return template.render(settings=_rows(settings), about=about, command=command, again=again, **page, **fixed) + "\n"
 
 
 def _rows(settings: dict[str, Any]) -> list[tuple[str, str]]:

@@ -42,9 +42,9 @@ def ranking_page(ranking: Ranking, returns: Any = None) -> dict[str, Any]:
         tables=[_table(ranking, order, foreign, errors, true)],
         legend="Errors and probabilities come from replicates, such as bootstrap samples or members of an ensemble."
         if ranking.subset_scores is None
-        else "Errors and probabilities cover the noise of drawing states only, not whether the model orders policies "
-        "as their returns do. Distance is the mean squared distance of actions to the nearest known policy, over twice "
-        "the upper quartile of these distances among the known policies. Above 1 a candidate is foreign.",
+        else "Errors and probabilities are over draws of states only: they do not say whether the model orders "
+        "policies as their returns do. Distance is that of actions to the nearest known policy: above 1 a candidate is "
+        "foreign, farther from them than they usually are from each other.",
         evidence=_evidence(ranking),
         pictures=pictures,
         settings=settings,
@@ -58,6 +58,13 @@ def _verdict(ranking: Ranking, order: np.ndarray) -> str:
     if tied := _tied(ranking, order):
         return f"{listed([first, *tied])} have the highest scores of {len(ranking):,} candidates."
     return f"{first} has the highest score of {len(ranking):,} candidates."
+
+
+def _draws(ranking: Ranking) -> str:
+    """Return over what probabilities of higher scores are."""
+    if ranking.subset_scores is None:
+        return "replicates, which vary as its errors do"
+    return "draws of states; that says nothing of returns"
 
 
 def _tied(ranking: Ranking, order: np.ndarray) -> list[str]:
@@ -74,9 +81,10 @@ def _reasons(ranking: Ranking, order: np.ndarray, foreign: np.ndarray, true: np.
         second = ranking.names[order[1]]
         if tied := _tied(ranking, order):
             those = f"{len(tied) + 1} candidates" if len(tied) > 1 else "two"
-            reasons.append(f"The scores of these {those} differ by less than the noise of drawing states.")
+            noise = "their errors" if ranking.subset_scores is None else "the noise of drawing states"
+            reasons.append(f"The scores of these {those} differ by less than {noise}.")
         elif np.isfinite(win):
-            reasons.append(f"It scores above the next, {second}, with a probability of {chance(win)}.")
+            reasons.append(f"It scores above the next, {second}, in {chance(win)} of {_draws(ranking)}.")
         else:
             reasons.append(f"The next is {second}.")
     if foreign[order[0]]:

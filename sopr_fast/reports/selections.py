@@ -8,34 +8,30 @@ import numpy as np
 
 from ..selection.selection import Selection
 from . import figures
-from .page import Column, Name, Numbers, Table, chance, column, listed, number
+from .page import Column, Name, Numbers, Table, chance, column, number
 
-_ANSWERS = {
-    "deploy": "Deploy it, and compare its returns in use with this one.",
-    "keep": "Change nothing. Train other candidates, or log other behaviour.",
-    "measure": "Run these policies, add their returns to the known ones, and select again: nothing is trained anew.",
-}
+_TIES = 10  # policies, from which "one of 70" says more than a probability
+_MEASURED = "measured.csv"
 
 
-def selection_page(selection: Selection) -> dict[str, Any]:
-    """Return what the report says."""
+def selection_page(selection: Selection, command: str = "") -> dict[str, Any]:
+    """Return what the report says; `command` is the one that made the selection, if one did."""
     verdict, known = selection.verdict, selection.known
     order = np.argsort(-selection.predicted, kind="stable")
-    unlike = listed([selection.names[i] for i in np.flatnonzero(~selection.rankable)])
-    notes = [f"This log cannot rank these, which act unlike every known policy: {unlike}."] if unlike else []
     kinds = np.where(known, "known", np.where(selection.rankable, "candidate", "foreign"))
     return dict(
         kind="Selection of policies",
         verdict=f"{verdict.text}.",
         tone={"deploy": "good", "keep": "", "measure": "open"}[verdict.kind],
         reasons=[verdict.reason],
-        now=_ANSWERS[verdict.kind],
-        notes=[*notes, *selection.doubts, *selection.notes, *selection.measured.note()],
+        now=_now(selection, command),
+        again=f"{command} --returns {_MEASURED}" if command and verdict.kind == "measure" else "",
+        notes=selection.remarks,
         main=_main(selection, order, kinds),
         title="All policies",
         tables=[_table(selection, order, kinds)],
-        legend="Distance is the mean squared distance of actions to the nearest known policy, over the median distance "
-        "between two known policies."
+        legend="Distance is that of actions to the nearest known policy: 1 is as far as known policies usually are "
+        "from each other."
         if known.any() and not known.all()
         else "",
         evidence=[*(f"{each}." for each in selection.support), *_evidence(selection)],
@@ -44,9 +40,26 @@ def selection_page(selection: Selection) -> dict[str, Any]:
     )
 
 
+def _now(selection: Selection, command: str) -> str:
+    """Return what to do, in words."""
+    kind = selection.verdict.kind
+    if kind == "deploy":
+        return "Deploy it, and compare its returns in use with this one."
+    if kind == "keep":
+        return "Change nothing. Train other candidates, or log other behaviour."
+    many = len(selection.verdict.policies) > 1
+    run = f"Run {'these policies' if many else 'this policy'}"
+    if command:
+        trained = " Nothing is trained anew." if selection.settings.get("kept in") else ""
+        return f"{run}, write name and return to {_MEASURED}, columns name and return, and select again.{trained}"
+    if selection.learns_returns:
+        return f"{run}, and call select again with {'their returns' if many else 'its return'}."
+    return f"{run}, then ask selection.update({{name: return}}), which trains nothing."
+
+
 def _main(selection: Selection, order: np.ndarray, kinds: np.ndarray) -> figures.Picture:
     shown = order[: figures.MOST_ROWS]
-    caption = "Measured returns with 80 % intervals."
+    caption = f"Measured {selection.unit}s with 80 % intervals."
     if selection.candidates:
         caption = "Blue: predicted, with 80 % intervals."
         caption += " Grey: measured." if selection.known.any() else ""
@@ -56,25 +69,29 @@ def _main(selection: Selection, order: np.ndarray, kinds: np.ndarray) -> figures
         caption += f" The best {len(shown)} of {len(order):,}."
     mark = None
     if selection.incumbent is not None:
-        mark = float(selection.predicted[selection.measured.place(selection.incumbent)]), "incumbent"
+        mark = float(selection.shown[0][selection.measured.place(selection.incumbent)]), "incumbent"
     return figures.intervals(
         [selection.names[i] for i in shown],
-        selection.predicted[shown],
-        selection.intervals()[shown],
+        selection.shown[0][shown],
+        selection.shown[1:].T[shown],
         kinds[shown].tolist(),
-        axis="return",
+        axis=selection.unit,
         caption=caption,
         mark=mark,
     )
 
 
 def _table(selection: Selection, order: np.ndarray, kinds: np.ndarray) -> Table:
-    returns, (low, high) = Numbers(selection.predicted), selection.intervals()[order].T
+    values, low, high = selection.shown[:, order]
+    returns = Numbers(values)
+    best, tied = [chance(share) for share in selection.probability_best], selection.equally_good
+    if len(tied) >= _TIES:
+        best = [f"one of {len(tied):,}" if i in tied else text for i, text in enumerate(best)]
     intervals = [f"{returns(a)} to {returns(b)}" if b > a else "" for a, b in zip(low, high, strict=True)]
     columns = [
-        column("return", selection.predicted[order], returns),
+        column(selection.unit, values, returns),
         Column("80 % interval", intervals, low),
-        column("best of all", selection.probability_best[order], chance),
+        Column("best of all", [best[i] for i in order], selection.probability_best[order].tolist()),
     ]
     if selection.rival is not None:
         beats = selection.probability_beats(selection.rival)
@@ -84,9 +101,9 @@ def _table(selection: Selection, order: np.ndarray, kinds: np.ndarray) -> Table:
     columns.append(column("distance", np.where(kinds == "known", np.nan, selection.distance_ratio)[order]))
     names = [selection.names[i] for i in order]
     return Table(
-        "Returns: measured for known policies, predicted for candidates"
+        f"{selection.unit.capitalize()}s: measured for known policies, predicted for candidates"
         if selection.candidates
-        else "Measured returns",
+        else f"Measured {selection.unit}s",
         "policy",
         [Name(name) for name in names],
         [
@@ -95,19 +112,23 @@ def _table(selection: Selection, order: np.ndarray, kinds: np.ndarray) -> Table:
         ],
         [each for each in columns if {*each.texts} - {"", number(np.nan)}],
         [selection.flags[i] for i in order] if any(selection.flags) else [],
+        [[Name(name) for name in selection.measured.copies[i] if name != selection.names[i]] for i in order],
     )
 
 
 def _evidence(selection: Selection) -> list[str]:
     found = {name: value for name, value in selection.evidence.items() if np.isfinite(value)}
-    texts = []
-    if "left out" in found:
+    if not found:
+        return ["Fewer than three returns are known, so nothing here tests the predictions."]
+    order, texts = found.pop("left out"), []
+    if order < 0:
+        texts.append("The known returns do not predict each other, so the verdict does not rest on predictions.")
+    else:
         texts.append(
             "Predicted without their own returns, the known policies are in an order that has a rank correlation of "
-            f"{number(found.pop('left out'))} with the measured one."
+            f"{number(order)} with the measured one."
         )
-    texts += [f"The {name} by itself reaches {number(value)}." for name, value in found.items()]
-    return texts or ["Fewer than three returns are known, so nothing here tests the predictions."]
+    return texts + [f"The order by {name} alone has one of {number(value)}." for name, value in found.items()]
 
 
 def _left_out(selection: Selection) -> list[figures.Picture]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import numpy as np
 
+from ..runtime.checks import number
 from ..runtime.text import list_names
 from ..runtime.warn import warn
 from .metrics import agreement as mean_agreement
@@ -61,6 +63,32 @@ class Estimates(Ranking):
     def values(self) -> np.ndarray:
         """(P,) float64 values, the scores."""
         return self.scores
+
+    def intervals(self, level: float = 0.95, bound: str = "normal") -> np.ndarray:
+        """Return (P, 2) float64 ends of intervals of the values, NaN where the error is unknown.
+
+        Args:
+            level: Nominal coverage, between 0 and 1.
+            bound: "normal", from standard errors; or "bernstein", the empirical Bernstein bound (Maurer and Pontil,
+                2009), which holds for rewards of any distribution if no weight exceeds the largest one seen. It is
+                wider, and known for `ImportanceWeighting` and `DoublyRobust` on episodes of one step.
+
+        Raises:
+            ValueError: The level or the bound is none, or the bound is not known for this estimator.
+        """
+        from scipy.stats import norm
+
+        tail = (1 - number(above=0, below=1)("level", level)) / 2
+        if bound == "normal":
+            half = norm.ppf(1 - tail) * self.standard_errors
+        elif bound == "bernstein" and "range" in self.diagnostics:
+            count, size = self.diagnostics["episodes"], math.log(2 / tail)
+            half = np.sqrt(2 * size) * self.standard_errors + 7 * size / (3 * count - 3) * self.diagnostics["range"]
+        elif bound == "bernstein":
+            raise ValueError(f"{self.method} has no bound of Bernstein: pass bound='normal'")
+        else:
+            raise ValueError(f"bound must be 'normal' or 'bernstein', got {bound!r}")
+        return self.values[:, None] + half[:, None] * [-1, 1]
 
     def table(self, rows: int | None = None) -> str:
         """Return the method and the ranking as text of 80 columns, see `Ranking.table`."""

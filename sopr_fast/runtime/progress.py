@@ -37,8 +37,9 @@ def progress_bar(total: int, description: str, unit: str, *, show: bool = True, 
     """Return a context manager that shows how far a stage is, after its first second.
 
     On a terminal and in a notebook it is a bar of tqdm. Elsewhere it logs to the logger "sopr_fast" at level INFO,
-    every 30 seconds and at the end of the stage. Both have `n`, `update`, `set_postfix` and `reset`. It is shown in
-    process 0 only, if `sopr_fast.options` asks for it; `initial` units were done before.
+    every 30 seconds and at the end of the stage; without any handler, lines go to stderr. Both have `n`, `update`,
+    `set_postfix` and `reset`. It is shown in process 0 only, if `sopr_fast.options` asks for it; `initial` units
+    were done before.
     """
     show = show and current().progress and is_first()
     description = _part.get() + description
@@ -99,7 +100,11 @@ class _ProgressLog:
             return
         self._logged = time.monotonic()
         seconds = self._logged - self._begun
-        _log.info(f"{self._description}: {self._unit} {self.n} of {self._total}{self._postfix}, {seconds:.0f} s")
+        line = f"{self._description}: {self._unit} {self.n} of {self._total}{self._postfix}, {seconds:.0f} s"
+        if _log.hasHandlers():
+            _log.info(line)
+        elif sys.stderr is not None and not sys.stderr.closed:
+            print(f"sopr_fast: {line}", file=sys.stderr, flush=True)
 
 
 class Timings(dict[str, float]):

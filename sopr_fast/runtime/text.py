@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -29,6 +30,12 @@ def list_names(names: Sequence[str], most: int = 10) -> str:
     more = len(names) - most
     shown = ", ".join(printable(name, _LISTED_WIDTH) for name in names[:most]) or "none"
     return f"{shown} and {more} more" if more > 0 else shown
+
+
+def is_cost(name: object) -> bool:
+    """Return whether a name says that less is better: cost, loss or penalty."""
+    words = {"cost", "costs", "loss", "losses", "penalty", "penalties"}
+    return not words.isdisjoint(re.split(r"[^a-z]+", str(name).lower()))
 
 
 def to_cell(name: str) -> str:

@@ -32,6 +32,7 @@ class Compared:
         first: (P,) int64 index of the first policy that acts alike in every state; its own without one.
         all_states: Number of all states.
         facts: What a reader should see of the policies next to the log.
+        discrete: Whether actions are discrete.
     """
 
     policies: list[Policy]
@@ -41,6 +42,7 @@ class Compared:
     first: np.ndarray
     all_states: int
     facts: list[str]
+    discrete: bool
 
     @property
     def names(self) -> list[str]:
@@ -51,6 +53,12 @@ class Compared:
     def has_rewards(self) -> bool:
         """Whether the log holds rewards."""
         return isinstance(self.log, Transitions)
+
+    @property
+    def is_bandit(self) -> bool:
+        """Whether the log is of episodes of one step, with probabilities of its discrete actions."""
+        is_logged = isinstance(self.log, Transitions) and self.log.log_probs is not None and self.discrete
+        return is_logged and len(self.log.episodes) - 1 == len(self.log)
 
     @property
     def can_roll_out(self) -> bool:
@@ -94,7 +102,8 @@ class Compared:
                 own, parts = [adapted[i] for i in group], np.array_split(np.arange(total), -(-total // _ROWS))
                 everywhere = map(read, parts)
                 first[group] = group[_first_alike(collect_shared(own, *at, layout).numpy() for at in everywhere)]
-        return cls(adapted, log, shared_distances(columns, columns), len(states), first, total, found)
+        distances, is_discrete = shared_distances(columns, columns), layout.kind == "discrete"
+        return cls(adapted, log, distances, len(states), first, total, found, is_discrete)
 
 
 def _first_alike(parts: Iterable[np.ndarray]) -> np.ndarray:

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from ..estimators import SOPR
 from ..estimators.gaussian_process_posterior import fit
 from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
 from ..inputs.policies import load_policies
 from ..inputs.returns import check_ordered, with_returns
-from ..methods import SELECT, MethodsLike, read_methods
+from ..methods import SELECT, MethodsLike, read_methods, small_model
 from ..runtime.checks import integer
 from ..runtime.progress import Timings, part
 from .compared import Compared
@@ -70,6 +71,8 @@ def evaluate(
     check_ordered("groups", groups, loaded)
     known, table = with_returns(loaded, returns)
     compared = Compared.build(list(known.values()), log)
+    small = SOPR(small_model(compared.all_states))  # which a log of few states allows
+    chosen = {label: small if method == SOPR(small_model()) else method for label, method in chosen.items()}
     measured = Measured(list(known), compared.first, table, states=compared.all_states)
     compared, names, (values, errors) = compared.without_copies(), measured.representatives, measured.pooled()
     splits = random_folds(len(names), cv, seed)
@@ -81,7 +84,7 @@ def evaluate(
     notes = [*compared.facts, *measured.note()]
     if not any(fold.kind == "group" and len(fold.test) >= FEWEST_RANKED for fold in splits):
         notes.append(
-            "nothing shows how foreign candidates are ranked: pass groups=… (--groups …) of three or more policies"
+            "Nothing shows how foreign candidates are ranked: pass groups=… (--groups …) of three or more policies"
         )
     evaluation = Evaluation(
         names=names,
@@ -101,9 +104,13 @@ def evaluate(
             "methods": {label: repr(method) for label, method in chosen.items()},
         },
     )
-    for label, measures in evaluation.measures().items():
-        if measures["spearman"][2] < 0 and chosen[label].needs_rewards and not chosen[label].supervised:
-            notes.append(f"{label} orders policies in reverse: if returns or logged rewards are costs, negate them")
+    by_rewards = {label for label, method in chosen.items() if method.needs_rewards and not method.supervised}
+    orders = {label: each["spearman"] for label, each in evaluation.measures().items() if label in by_rewards}
+    if 2 * len(reverse := [label for label, (_, _, high) in orders.items() if high < 0]) > len(orders):
+        notes.append(
+            f"Methods that learn from rewards order policies in reverse ({', '.join(reverse)}): if returns or logged "
+            "rewards are costs, negate them"
+        )
     return evaluation
 
 

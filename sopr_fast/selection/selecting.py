@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from ..estimators import SOPR, BehaviourQ, Estimator, Simulator, UncertainEstimateWarning
+from ..estimators import (
+    SOPR,
+    BehaviourQ,
+    DoublyRobust,
+    Estimator,
+    ImportanceWeighting,
+    Simulator,
+    UncertainEstimateWarning,
+)
 from ..estimators.simulator import unfinished
 from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
 from ..inputs.policies import load_policies
 from ..inputs.returns import check_ordered, find_returns
-from ..methods import read_methods, small_model
+from ..methods import method_name, read_methods, small_model
 from ..runtime.checks import integer
-from ..runtime.text import list_names, printable
+from ..runtime.text import list_names, printable, suggest
 from .compared import Compared, possible_returns
 from .folds import FEWEST_KNOWN as FEWEST_TRAINING
 from .folds import Fold, checkpoint_file, cross_fit, random_folds, read_groups
@@ -36,6 +45,7 @@ def select(
     incumbent: str | None = None,
     progress: Mapping[str, float] | None = None,
     groups: Mapping[str, str] | Sequence[str] | None = None,
+    exclude: Collection[str] = (),
     simulator: Estimator | str | None = None,
     checkpoints: str | os.PathLike | None = None,
     seed: int = 0,
@@ -44,7 +54,8 @@ def select(
 
     The returns of all policies are a Gaussian process over action distance. The value that a simulator learned from
     the log gives each policy is a noisy measurement of its return; if the log holds no rewards, SOPR-T's score is.
-    Without known returns, only the simulator decides.
+    Without known returns, only the simulator decides. Of a bandit's log with probabilities, importance weighting gives
+    values and their standard errors.
 
     Args:
         policies: Policies to choose from, see `sopr_fast.load_policies`. Those with a return are known, every other
@@ -56,7 +67,9 @@ def select(
         progress: Training step of each snapshot of a run, by name. Within runs later snapshots count as better, as much
             as the simulator's values do; known returns correct that.
         groups: Run of each policy, by name or in order; None finds runs by name. Only used with progress.
-        simulator: Estimator, or its name, whose values count as measurements; None for `estimators.Simulator()`.
+        exclude: Names of policies to leave out, such as those that are too risky to run.
+        simulator: Estimator, or its name, whose values count as measurements; None for `estimators.Simulator()`, or
+            importance weighting for a bandit.
         checkpoints: Folder to keep the trained simulator in, and to resume from.
         seed: Seed of everything random.
 
@@ -80,22 +93,26 @@ def select(
     estimator = None if simulator is None else next(iter(read_methods([simulator]).values()))
     loaded = load_policies(policies)
     check_ordered("returns", returns, loaded)
-    names = list(loaded)
+    if strangers := [name for name in exclude if name not in loaded]:
+        raise ValueError(f"exclude: there is no policy {strangers[0]!r}{suggest(strangers[0], loaded)}")
+    everyone, loaded = list(loaded), loaded.take(name for name in loaded if name not in exclude)
+    if not (names := list(loaded)):
+        raise ValueError("exclude leaves no policy to choose from")
     if incumbent is not None and incumbent not in names:
         raise ValueError(f"the incumbent {printable(incumbent)} is none of the policies: {list_names(names)}")
     table = pandas.DataFrame(np.nan, names, ["return", "error", "rollouts"])
     if returns is not None:
-        table = find_returns(returns, names)
+        table = find_returns(returns, everyone).loc[names]
     compared = Compared.build(list(loaded.values()), log)
     measured = Measured(names, compared.first, table, incumbent, compared.all_states)
     compared, (values, _) = compared.without_copies(), measured.pooled()
     shares = None
     if progress is not None:
         shares = trained_shares(progress, names, read_groups(groups, names, names))
-        shares = shares[[names.index(name) for name in measured.representatives]]
+        shares = shares[[group[0] for group in measured.groups]]
     known = np.flatnonzero(np.isfinite(values))
-    mean, method, simulated, notes = _mean(compared, values, estimator, checkpoints, seed)
-    if mean is None and not len(known):
+    valued = _value(compared, values, estimator, checkpoints, seed)
+    if valued.values is None and not len(known):
         remedy = (
             "policies that can act in any state, or simulator=sopr_fast.estimators.BehaviourQ() (sopr-fast estimate "
             "--method sarsa-critic)"
@@ -104,55 +121,60 @@ def select(
             remedy = (
                 "a log with rewards: name them by sopr_fast.load_log(…, columns={'rewards': …}) (--columns rewards=…)"
             )
-        raise ValueError(f"{notes[0]}, and no return is known: pass returns (--returns), or {remedy}")
+        raise ValueError(f"{valued.notes[0]}, and no return is known: pass returns (--returns), or {remedy}")
     return Selection(
         measured,
         compared.distances,
-        mean,
-        method,
+        valued.values,
+        valued.method,
         possible_returns(compared.log) if compared.has_rewards else (-np.inf, np.inf),
         seed,
         SHORT_EPISODES if compared.has_rewards and not (np.diff(compared.log.episodes) > 1).any() else EPISODES,
-        [*compared.facts, *notes],
+        [*compared.facts, *valued.notes],
         {
             "seed": seed,
             "policies": len(names),
             "compared states": compared.states,
-            "mean": method or "constant",
+            "mean": valued.method or "constant",
+            "kept in": valued.kept,
         },
-        simulated.get("outside"),
+        valued.outside,
         float(compared.log.returns.std()) if compared.has_rewards else 0.0,
-        members=simulated.get("members"),
-        unsupported=simulated.get("unsupported"),
-        progress=shares,
-        learns_returns=method == SOPR_T or (estimator is not None and estimator.supervised),
+        valued.members,
+        valued.unsupported,
+        shares,
+        valued.covariance,
+        valued.learns_returns,
+        compared.has_rewards and compared.log.are_costs,
     )
 
 
-def _mean(
-    compared: Compared, returns: np.ndarray, simulator: Estimator | None, folder: Any, seed: int
-) -> tuple[np.ndarray | None, str, dict[str, np.ndarray], list[str]]:
-    """Return values (P,) or None, their method, what the method says besides, and notes."""
+@dataclass(frozen=True)
+class _Valued:
+    """What a method says of P policies, see `Selection`."""
+
+    values: np.ndarray | None = None
+    method: str = ""
+    notes: list[str] = field(default_factory=list)
+    outside: np.ndarray | None = None
+    members: np.ndarray | None = None
+    unsupported: np.ndarray | None = None
+    covariance: np.ndarray | None = None
+    learns_returns: bool = False
+    kept: str | None = None
+
+
+def _value(compared: Compared, returns: np.ndarray, simulator: Estimator | None, folder: Any, seed: int) -> _Valued:
     known = np.flatnonzero(np.isfinite(returns))
-    everyone = np.arange(len(returns))
     if len(known) == len(returns) and simulator is None:
-        return None, "", {}, []  # nothing is left to predict
+        return _Valued()  # nothing is left to predict
+    if simulator is None and compared.is_bandit:
+        simulator = ImportanceWeighting()
     if simulator is None and compared.has_rewards and not compared.can_roll_out and compared.log.longest == 1:
         simulator = BehaviourQ(updates=3000)  # of one step, which needs no action in another state
     if simulator is None and not (compared.has_rewards and compared.can_roll_out):
-        lack = "policies are arrays of actions" if compared.has_rewards else "the log holds no rewards"
-        if len(known) < FEWEST_TRAINING or np.ptp(returns[known]) == 0:
-            return None, "", {}, [f"{lack}, so only known returns and action distances count"]
-        values = np.empty(len(returns))
-        folds = random_folds(len(known), 5, seed)
-        splits = [Fold("random", "", known[fold.train], known[fold.test]) for fold in folds]
-        splits.append(Fold("candidates", "", known, np.setdiff1d(everyone, known)))
-        splits = [fold for fold in splits if len(fold.test)]
-        found = cross_fit(SOPR(small_model()), compared, returns, splits, seed=seed)
-        for fold, own in zip(splits, found, strict=True):
-            values[fold.test] = own
-        return values, SOPR_T, {}, [f"{lack}, so SOPR-T takes the place of the simulator"]
-    chosen = simulator or Simulator()
+        return _score(compared, returns, seed)
+    chosen, file = simulator or Simulator(), checkpoint_file(folder, "simulator")
     with warnings.catch_warnings(action="ignore", category=UncertainEstimateWarning):  # intervals and notes say so
         estimates = chosen.estimate(
             compared.policies,
@@ -160,7 +182,7 @@ def _mean(
             known=[compared.policies[i] for i in known] if len(known) else None,
             returns=returns[known],
             seed=seed,
-            checkpoint=checkpoint_file(folder, "simulator"),
+            checkpoint=file,
         )
     values = np.asarray(estimates.values, np.float64)
     if not np.isfinite(values).all():
@@ -168,11 +190,36 @@ def _mean(
         raise ValueError(
             f"the simulator gives policy {name!r} no finite value; train it longer, or leave the policy out"
         )
-    simulated = {name: estimates.diagnostics[name] for name in ("unsupported",) if name in estimates.diagnostics}
-    if "inside" in estimates.diagnostics:
-        simulated["outside"] = 1 - np.asarray(estimates.diagnostics["inside"], np.float64)
-        simulated |= {} if estimates.replicates is None else {"members": estimates.replicates}
+    method, inside = method_name(chosen), estimates.diagnostics.get("inside")
     notes = unfinished(compared.names, np.asarray(estimates.diagnostics.get("unfinished", 0)))
     if isinstance(chosen, BehaviourQ) and compared.log.longest > 1:
-        notes = ["values of BehaviourQ are not returns of episodes: rely on the order of the candidates only"]
-    return values, "simulator", simulated, notes
+        notes = [f"Values of the {method} are not returns of episodes: rely on the order of the candidates only"]
+    is_unbiased = isinstance(chosen, ImportanceWeighting | DoublyRobust) and compared.is_bandit
+    if is_unbiased and estimates.replicates is not None:
+        return _Valued(values, method, notes, covariance=np.atleast_2d(np.cov(estimates.replicates)))
+    return _Valued(
+        values,
+        method,
+        notes,
+        None if inside is None else 1 - np.asarray(inside, np.float64),
+        None if inside is None else estimates.replicates,
+        estimates.diagnostics.get("unsupported"),
+        learns_returns=chosen.supervised,
+        kept=str(file) if file is not None and file.exists() else None,
+    )
+
+
+def _score(compared: Compared, returns: np.ndarray, seed: int) -> _Valued:
+    """Return the scores of SOPR-T, if there are enough known returns; those of known policies are cross-fitted."""
+    known, values = np.flatnonzero(np.isfinite(returns)), np.empty(len(returns))
+    lack = "Policies are arrays of actions" if compared.has_rewards else "The log holds no rewards"
+    if len(known) < FEWEST_TRAINING or np.ptp(returns[known]) == 0:
+        note = f"{lack}, so only known returns and action distances count"
+        return _Valued(notes=[note], learns_returns=True)
+    splits = [Fold("random", "", known[fold.train], known[fold.test]) for fold in random_folds(len(known), 5, seed)]
+    splits.append(Fold("candidates", "", known, np.setdiff1d(np.arange(len(returns)), known)))
+    splits = [fold for fold in splits if len(fold.test)]
+    found = cross_fit(SOPR(small_model(compared.all_states)), compared, returns, splits, seed=seed)
+    for fold, own in zip(splits, found, strict=True):
+        values[fold.test] = own
+    return _Valued(values, SOPR_T, [f"{lack}, so SOPR-T takes the place of the simulator"], learns_returns=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..estimators.gaussian_process_posterior import Posterior, fit, likeness
+from ..estimators.unbiased_posterior import combine
 from ..inputs.accepted import ReturnsLike
 from ..results.metrics import agreement, spearman
 from ..results.result import Result
@@ -30,7 +31,9 @@ LIMIT = 1.4  # distance ratio above which a candidate cannot be ranked from the 
 LEVEL = 0.8
 LEAST_ORDER = 0.8  # rank correlation of the simulator with known returns
 _REVERSED = -0.5  # such a correlation, below which returns may be costs
+_SURPRISE = 3.0  # standard errors between a known return and its unbiased estimate
 _OTHER_SCALE = 5  # times larger or smaller values, from which returns may be means, or discounted
+_LISTED = 5  # policies
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -43,7 +46,7 @@ class Selection(Result):
         measured: Names, copies and measured returns of all policies.
         distances: (P, P) float64 action distances (Eq. 3 of the paper).
         values: (P,) float64 values by `method`, in units of returns; None without such a method.
-        method: Method whose values count as noisy measurements: "simulator", "SOPR-T" or "".
+        method: Method whose values count as noisy measurements, such as "simulator"; "" without one.
         bounds: Least and largest return that the logged rewards and episode lengths allow.
         seed: Seed of the draws.
         episodes: Episodes by which the verdict lets policies be measured.
@@ -54,7 +57,10 @@ class Selection(Result):
         unsupported: (P,) float64 share of each policy's decisions that the log does not support; None if unknown.
         progress: (P,) float64 how far each policy was trained, see `trained_shares`; None if unknown.
         logged_spread: Standard deviation of the returns of the log's episodes; 0 if unknown.
+        covariance: (P, P) float64 covariance of the errors of unbiased `values`, NaN for policies that the log hardly
+            covers; None if the known returns have to show these errors.
         learns_returns: Whether `values` depend on the known returns.
+        are_costs: Whether returns are the negative of costs, which verdict, table and report then show.
     """
 
     measured: Measured
@@ -71,7 +77,9 @@ class Selection(Result):
     members: np.ndarray | None = None
     unsupported: np.ndarray | None = None
     progress: np.ndarray | None = None
+    covariance: np.ndarray | None = None
     learns_returns: bool = False
+    are_costs: bool = False
 
     @cached_property
     def names(self) -> list[str]:
@@ -115,6 +123,9 @@ class Selection(Result):
     @cached_property
     def posterior(self) -> Posterior:
         """Joint distribution of the returns; mean and covariance are those without limits."""
+        if self._believed is not None and self.covariance is not None:
+            believed, returns = self._believed, (self.returns, self.return_errors)
+            return replace(combine(believed, self.covariance, *returns, self.logged_spread), limits=self._limits)
         values, members, slope = self._believed, None, trend(self.progress, len(self.names))
         if values is not None and self.members is not None:
             members = add_trend(self.members, slope).clip(*self.bounds)
@@ -130,7 +141,9 @@ class Selection(Result):
         if self.values is None or known.all():
             return None
         values = add_trend(self.values, trend(self.progress, len(known)))
-        is_contradicted = known.sum() >= FEWEST_KNOWN and spearman(self.returns[known], values[known]) < 0
+        is_contradicted = (
+            self.covariance is None and known.sum() >= FEWEST_KNOWN and spearman(self.returns[known], values[known]) < 0
+        )
         return None if is_contradicted else values.clip(*self.bounds)
 
     @property
@@ -216,7 +229,9 @@ class Selection(Result):
 
     @property
     def rankable(self) -> np.ndarray:
-        """(P,) bool, False for candidates that act too unlike all known policies for this log to rank them."""
+        """(P,) bool, False for candidates of which this log says too little: they act too unlike all known policies."""
+        if self.covariance is not None:
+            return self.known | np.isfinite(np.diagonal(self.covariance))
         return self.known | ~(self.distance_ratio > LIMIT)
 
     @property
@@ -229,7 +244,7 @@ class Selection(Result):
         """How well known policies are ordered, as Spearman correlations; NaN with fewer than three known policies.
 
         Returns:
-            "left out": by the model without their own return. "simulator" or "SOPR-T": only by that method.
+            "left out": by the model without their own return. The name of `method`: only by that method.
         """
         known = self.known
         found = {"left out": self.posterior.left_out[0, known]}
@@ -245,7 +260,7 @@ class Selection(Result):
         low, high = self.bounds
         if low < high:
             return doubts
-        equal = f"by the logged rewards every policy returns {shown(low)}"
+        equal = f"By the logged rewards every policy returns {shown(low)}"
         return [f"{equal}: check that the log's rewards are the right ones", *doubts]
 
     def _impossible_returns(self) -> list[str]:
@@ -258,56 +273,87 @@ class Selection(Result):
         side, most, bound = ("below", "lowest", low) if self.returns[first] < low else ("above", "highest", high)
         others = f" (others out of range: {len(outside) - 1})" if len(outside) > 1 else ""
         return [
-            f"the return of {self.names[first]}, {shown(self.returns[first])}, is {side} {shown(bound)}, the {most} "
+            f"The return of {self.names[first]}, {shown(self.returns[first])}, is {side} {shown(bound)}, the {most} "
             f"that the logged rewards and episode lengths allow{others}: check that returns and log are of one "
             "environment, with the same rewards; if they are, the log lacks what this policy does"
         ]
 
     @property
-    def _mean_name(self) -> str:
-        return "the simulator" if self.method == "simulator" else self.method
+    def _the_method(self) -> str:
+        return f"the {self.method}" if self.method in ("simulator", "SARSA critic") else self.method
 
     def _evidence_doubts(self) -> list[str]:
         count = int(self.known.sum())
         if not count:
-            return [f"no return is known: the order is by {self._mean_name}"]
+            return [f"No return is known: the order is by {self._the_method}"]
+        if self.known.all():
+            return []
+        if self.covariance is not None:
+            return self._other_units() or self._surprises()
         if count < FEWEST_KNOWN:
             returns = "return is" if count == 1 else "returns are"
-            basis = f"{self._mean_name} and on assumptions" if self.method else "assumptions"
-            return [f"only {count} {returns} known: predictions and intervals rest on {basis}"]
-        order = 1.0 if self.known.all() else self.evidence.get("simulator", 1.0)
-        remedy = (
-            "train it longer, as in simulator=estimators.Simulator(updates=20000); if that does not help, these "
-            "policies leave the log"
-        )
+            basis = f"{self._the_method} and on assumptions" if self.method else "assumptions"
+            return [f"Only {count} {returns} known: predictions and intervals rest on {basis}"]
+        doubts = self._other_units()
+        if not self._is_tested:
+            doubts.insert(0, "The known returns do not predict each other, so the verdict does not rest on predictions")
+        order = self._order
+        remedy = "do not rely on its values"
         if self._is_reversed:
             remedy = "if returns or logged rewards are costs, negate them, and deploy nothing before"
-        doubt = f"the simulator orders the known policies with a rank correlation of {order:.2f}: {remedy}"
-        return [doubt] * (order < LEAST_ORDER) + self._other_units()
+        elif self.method == "simulator":
+            remedy = "train it longer (Simulator(updates=20000), --set updates=20000); if that does not help, these "
+            remedy += "policies leave the log"
+        doubt = (
+            f"Values of {self._the_method} order the known policies with a rank correlation of {order:.2f}: {remedy}"
+        )
+        return [doubt] * (order < LEAST_ORDER) + doubts
+
+    @property
+    def _order(self) -> float:
+        """Rank correlation of the method's values with the known returns; 1 if they were learned from these."""
+        return 1.0 if self.learns_returns else self.evidence.get(self.method, 1.0)
+
+    @property
+    def _is_tested(self) -> bool:
+        """Whether known returns support the predictions, so that a policy may be deployed without a measurement."""
+        if self.covariance is not None:
+            return bool(self.known.any())
+        return self.known.sum() >= FEWEST_KNOWN and not self.evidence["left out"] < 0
 
     @property
     def _is_reversed(self) -> bool:
-        """Whether the simulator orders the known policies the other way round, as if returns were costs."""
-        if self.known.all() or self.known.sum() < FEWEST_KNOWN:
-            return False
-        return self.evidence.get("simulator", 1.0) < _REVERSED
+        """Whether the method orders the known policies the other way round, as if returns were costs."""
+        return self.known.sum() >= FEWEST_KNOWN and not self.known.all() and self._order < _REVERSED
+
+    def _surprises(self) -> list[str]:
+        """Return a note on the known return that unbiased values contradict most; none if they do not."""
+        assert self.values is not None and self.covariance is not None
+        errors = np.hypot(np.sqrt(np.diagonal(self.covariance)), self.return_errors)
+        gaps = np.nan_to_num(np.abs(self.returns - self.values) / errors)
+        most = int(gaps.argmax())
+        if gaps[most] < _SURPRISE:
+            return []
+        return [
+            f"The return of {self.names[most]} is {gaps[most]:.1f} standard errors away from {self._the_method}: check "
+            "the log's probabilities, and whether log and returns are of the same users"
+        ]
 
     def _other_units(self) -> list[str]:
-        """Return a note on known returns that are far smaller or larger than simulated ones; none if they are not."""
-        if self.method != "simulator" or self.values is None:
+        """Return a note on known returns that are far smaller or larger than the values; none if they are not."""
+        if self.learns_returns or self.values is None:
             return []
         sizes = [(np.median(np.abs(x[self.known])), np.std(x[self.known])) for x in (self.returns, self.values)]
         ratios = [measured / simulated if simulated else 1.0 for measured, simulated in zip(*sizes, strict=True)]
         if min(ratios) <= _OTHER_SCALE and max(ratios) >= 1 / _OTHER_SCALE:
             return []
         return [
-            f"the known returns are {shown(float(ratios[0]))} times the simulated ones: give sums of an episode's "
-            "rewards in the units of the log, neither means nor discounted sums"
+            f"The known returns are {shown(float(ratios[0]))} times the values of {self._the_method}: give sums of an "
+            "episode's rewards in the units of the log, neither means nor discounted sums"
         ]
 
     @cached_property
     def _standing(self) -> Standing:
-        incumbent = None if self.incumbent is None else self.measured.place(self.incumbent)
         return Standing(
             self.names,
             self.posterior,
@@ -316,9 +362,11 @@ class Selection(Result):
             self.predicted,
             self.intervals(),
             self.rankable,
-            incumbent,
+            None if self.incumbent is None else self.measured.place(self.incumbent),
             self.seed,
             self.episodes,
+            self._is_tested,
+            self.are_costs,
         )
 
     @cached_property
@@ -328,8 +376,15 @@ class Selection(Result):
         if verdict.kind != DEPLOY or not self._is_reversed:
             return verdict
         text = f"Measure {', '.join(verdict.policies)}, {self.episodes:,} episodes"
-        reason = "The simulator orders the known policies in reverse, as if returns or logged rewards were costs."
+        reason = f"Values of {self._the_method} order the known policies in reverse, as if returns were costs."
         return Verdict(MEASURE, verdict.policies, text, reason)
+
+    @property
+    def equally_good(self) -> list[int]:
+        """Indices of the policies that may well be as good as the one to deploy or to keep, with that; else none."""
+        verdict = self.verdict
+        chosen = [] if verdict.kind == MEASURE else [self.measured.place(name) for name in verdict.policies]
+        return [int(i) for place in chosen for i in self._standing.as_good(place)]
 
     def measure_next(self, k: int = 1) -> list[str]:
         """Return the policies whose measurement is expected to gain most, the first to measure first.
@@ -354,13 +409,26 @@ class Selection(Result):
             ValueError: A name is unknown, a return is not finite, or a method has learned from the known returns.
         """
         if self.learns_returns:
-            raise ValueError(f"{self.method} has learned from the known returns: call select again, with all returns")
+            raise ValueError(
+                f"{self.method or 'SOPR-T'} has learned from the known returns: call select again, with all returns"
+            )
         names = self.measured.names
         if isinstance(returns, Mapping) and (strangers := [name for name in returns if name not in names]):
             raise ValueError(f"no policy {strangers[0]!r} in the selection; its policies are {list_names(names)}")
         if not (hasattr(returns, "keys") or isinstance(returns, str) or hasattr(returns, "__fspath__")):
             raise TypeError(f"returns must be by name, or a file or data frame, got {type(returns).__name__}")
         return replace(self, measured=self.measured.update(returns))
+
+    @property
+    def unit(self) -> str:
+        """What verdict, table and report show, "return" or "cost"."""
+        return "cost" if self.are_costs else "return"
+
+    @property
+    def shown(self) -> np.ndarray:
+        """(3, P) float64 predicted or measured values, and lower and upper ends of their intervals, in `unit`."""
+        low, high = self.intervals().T
+        return np.stack([-self.predicted, -high, -low] if self.are_costs else [self.predicted, low, high])
 
     @property
     def flags(self) -> list[str]:
@@ -370,6 +438,12 @@ class Selection(Result):
         flags = ["incumbent" if name == self.incumbent else flag for name, flag in zip(self.names, flags, strict=True)]
         counts = [f"{len(own)} copies" if len(own) > 1 else "" for own in self.measured.copies]
         return [", ".join(filter(None, pair)) for pair in zip(flags, counts, strict=True)]
+
+    @property
+    def remarks(self) -> list[str]:
+        """What to bear in mind, one sentence for each kind, without full stops."""
+        unsupported = unsupported_in_words(self.names, self.unsupported, self.known)
+        return [*self.unrankable(), *unsupported, *self.doubts, *self.notes, *self.measured.note()]
 
     def columns(self) -> dict[str, list[Any]]:
         """Return one list for each column of the table, the highest return first."""
@@ -402,8 +476,8 @@ class Selection(Result):
         """
         columns = self.columns()
         cells = {"policy": columns["policy"]}
-        heads = ("return", "low", "high")
-        rounded = numbers(np.array([columns[head] for head in heads]))
+        heads, order = (self.unit, "low", "high"), np.argsort(-self.predicted, kind="stable")
+        rounded = numbers(self.shown[:, order])
         cells |= {head: [shown(value) for value in row] for head, row in zip(heads, rounded, strict=True)}
         cells["best"] = [f"{best:.2f}" for best in columns["best"]]
         legend = "low, high: 80 % interval; best: probability of being the best policy"
@@ -412,25 +486,17 @@ class Selection(Result):
             legend += "; outside: simulated steps that leave the log"
         cells[""] = columns["note"]
         verdict = [*map(wrapped, (f"{self.verdict.text}.", self.verdict.reason, *agreement_in_words(self.agreement)))]
-        unsupported = unsupported_in_words(self.names, self.unsupported, self.known)
-        below = [legend, *self.unrankable(), *unsupported, *self.doubts, *self.notes, *self.measured.note()]
+        shortened = rows is not None and len(self.names) > rows
+        below = [legend + ("; all rows: --json, to_pandas()" if shortened else ""), *self.remarks]
         return "\n".join([*verdict, "", to_text(cells, left=("policy", ""), rows=rows), "", *map(wrapped, below)])
 
     def unrankable(self) -> list[str]:
-        """Return what can be said of candidates that cannot be ranked from this log; none if there are none."""
-        places = np.flatnonzero(~self.rankable)
-        if not len(places):
-            return []
-        if len(places) == 1:
-            return [f"{self.names[places[0]]} cannot be ranked from this log, since it acts unlike every known policy"]
-        by_nearest = places[np.argsort(-self.returns[self._places[1][places]], kind="stable")]
-        orders = {"the return of the nearest known policy": by_nearest}
-        if self.values is not None:
-            orders[self._mean_name] = places[np.argsort(-self.values[places], kind="stable")]
-        lines = ["Candidates that cannot be ranked from this log, since they act unlike every known policy:"]
-        for what, order in orders.items():
-            lines.append(f"  by {what}: {list_names([self.names[i] for i in order])}")
-        return lines
+        """Return a note on candidates that cannot be ranked from this log; none if there are none."""
+        names = [self.names[i] for i in np.argsort(-self.predicted, kind="stable") if not self.rankable[i]]
+        why = f"{'it acts' if len(names) == 1 else 'they act'} unlike every known policy"
+        if self.covariance is not None:
+            why = "it hardly takes their actions"
+        return [f"This log says nothing of {list_names(names, _LISTED)}: {why}"] if names else []
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists and numbers, ready for JSON (NaN where a number is undefined)."""
@@ -443,7 +509,7 @@ class Selection(Result):
             "table": self.columns(),
             "evidence": self.evidence,
             "incumbent": self.incumbent,
-            "notes": [*self.support, *self.unrankable(), *self.doubts, *self.notes, *self.measured.note()],
+            "notes": [*agreement_in_words(self.agreement), *self.remarks],
         }
 
     def to_pandas(self) -> pandas.DataFrame:

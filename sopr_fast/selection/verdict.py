@@ -19,6 +19,7 @@ _CLEARLY = 0.05  # more probable, beyond the noise of draws
 UNDECIDED = 0.2  # probability of a higher return from which a policy is as good as another
 EPISODES, SHORT_EPISODES = 20, 1000  # to measure by; the latter if each is one step
 _DRAWS = 4096
+_UNTESTED = "the known returns do not predict each other"
 _NUMBERS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 
 
@@ -59,6 +60,8 @@ class Standing:
     incumbent: int | None
     seed: int
     episodes: int
+    tested: bool
+    are_costs: bool = False
 
     @property
     def known(self) -> np.ndarray:
@@ -75,9 +78,7 @@ class Standing:
     @property
     def leader(self) -> int | None:
         """Index of the policy to deploy if it surely beats the rival: the best known or rankable one."""
-        choices = self.known.copy()
-        if self.known.sum() >= FEWEST_KNOWN:
-            choices |= self.rankable
+        choices = self.known | (self.rankable & self.tested)
         return int(np.where(choices, self.predicted, -np.inf).argmax()) if choices.any() else None
 
     @property
@@ -109,8 +110,8 @@ class Standing:
     def contenders(self) -> np.ndarray:
         """Return the policies (Q,) whose measurement may change the choice.
 
-        They are the candidates that may beat rival and leader, or that cannot be ranked; without such, a known leader
-        that does not surely beat the incumbent, and the incumbent. Without known returns they are the policies that
+        They are the candidates that may beat rival and leader; without such, a known leader that does not surely beat
+        the incumbent, and the incumbent. Without known returns they are the policies that
         are as good as the first.
         """
         candidates = np.flatnonzero(~self.known)
@@ -119,8 +120,7 @@ class Standing:
             return np.flatnonzero(probability_beats(self.posterior, first) >= UNDECIDED)
         for other in {self.rival, self.leader} - {None}:
             beats = probability_beats(self.posterior, int(other))  # type: ignore[arg-type]
-            possible = (beats >= 1 - SURE) | ~self.rankable
-            candidates = candidates[possible[candidates] | (candidates == other)]
+            candidates = candidates[(beats[candidates] >= 1 - SURE) | (candidates == other)]
         if not len(candidates) and self.leader != self.rival and not self.replaces:
             return np.array([self.leader, self.rival])
         return candidates
@@ -136,18 +136,25 @@ class Standing:
             chosen = [leader, *(i for i in chosen if i != leader)]
         return chosen[:k]
 
-    def as_good(self, i: int) -> int:
-        """Return how many other policies may well be as good as policy i."""
+    def as_good(self, i: int) -> np.ndarray:
+        """Return the policies (Q,) that may well be as good as policy i, with i."""
         beats = probability_beats(self.posterior, i)
-        return int(((beats >= UNDECIDED) & self.rankable).sum()) - 1
+        return np.flatnonzero((beats >= UNDECIDED) & (self.rankable | (np.arange(len(beats)) == i)))
 
     def value(self, i: int) -> str:
         """Return what a policy returns, in words."""
+        what, sign = ("cost ", -1) if self.are_costs else ("", 1)
         if not self.known[i]:
-            predicted, low, high = map(number, numbers(np.array([self.predicted[i], *self.intervals[i]])))
-            return f"predicted {predicted} ({low} to {high})"
+            ends = sorted(sign * self.intervals[i])
+            predicted, low, high = map(number, numbers(np.array([sign * self.predicted[i], *ends])))
+            return f"predicted {what}{predicted} ({low} to {high})"
         error = f" ± {number(self.errors[i])}" if self.errors[i] > 0 else ""
-        return f"measured {number(self.returns[i])}{error}"
+        return f"measured {what}{number(sign * self.returns[i])}{error}"
+
+    def risk(self, i: int) -> str:
+        """Return the end of the interval of policy i that is worst, in words."""
+        low = numbers(np.array([self.predicted[i], *self.intervals[i]]))[1]
+        return number(-low if self.are_costs else low)
 
 
 def judge(standing: Standing) -> Verdict:
@@ -159,8 +166,11 @@ def judge(standing: Standing) -> Verdict:
     beats = probability_beats(standing.posterior, rival)
     if settled is None:
         first = next(i for i in standing.measure_next(2) if i != rival)
-        reason = f"{_short(names[first])} beats {_short(names[rival])} with a probability of {_percent(beats[first])}"
-        return _measure(standing, f"{reason}, {_doubt(standing, first, beats[first])}", 2)
+        chance, who = _percent(beats[first]), _short(names[first])
+        if not standing.rankable[first]:
+            return _measure(standing, f"This log says nothing of {who}: it may be better ({chance})", 2)
+        doubt = _doubt(standing, beats[first])
+        return _measure(standing, f"{who} beats {_short(names[rival])} with a probability of {chance}{doubt}", 2)
     if settled != rival:
         reason = f"It beats {_short(names[rival])} with a probability of {_percent(beats[settled])}"
         return _settle(standing, DEPLOY, settled, reason + _likelier(standing, settled))
@@ -183,34 +193,42 @@ def _likelier(standing: Standing, chosen: int) -> str:
     first = int(best.argmax())
     if best[first] - best[chosen] < _CLEARLY:
         return ""
-    why = "this log cannot rank it"
+    why = "this log says nothing of it"
     if standing.rankable[first]:
         is_lower = standing.posterior.mean[first] <= standing.posterior.mean[chosen]
         why = "its expected return is lower" if is_lower else "it would gain too little"
     return f". {_short(standing.names[first])} is likelier to be the best ({best[first]:.2f}), but {why}"
 
 
-def _doubt(standing: Standing, i: int, beats: float) -> str:
+def _doubt(standing: Standing, beats: float) -> str:
+    """Return why a candidate that may beat the rival is not deployed."""
     count = int(standing.known.sum())
-    if count < FEWEST_KNOWN and (beats >= SURE or not standing.rankable[i]):
-        return f"but only {count} return{'s are' if count > 1 else ' is'} known"
-    return "which does not decide" if standing.rankable[i] else "but this log cannot rank it"
+    if beats < SURE or standing.tested:
+        return ""
+    return ", but " + (
+        f"only {count} return{'s are' if count > 1 else ' is'} known" if count < FEWEST_KNOWN else _UNTESTED
+    )
 
 
 def _settle(standing: Standing, kind: str, i: int, reason: str) -> Verdict:
-    tied = standing.as_good(i)
-    count = _NUMBERS[tied] if tied < len(_NUMBERS) else str(tied)
-    others = f"; {count} other{'s are' if tied > 1 else ' is'} as good" if tied else ""
-    text = f"{kind.capitalize()} {_short(standing.names[i])}; {standing.value(i)}{others}"
+    tied = len(standing.as_good(i))
+    among = f", one of {_NUMBERS[tied] if tied < len(_NUMBERS) else f'{tied:,}'} equally good" if tied > 1 else ""
+    text = f"{kind.capitalize()} {_short(standing.names[i])}{among}; {standing.value(i)}"
     return Verdict(kind, (standing.names[i],), text, f"{reason}.")
 
 
 def _measure(standing: Standing, reason: str, k: int) -> Verdict:
-    chosen = [standing.names[i] for i in standing.measure_next(k)]
-    shown = [_short(name) for name in chosen]
-    listed = " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
-    text = f"Measure {listed}, {standing.episodes:,} episodes{' each' if len(shown) > 1 else ''}"
-    return Verdict(MEASURE, tuple(chosen), text, f"{reason}.")
+    places = standing.measure_next(k)
+    chosen = [standing.names[i] for i in places]
+    shown = _listed([_short(name) for name in chosen])
+    text = f"Measure {shown}, {standing.episodes:,} episodes{' each' if len(chosen) > 1 else ''}"
+    least = "cost as much" if standing.are_costs else "return as little"
+    risk = f" {'It' if len(chosen) == 1 else 'They'} may {least} as {_listed([standing.risk(i) for i in places])}."
+    return Verdict(MEASURE, tuple(chosen), text, f"{reason}.{'' if standing.known[places].all() else risk}")
+
+
+def _listed(words: list[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def draw_returns(posterior: Posterior, policies: np.ndarray, seed: int) -> np.ndarray:

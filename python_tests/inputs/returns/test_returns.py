@@ -339,7 +339,7 @@ def test_evaluate_select_and_update_take_frames(tmp_path):
         evaluation = sopr_fast.evaluate(known, log(), frame[1:], methods={"nearest": NearestPolicy()}, cv=2)
     assert evaluation.names == [*known][1:]
     np.testing.assert_array_equal(evaluation.return_errors, np.full(7, 0.02))
-    frame[:3].to_csv(tmp_path / "returns.csv", index=False)
+    frame.to_csv(tmp_path / "returns.csv", index=False)
     selection = sopr_fast.select(known, log(), returns=tmp_path / "returns.csv")
     new = selection.names[-1]
     measured = pandas.DataFrame({"name": ["other", new], "return": [1.0, 0.4], "error": 0.01})

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...runtime.text import list_names
+from ...runtime.text import is_cost, list_names
 from ...runtime.warn import warn
 from ..files import check_memory
 from .ends import FLAGS, WORDS, Ends, Statement
@@ -35,6 +35,7 @@ class Transitions:
         source_count: Number of rows of the user's data, which an array of actions must have.
         log_probs: (N,) float32 log-probabilities of the actions under the policy that logged them, or None.
         verdict: How many episodes there are, how they end, what said so, and which arrays were not read, in words.
+        are_costs: Whether `rewards` are the negative of logged costs.
         columns: Names of the columns of states, if `columns` of `load_log` chose several, else "".
         max_episode_steps: Time limit that was passed to `load_log`, or None.
     """
@@ -51,6 +52,7 @@ class Transitions:
     log_probs: np.ndarray | None = None
     verdict: str = ""
     columns: str = ""
+    are_costs: bool = False
     max_episode_steps: int | None = None
 
     @classmethod
@@ -146,7 +148,8 @@ def build(parts: Parts, word: str | None, limit: int | None, order: np.ndarray |
     log = Transitions(
         episodes=episodes, source_count=parts.count or 0, columns=parts.columns, max_episode_steps=limit, **steps
     )
-    return replace(log, verdict=_verdict(log, parts, ends, count - len(steps["states"])))
+    words = _verdict(log, parts, ends, count - len(steps["states"]))
+    return replace(log, verdict=words, are_costs="costs" in parts.names)
 
 
 def _read(parts: Parts, order: np.ndarray | None) -> dict[str, np.ndarray]:
@@ -156,6 +159,11 @@ def _read(parts: Parts, order: np.ndarray | None) -> dict[str, np.ndarray]:
         raise ValueError(
             f"{where}: both {names['rewards']!r} and {names['costs']!r}: rewards are the negative of costs; leave one "
             f"out by {advise(UNREAD, names['costs'])}"
+        )
+    if "rewards" in parts.arrays and is_cost(names["rewards"]):
+        raise ValueError(
+            f"{where}: rewards are named {names['rewards']!r}, as if less were better: if they are costs, pass "
+            f"{advise('costs', names['rewards'])}; else rename them"
         )
     rows = {part: parts.read(part) for part in parts.arrays if part not in ("log_probs", "probabilities")}
     states, following = rows["states"], rows.get("next_states")

@@ -14,7 +14,7 @@ import numpy as np
 
 from ... import formats
 from ...runtime.arrays import as_numbers
-from ...runtime.text import NAME_WIDTH, escaped_errors, list_names, printable, suggest
+from ...runtime.text import NAME_WIDTH, escaped_errors, is_cost, list_names, printable, suggest
 from ...runtime.warn import warn
 from ..accepted import ReturnsLike
 from ..files import check_regular, documented
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 PARTS = ("name", "return", "cost", "error", "deviation", "rollouts")  # exact names of columns; `columns` names others
 _NAMES = ("name", "policy")
-_LESS_IS_BETTER = {"cost", "costs", "loss", "losses", "penalty", "penalties"}
 _SPREADS = ("error", "rollouts", "deviation")
 _LIMITS = {
     "return": (-math.inf, "a finite number, without error or unit"),
@@ -203,7 +202,7 @@ def _as_frame(source: Any, names: Sequence[str] | None, columns: Mapping[str, st
     label = "return"
     if not is_ordered(source):
         pairs = [*source.items()]
-        if isinstance(source, pandas.Series) and source.name is not None and (columns or _is_cost(source.name)):
+        if isinstance(source, pandas.Series) and source.name is not None and (columns or is_cost(source.name)):
             label = str(source.name)  # which `columns` may declare
     elif isinstance(source, Set) or not isinstance(source, Iterable):
         raise TypeError(f"returns are a {type(source).__name__}: {_REMEDY}")
@@ -222,10 +221,6 @@ def _part_of(label: Any, columns: Mapping[str, str]) -> str:
     label = str(label).strip().lower()
     part = "name" if label in _NAMES else label if label in PARTS else ""
     return "" if part in columns else part
-
-
-def _is_cost(label: Any) -> bool:
-    return not _LESS_IS_BETTER.isdisjoint(re.split(r"[^a-z]+", str(label).lower()))
 
 
 def _of_frame(frame: pandas.DataFrame, where: str, columns: Mapping[str, str]) -> pandas.DataFrame:
@@ -248,7 +243,7 @@ def _of_frame(frame: pandas.DataFrame, where: str, columns: Mapping[str, str]) -
         )
     if {"return", "cost"} <= {*table.columns}:
         raise ValueError(f"{where}: columns return and cost: leave only one of them")
-    if _is_cost(label := columns.get("return", "")):
+    if is_cost(label := columns.get("return", "")):
         raise ValueError(
             f"{where}: returns are larger for better policies, but are called {label!r}: pass "
             f"load_returns(…, columns={{'cost': {label!r}}}), or rename them"

@@ -1,0 +1,44 @@
+"""Where commands keep what they trained, so that a later call with other policies or returns need not train again."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import sys
+from pathlib import Path
+
+from .._version import __version__
+from ..runtime.process import is_first
+
+_OPTIONS = ("log", "columns", "max_episode_steps", "rows", "seed", "simulator", "set", "action_count", "device")
+
+
+def kept_in(options: argparse.Namespace, *, by_policies: bool = False) -> Path | None:
+    """Return the folder in which to keep training: that of `--checkpoints`, or one of the user's cache, which is named.
+
+    The latter is one for each log, as it is now, and each set of options on which training depends; with `by_policies`
+    also for each set of policies. None is returned if it cannot be made.
+    """
+    if options.checkpoints is not None:
+        return options.checkpoints
+    files = [options.log, *(options.policies if by_policies else ())]
+    given = [str(getattr(options, name, None)) for name in _OPTIONS]
+    key = hashlib.sha256(repr([__version__, *given, *map(_state, files)]).encode(errors="surrogatepass")).hexdigest()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sopr_fast"
+    folder = cache / f"{Path(str(options.log)).stem[:40]}-{key[:12]}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:  # such as a home that is read-only
+        return None
+    if is_first():
+        print(f"sopr-fast: what is trained is kept in {folder}; --checkpoints names another folder", file=sys.stderr)
+    return folder
+
+
+def _state(path: str | Path) -> list[tuple[str, int, int]]:
+    """Return the paths, times and sizes of a file, or of those in a folder; nothing of what is neither."""
+    place = Path(path).absolute()
+    files = sorted(place.rglob("*")) if place.is_dir() else [place]
+    states = [(str(file), file.stat()) for file in files if file.is_file()]
+    return [(name, state.st_mtime_ns, state.st_size) for name, state in states]

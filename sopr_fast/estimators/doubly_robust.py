@@ -1,0 +1,104 @@
+"""Doubly robust values of policies in contextual bandits."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..runtime.checks import integer, number, option
+from ..runtime.distributed import share_policies
+from ..runtime.options import current
+from .log import Log
+from .policy_actions import PolicyActions
+from .reward_estimator import RewardEstimator
+
+_BLOCKS = 1000  # of steps, over whose sums errors are computed
+
+
+@dataclass(frozen=True)
+class DoublyRobust(RewardEstimator):
+    """Doubly robust value of discrete actions in logs of one-step episodes (Dudík et al., 2011).
+
+    A reward model predicts the reward of every action; importance weights, by the log's probabilities, correct what it
+    misses. The value is right if the probabilities are, however wrong the model is. The model is a ridge regression on
+    standardised states, one for each action. It is cross-fitted: rows are predicted by models of the other folds.
+
+    Attributes:
+        folds: Number of folds.
+        penalty: Penalty of the ridge regression, in rows.
+
+    Diagnostics:
+        reward_error: Squared error of the reward model on rows that it has not seen, as a share of the variance.
+        range: See `Estimates.intervals`.
+        episodes: Number of logged steps.
+    """
+
+    folds: int = option(5, integer(2))
+    penalty: float = option(10.0, number(above=0))
+
+    def _evaluate(
+        self, actions: PolicyActions, checkpoint: str | os.PathLike | None
+    ) -> tuple[np.ndarray, np.ndarray | None, dict[str, Any]]:
+        log, policies = actions.log, actions.policies
+        steps = log.transitions
+        if steps.longest != 1 or not log.units.discrete or steps.log_probs is None:
+            raise ValueError(
+                "DoublyRobust needs discrete actions, episodes of one step (max_episode_steps=1) and the probabilities "
+                "of logged actions (columns={'probabilities': …}); for other logs, use importance weighting or FQE"
+            )
+        rewards, logged = steps.rewards.astype(np.float64), log.actions.cpu().numpy().argmax(1)
+        predicted = self._predict(log, rewards, logged, actions.seed)
+        rows, density = np.arange(len(rewards)), np.exp(-steps.log_probs.astype(np.float64))
+        missed = rewards - predicted[rows, logged]
+
+        def value(part: slice) -> torch.Tensor:
+            chosen = probabilities(policies[part.start], log)
+            weights = chosen[rows, logged] * density
+            terms = (chosen * predicted).sum(1) + weights * missed
+            return torch.from_numpy(np.hstack([weights.max(), replicated(terms.mean(), terms - terms.mean())]))[None]
+
+        found = share_policies(len(policies), value, singly=True, description="weighting").numpy()
+        spread = (1 + 2 * found[:, 0]) * np.ptp(rewards)
+        error = float((missed**2).mean() / rewards.var()) if rewards.var() > 0 else 0.0
+        diagnostics = {"reward_error": error, "range": spread, "episodes": len(rewards)}
+        return found[:, 1], found[:, 2:], diagnostics
+
+    def _predict(self, log: Log, rewards: np.ndarray, logged: np.ndarray, seed: int) -> np.ndarray:
+        """Return the rewards (N, A) of all actions, predicted by models that have not seen the row."""
+        states = log.states(torch.arange(log.count, device=log.device)).double().cpu().numpy()
+        features = np.column_stack([np.ones(len(states)), states])
+        fold = np.random.default_rng([seed, 5]).permutation(len(states)) % self.folds
+        predicted = np.empty((len(states), log.units.action_dim))
+        penalty = self.penalty * np.eye(features.shape[1])
+        for k in range(self.folds):
+            train, level = fold != k, rewards[fold != k].mean() if (fold != k).any() else 0.0
+            for action in range(log.units.action_dim):
+                x = features[train & (logged == action)]
+                y = rewards[train & (logged == action)] - level
+                predicted[fold == k, action] = level + features[fold == k] @ np.linalg.solve(x.T @ x + penalty, x.T @ y)
+        return predicted.clip(rewards.min(), rewards.max())
+
+
+def probabilities(policy: Any, log: Log) -> np.ndarray:
+    """Return a policy's probabilities (N, A) float64 of discrete actions in all logged states."""
+    parts = [
+        policy.output(log.raw_states[rows], log.source[rows]).mean
+        for rows in torch.arange(log.count, device="cpu").split(current().batch_size)
+    ]
+    return torch.cat(parts).double().numpy()
+
+
+def replicated(value: float, terms: np.ndarray) -> np.ndarray:
+    """Return a value that is a mean over N steps, and replicates of it, (1 + R,).
+
+    `terms` (N,) are what every step adds to N times the value, less its mean. The replicates' variance is that of the
+    value; those of two policies vary together as their values do, since they rest on the same steps.
+    """
+    count = len(terms)
+    blocks = min(count, _BLOCKS)
+    sums = np.bincount(np.arange(count) % blocks, terms, blocks) / count
+    return np.append(value, value + np.sqrt(blocks) * sums)
