@@ -15,10 +15,10 @@ def modules() -> dict[str, Path]:
     return {".".join(parts[:-1] if parts[-1] == "__init__" else parts): path for path, parts in paths.items()}
 
 
-def test_no_module_imports_itself_through_others():
-    """Imports inside of functions and for type checks count; the root, which only lists names, does not."""
+def imports() -> dict[str, set[str]]:
+    """Return which modules each module imports: those inside of functions and for type checks count."""
     files = modules()
-    graph = {}
+    graph: dict[str, set[str]] = {}
     for name, path in files.items():
         base = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
         graph[name] = set()
@@ -28,9 +28,26 @@ def test_no_module_imports_itself_through_others():
                 for alias in node.names:
                     names = (".".join([*source, alias.name]), ".".join(source))
                     graph[name].add(next((one for one in names if one in files), name))
-    graph = {name: others - {name, "sopr_fast"} for name, others in graph.items() if name != "sopr_fast"}
+    return graph
+
+
+def test_no_module_imports_itself_through_others():
+    """The root, which only lists names, does not count."""
+    graph = {name: others - {name, "sopr_fast"} for name, others in imports().items() if name != "sopr_fast"}
     assert len(graph) > 100
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules
+
+
+def test_a_format_can_be_deleted_alone():
+    """No module imports a format, which the registry names, but for the parts of its own program and what all share."""
+
+    def program(name: str) -> str:
+        return name.split(".")[2] if name.startswith("sopr_fast.formats.") else ""
+
+    graph = imports()
+    assert {program(name) for name in graph} >= {"state_dicts", "programs", "d3rlpy", "stable_baselines3", "shared"}
+    foreign = {(name, other) for name, others in graph.items() for other in others if program(name) != program(other)}
+    assert not [pair for pair in foreign if program(pair[1]) not in ("", "shared")]
 
 
 def test_no_test_imports_a_test():

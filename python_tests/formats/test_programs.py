@@ -157,13 +157,11 @@ def test_torchscript_with_a_memory_is_refused(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_torchscript_is_no_weights_and_float64_is_kept(tmp_path, module, states):
+def test_torchscript_is_no_weights(tmp_path, module):
     path = tmp_path / "net.pt"
     torch.jit.script(module).save(path)
     with pytest.raises(RefusedError, match="a TorchScript program"):
         read_weights(path.read_bytes())  # as the weights in another file
-    torch.save(module.to(torch.float64), path)
-    np.testing.assert_allclose(load(path, trust=True)["net"].act(states), module(states.double()).detach(), atol=1e-6)
 
 
 def test_exported_programs_act_like_their_module(tmp_path, module, states):
@@ -177,10 +175,9 @@ def test_exported_programs_act_like_their_module(tmp_path, module, states):
 JAX = b"\x81\xa6params\x81\xa7Dense_0\x82\xa6kernel\xc7"  # as flax.serialization.to_bytes begins
 
 
-@pytest.mark.parametrize("name", ["dqn_jax.cleanrl_model", "actor.pkl", "actor", "net.pt"])
-def test_files_that_no_code_opens_do_not_advise_it(tmp_path, name):
-    message = r"damaged .*not a file that torch\.save" if name == "net.pt" else "a JAX agent, .* pass a callable of s"
-    (tmp_path / name).write_bytes(b"no file of torch" if name == "net.pt" else JAX)
-    with pytest.raises(ValueError, match=message) as caught:
+@pytest.mark.parametrize("name", ["dqn_jax.cleanrl_model", "actor.pkl", "actor"])
+def test_files_of_jax_are_no_damaged_ones(tmp_path, name):
+    (tmp_path / name).write_bytes(JAX)
+    with pytest.raises(ValueError, match="a JAX agent, .* pass a callable of states") as caught:
         load(tmp_path / name)
-    assert "trust" not in str(caught.value) and ("damaged" in message or "damaged" not in str(caught.value))
+    assert "trust" not in str(caught.value)

@@ -266,9 +266,8 @@ def test_statistics_that_do_not_fit(tmp_path):
     with pytest.raises(ValueError, match=r"standardisation has shape \(6,\), expected \(5,\)"):
         load(tmp_path)
     path.write_bytes(b"\x80\x04cos\nsystem\n.")
-    for source, where in ((tmp_path, r"model\.zip: statistics in vecn"), (path, "vecn")):
-        with pytest.raises(ValueError, match=rf"{where}ormalize\.pkl: its pickle names os\.system"):
-            load(source)
+    with pytest.raises(ValueError, match=r"model\.zip: statistics in vecnormalize\.pkl: its pickle names os\.system"):
+        load(tmp_path)
 
 
 def test_stochastic_ppo_and_sac_have_the_distributions_of_sb3(tmp_path, states, generator):
