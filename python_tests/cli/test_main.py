@@ -326,6 +326,22 @@ def test_info_and_usage(capsys):
         assert caught.value.code == 2
 
 
+def test_info_says_whether_policies_act_on_the_scales_of_a_log(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    np.savez("gain.npz", **{"mean.weight": 5 * np.eye(2, 4), "mean.bias": np.zeros(2)})
+    states = np.random.default_rng(0).standard_normal((60, 4))
+    log = {"observations": states, "rewards": np.ones(60), "terminals": np.arange(60) % 20 == 19}
+    for factor, said in (
+        (1, "1 policies act on the scales of the log"),
+        (2, "have other ranges, column 0: -2 to 2, -1 to"),
+    ):
+        actions = factor * np.tanh(5 * states[:, :2])
+        np.savez("log.npz", **log, actions=actions, timeouts=np.zeros(60, bool))
+        assert main(["info", "log.npz", "--policies", "gain.npz"]) == 0
+        printed = capsys.readouterr()
+        assert said in printed.out.splitlines()[-1] and not printed.err
+
+
 @pytest.mark.slow
 def test_demo_ranks_unseen_policies(tmp_path, capsys):
     assert main(["demo", "--quick", "--out", str(tmp_path)]) == 0

@@ -21,7 +21,7 @@ from ..runtime import options as runtime
 from ..runtime.process import is_first
 from ..runtime.text import printable
 from .flags import with_flags
-from .options import Parser, add_command, add_log, read_log
+from .options import Parser, add_command, add_log, add_policies, read_log, read_policies
 from .ranking import add_commands as add_ranking_commands
 from .selection import add_commands as add_selection_commands
 
@@ -147,6 +147,7 @@ def _parser() -> argparse.ArgumentParser:
         "path", type=Path, nargs="?", metavar="FILE", help="model, log of states or transitions, or .npz of layers"
     )
     add_log(info)
+    add_policies(info, required=False)
     return parser
 
 
@@ -177,7 +178,14 @@ def _info(options: argparse.Namespace) -> None:
     from ..inputs.logs.sources import is_log
 
     if is_log(options.path):
-        print(describe(read_log(options.path, options)))
+        print(describe(log := read_log(options.path, options)))
+        if options.policies is not None:
+            from ..estimators.log import read
+
+            policies = read_policies(options)
+            with warnings.catch_warnings(action="ignore"):
+                facts = read(policies, log)[2].facts
+            print(*facts or [f"{len(policies)} policies act on the scales of the log"], sep="\n")
         return
     from ..sopr.ranker import load
 

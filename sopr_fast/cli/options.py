@@ -62,13 +62,13 @@ def add_command(
     return parser
 
 
-def add_policies(parser: argparse.ArgumentParser) -> None:
+def add_policies(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     """Add the options of reading policies."""
     group = parser.add_argument_group("policies")
     group.add_argument(
         "--policies",
         nargs="+",
-        required=True,
+        required=required,
         metavar="PATH",
         help="files of policies (.npz .npy .parquet .zip .d3 .onnx .pt .pth .safetensors .pkl .cleanrl_model) or "
         "folders with subfolders, named by their paths relative to the folder that contains all of them; or "
