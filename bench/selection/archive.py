@@ -77,6 +77,7 @@ def load_log(file: Path, log: str) -> Transitions:
             next_states=arrays["observations"][step + 1],
             terminals=terminal[step + 1],
             truncations=last[step + 1] & ~terminal[step + 1],
+            episodes=np.cumsum(arrays["is_first"])[step],
         )
         return whole.take(np.flatnonzero(arrays[f"in_{log}"]))
 

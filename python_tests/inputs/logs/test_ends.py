@@ -42,7 +42,8 @@ COMPLETE = [  # arrays, options, terminals, cuts; a log may stop in its last row
     ({"terminated": FELL, "truncated": CUT, "done": LAST}, {}, FELL, CUT),
     ({"dones": LAST, "timeouts": CUT}, {}, FELL, CUT),
     ({"masks": ~FELL, "dones_float": LAST}, {}, FELL, CUT),
-    ({"is_terminal": FELL, "is_last": LAST}, {}, FELL, CUT),
+    ({"is_terminal": FELL, "dones": LAST}, {}, FELL, CUT),
+    ({"terminals": FELL, "traj": IDS, "env": IDS // 4, "seed": IDS}, {}, FELL, CUT),
     ({"terminateds": FELL, "episode_starts": FIRST}, {}, FELL, CUT),
     ({"Terminated": FELL, "Episode ID": np.repeat(["d", "b", "c", "a"], LENGTHS)}, {}, FELL, CUT),
     ({"terminals": FELL, "episodeId": IDS, "step": STEPS + 3, "time": STEPS / 2}, {}, FELL, CUT),
@@ -84,7 +85,7 @@ def test_complete_statements_are_read_exactly(log, flags, options, terminals, cu
     np.testing.assert_array_equal(read.timeouts, (ends & ~terminals)[~dropped])
     where = ~read.terminals if log is STATES else slice(None)
     np.testing.assert_array_equal(read.next_states[where], WALK[NEXT][read.source][where])
-    said = [repr(name) for name in flags if name not in ("pscore", "step", "time", "env", "run", "n")]
+    said = [repr(name) for name in flags if name not in ("pscore", "step", "time", "env", "run", "n", "seed")]
     assert options.get("max_episode_steps") == 1 or all(name in read.verdict for name in said)
 
 
@@ -140,7 +141,7 @@ REFUSED = [  # log, options, message, options that it advises, episodes then
     (STATES | {"masks": FELL, **FLAGS}, {}, "'terminals' and 'masks' both mean the terminals and disagree", {}, 4),
     (STATES | {"obs": np.zeros((COUNT, 2)), **FLAGS}, {}, "'observations' and 'obs' both mean the states", {}, 4),
     (STATES | {"cost": ROWS, **FLAGS}, {}, "both 'rewards' and 'cost': .*'unread': 'cost'", {}, 4),
-    (STATES | {"is_first": FIRST, "is_last": LAST, "is_terminal": FELL}, {}, "'is_last' are of dm_env", {}, 4),
+    (STATES | {"is_first": FIRST, "is_last": LAST, "is_terminal": FELL}, {}, "'is_terminal' are of dm_env", {}, 4),
     (STATES | {"discount": np.ones(COUNT), **FLAGS}, {}, "rows with 'discount' are of dm_env, .*recipe", {}, 4),
     (STATES | {"step_type": ROWS, **FLAGS}, {}, "rows with 'step_type' are of dm_env", {}, 4),
     (STATES | FLAGS, {"ends": "done"}, "ends must be 'terminal' or 'cut', got 'done'", None, 0),

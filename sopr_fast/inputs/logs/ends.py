@@ -202,13 +202,14 @@ class Statement:
         begins = np.append(0, np.flatnonzero(np.diff(labels)) + 1)
         back = self.none.copy()
         back[np.delete(begins, np.unique(labels[begins], return_index=True)[1])] = True
-        both, unread = f"[{name!r}, {agent!r}]", f"; not read: {list_names(self.unread)}" if self.unread else ""
+        own, unread = name.split(", "), f"; not read: {list_names(self.unread)}" if self.unread else ""
+        both = [*dict.fromkeys([*own, *agent.split(", ")])]
         if back.any():
-            order = [name.split(", ")[0], *(self.names[part] for part in ("steps", "times") if part in self.names)]
+            order = own + [self.names[part] for part in ("steps", "times") if part in self.names][:1]
             self._refuse(
                 f"{self._some(back)} go back to an earlier one of {name!r}: if rows are in another "
-                f"order, pass sort={order[:2]}; if several runs have the same numbers, "
-                f"name all arrays that tell episodes apart, columns={{'episodes': [{agent!r}, {name!r}]}}; if {name!r} "
+                f"order, pass sort={order}; if several runs have the same numbers, "
+                f"name all arrays that tell episodes apart, columns={{'episodes': {both}}}; if {name!r} "
                 f"tells nothing of the order, leave it out by {advise(UNREAD, *name.split(', '))}{unread}"
             )
         if part == "episodes" and "agents" in self.rows:
@@ -283,7 +284,7 @@ class Statement:
             wrong = ~ends.last[: len(change)] & ((change != 1) if part == "steps" else (change <= 0))
             if wrong.any():
                 name = self.names[part]
-                order = [self.names.get("episodes", "episode").split(", ")[0], name]
+                order = [*self.names.get("episodes", "episode").split(", "), name]
                 sort = f"if rows are in another order, pass sort={order}; "
                 if (change[~ends.last[: len(change)]] < 0).all():
                     what, sort = "counts down", ""

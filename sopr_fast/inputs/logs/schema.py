@@ -48,6 +48,7 @@ LIMIT = "pass sopr_fast.load_log(…, max_episode_steps=…)"
 _PARTS = {name: part for part, names in KEYS.items() for name in names}
 _INVERTED = {"masks", "mask", "not_done", "not_dones", "nonterminals", "discount", "discounts", "continues"}
 _OF_STATES = ("step_type", "discount", "discounts")  # of dm_env: a row may hold only a state, or what led to it
+_OF_RLDS = ("is_first", "is_last", "is_terminal")  # of Dreamer too, if there are several
 _TABLES = ("states", "actions", "next_states")
 _IF_ONE_A_ROW = ("last", "first", "episodes", "agents", "steps", "times", "valid")
 _RECIPES = "make episodes of such rows by a recipe (docs/files.md, rows of other libraries)"
@@ -128,6 +129,8 @@ def find_parts(arrays: Mapping[str, Any], columns: Columns | None, where: str, w
         names = by_part.get(part, [])
         if part in _IF_ONE_A_ROW:
             names = [name for name in names if shape_of(arrays[name]) in ((count,), (count, 1))]
+        if part == "agents" and names:
+            found.setdefault(part, (names, _joined(arrays, names, part)))
         if part not in found and names:
             name = _one_of(names, part, free, where)
             found[part] = [name], arrays[name]
@@ -160,7 +163,7 @@ def _named(arrays: Mapping[str, Any], columns: Columns, where: str) -> dict[str,
         chosen[part] = [
             _find(str(name), part, arrays, where) for name in ([names] if isinstance(names, str) else names)
         ]
-        if len(chosen[part]) > 1 and part not in (*_TABLES, "episodes", UNREAD):
+        if len(chosen[part]) > 1 and part not in (*_TABLES, "episodes", "agents", UNREAD):
             raise ValueError(f"columns name several arrays for the {part}; name one")
     following = [f"next_{name}" for name in chosen.get("states", [])]
     if following and "next_states" not in chosen and all(_array(name, arrays) is not None for name in following):
@@ -195,7 +198,7 @@ def _columns_of(name: str, arrays: Mapping[str, Any]) -> list[str]:
 
 def _joined(arrays: Mapping[str, Any], names: Sequence[str], part: str) -> Any:
     found = [_array(name, arrays) for name in names]
-    if part == "episodes" and len(found) > 1:
+    if part in ("episodes", "agents") and len(found) > 1:
         import pandas
 
         return opened_later(
@@ -229,13 +232,12 @@ def _one_of(names: list[str], part: str, arrays: Mapping[str, Any], where: str) 
 
 def _refuse_rows_of_states(arrays: Mapping[str, Any], where: str) -> None:
     """Raise ValueError for rows as of dm_env, RLDS and Dreamer, which may not hold a state and the action there."""
-    parts = {part_of(name): name for name in arrays}
     marks = [name for name in arrays if words(name) in _OF_STATES]
-    if not marks and {"first", "last"} <= parts.keys():
-        marks = [parts["first"], parts["last"]]
-    if marks:
+    flags = {part_of(name): name for name in arrays if words(name) in _OF_RLDS}
+    if marks or len(flags) > 1:
+        columns = flags | ({UNREAD: marks} if marks else {})
         raise ValueError(
-            f"{where}: rows with {list_names([*map(repr, marks)])} are of dm_env, RLDS, Dreamer or DrQ-v2, of which "
-            f"some hold only the last state of an episode, or the action that led to their state: {_RECIPES}; if each "
-            f"row holds a state and the action taken there, leave this out by {advise(UNREAD, marks[0])}"
+            f"{where}: rows with {list_names([*map(repr, [*marks, *flags.values()])])} are of dm_env, RLDS, Dreamer or "
+            f"DrQ-v2, of which some hold only the last state of an episode, or the action that led to their state: "
+            f"{_RECIPES}; if each row holds a state and the action taken there, say so by columns={columns}"
         )
