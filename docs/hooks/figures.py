@@ -19,7 +19,7 @@ from mkdocs.structure.files import File
 
 import sopr_fast
 from sopr_fast import estimators, example
-from sopr_fast.methods import small_model
+from sopr_fast.estimators.methods import small_model
 from sopr_fast.results.metrics import policy_distances
 
 CONFIG = replace(small_model(), subsets=60, steps=60)

@@ -34,7 +34,7 @@ def example_of(command, capsys):
 def test_the_examples_run_on_the_files_of_the_demo(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     small = Simulator(updates=200, hidden=(32, 32))
-    monkeypatch.setattr("sopr_fast.selection.selecting.Simulator", lambda: small)  # the default one takes a minute
+    monkeypatch.setattr("sopr_fast.selection.predicting.Simulator", lambda: small)  # the default one takes a minute
     for command in COMMANDS[1:]:
         program, *arguments = example_of(command, capsys)
         assert program == "sopr-fast" and arguments[0] == command

@@ -11,7 +11,7 @@ from support.selection_problems import gains, log, true_values
 
 import sopr_fast
 from sopr_fast.cli.main import main
-from sopr_fast.methods import DEFAULT_METHODS, METHODS
+from sopr_fast.estimators.methods import DEFAULT_METHODS, METHODS
 from sopr_fast.sopr.config import Config
 
 CONFIG = Config(width=16, low_layers=1, high_layers=1, high_heads=2, subset_size=64, clusters=4, subsets=5, steps=5)
@@ -48,7 +48,7 @@ NEAREST = ("--methods", "nearest policy")
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Give arrays of actions, which no simulator can roll out, a small SOPR-T."""
-    monkeypatch.setattr("sopr_fast.selection.selecting.small_model", lambda states: CONFIG)
+    monkeypatch.setattr("sopr_fast.selection.predicting.small_model", lambda states: CONFIG)
 
 
 def test_evaluate_prints_a_table_or_json(folder, capsys, tmp_path):

@@ -9,7 +9,7 @@ from support import operators
 from support.problems import default_dtype
 
 from sopr_fast import ops
-from sopr_fast.ops import checks, library
+from sopr_fast.ops import library, tensor_checks
 from sopr_fast.runtime import native
 
 
@@ -40,10 +40,10 @@ def test_operator_takes_strided_tensors(name, device, monkeypatch):
 @pytest.mark.parametrize("captures", [False, True])
 def test_values_on_a_gpu_are_checked_on_request_but_not_in_a_capture(captures, monkeypatch):
     on_gpu = SimpleNamespace(device=torch.device("cuda", 0))
-    assert not checks.is_checked(on_gpu)
+    assert not tensor_checks.is_checked(on_gpu)
     monkeypatch.setenv("SOPR_FAST_CUDA_DEBUG", "1")
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: captures)
-    assert checks.is_checked(on_gpu) is not captures
+    assert tensor_checks.is_checked(on_gpu) is not captures
 
 
 @pytest.mark.parametrize("name", operators.CALLS)

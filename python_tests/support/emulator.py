@@ -100,7 +100,7 @@ def emulated(cuda_module_for_cpu, monkeypatch):
             return encoder._backward(ctx, grad_out)
 
     def differentiate(grad_out, columns_grad, *arguments):
-        tensors, options = arguments[:6], encoder.Options(*arguments[6:])
+        tensors, options = arguments[:6], encoder.EncoderOptions(*arguments[6:])
         kernels = encoder._tensor_cores_differentiate(tensors, options)
         chosen = encoder._backward_cuda if kernels else encoder._composed_backward
         return chosen(grad_out, columns_grad, *arguments)

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from sopr_fast import ops
-from sopr_fast.ops.encoder_parameters import Options
+from sopr_fast.ops.encoder_parameters import EncoderOptions
 
 mlp, mlp_step = ops.mlp, ops.mlp_step  # which compute by torch in float64
 
@@ -167,7 +167,7 @@ def sort_by_cluster(labels, k):
 
 def segment_encoder(states, columns, rows, offsets, parameters, *, rng=None, **values):
     """See `ops.segment_encoder`; computes in the dtype of its tensors, whatever its `precision`."""
-    width, layers, heads, feedforward, project, pool, dropout, level, segment_base, *_ = Options(**values)
+    width, layers, heads, feedforward, project, pool, dropout, level, segment_base, *_ = EncoderOptions(**values)
     (subsets, count), clusters = rows.shape, offsets.shape[1] - 1
     inputs = states.shape[1] + columns.shape[2]
     shapes = ops.encoder_shapes(inputs, width, layers, feedforward, project)

@@ -20,8 +20,8 @@ from .._version import __version__
 from ..runtime import options as runtime
 from ..runtime.process import is_first
 from ..runtime.text import printable
+from .arguments import Parser, add_command, add_log, add_policies, read_log, read_policies
 from .flags import with_flags
-from .options import Parser, add_command, add_log, add_policies, read_log, read_policies
 from .ranking import add_commands as add_ranking_commands
 from .selection import add_commands as add_selection_commands
 

@@ -14,7 +14,7 @@ from ..inputs.policies import Policy, load_policies
 from ..inputs.returns import check_ordered
 from ..results.estimates import Estimates
 from ..runtime import distributed
-from ..runtime.checks import Options, integer
+from ..runtime.checks import Checked, integer
 from ..runtime.devices import without_autocast
 from ..runtime.options import current, current_device
 
@@ -45,7 +45,7 @@ class Request:
         return [policy.name for policy in self.policies]
 
 
-class Estimator(Options, ABC):
+class Estimator(Checked, ABC):
     """Base of all estimators: values policies from a log.
 
     Attributes:

@@ -16,8 +16,8 @@ from ..runtime.checks import number, option
 from .estimator import Estimator, Request
 from .learning import CHECKPOINT
 from .log import read
+from .log_support import unsupported, warn_of_unsupported
 from .policy_actions import PolicyActions
-from .support import unsupported, warn_of_unsupported
 
 _ROUNDING = 0.02  # of the range of possible values
 

@@ -27,8 +27,8 @@ from .dynamics import Dynamics
 from .estimator import Estimator, Request
 from .learning import CHECKPOINT, learn
 from .log import Log, read
+from .log_support import unsupported, warn_of_unsupported
 from .policy_actions import PolicyActions
-from .support import unsupported, warn_of_unsupported
 
 _HONEST = 2.0  # errors of values, in standard deviations of the members
 _USUAL = 0.99  # quantile of the disagreement over logged rows

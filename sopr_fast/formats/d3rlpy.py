@@ -10,9 +10,9 @@ import torch
 
 from ..inputs.policies.actor import ACTIVATIONS, Actor, Standardisation
 from ..inputs.policies.callables import RECURRENT, adapt
-from ..inputs.policies.options import Options
 from ..inputs.policies.output import Bounds
 from ..inputs.policies.policy import Policy
+from ..inputs.policies.reading_options import ReadingOptions
 from ..runtime.extras import library
 from ..runtime.text import list_names
 from .shared.perceptrons import flatten, layer, numbered, perceptron
@@ -34,7 +34,7 @@ _ACTIVATIONS = {"swish": "silu", "none": "identity"}
 _OTHER_LAYERS = ("use_batch_norm", "use_layer_norm", "exclude_last_activation", "last_activation")
 
 
-def read(path: Path, options: Options) -> list[Policy]:
+def read(path: Path, options: ReadingOptions) -> list[Policy]:
     """Read the policy in a `.d3` file."""
     saved = read_pickle(path)
     config, weights = json.loads(saved["config"]), read_weights(saved["torch"])
@@ -47,7 +47,7 @@ def read(path: Path, options: Options) -> list[Policy]:
     return [own_or_opened("d3rlpy", options, lambda: _actor(config, weights, options), opened)]
 
 
-def _actor(config: dict[str, Any], weights: dict[str, Any], options: Options) -> Actor:
+def _actor(config: dict[str, Any], weights: dict[str, Any], options: ReadingOptions) -> Actor:
     kind, params = config["config"]["type"], config["config"]["params"]
     if len(shape := config.get("observation_shape") or [0]) != 1:
         raise RefusedError(f"it reads observations of shape {tuple(shape)}")

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ..inputs.policies.callables import RECURRENT, Called, adapt
-from ..inputs.policies.options import Options
+from ..inputs.policies.reading_options import ReadingOptions
 from ..runtime.extras import library
 from ..runtime.native import threads
 from ..runtime.text import list_names
@@ -19,7 +19,7 @@ _ONNXRUNTIME = (1, 24, 4)  # earlier versions follow external data out of the gr
 _ACTIONS = ("action", "actions")
 
 
-def read_onnx(path: Path, options: Options) -> list[Called]:
+def read_onnx(path: Path, options: ReadingOptions) -> list[Called]:
     """Read an ONNX graph: its only output, or the one named `action` or `actions`."""
     runtime = library("onnxruntime", "onnx")
     if tuple(map(int, re.findall(r"\d+", runtime.__version__)[:3])) < _ONNXRUNTIME:
@@ -60,7 +60,7 @@ def read_onnx(path: Path, options: Options) -> list[Called]:
     return [policy]
 
 
-def read_torchscript(path: Path, options: Options) -> list[Called]:
+def read_torchscript(path: Path, options: ReadingOptions) -> list[Called]:
     """Read a TorchScript program, if trusted."""
     if not options.trust:
         raise ValueError("a TorchScript program is code: read only with trust=True, if you trust its maker")
@@ -70,14 +70,14 @@ def read_torchscript(path: Path, options: Options) -> list[Called]:
     return [_program(program, options)]
 
 
-def read_exported(path: Path, options: Options) -> list[Called]:
+def read_exported(path: Path, options: ReadingOptions) -> list[Called]:
     """Read a program of `torch.export`, if trusted."""
     if not options.trust:
         raise ValueError("a program of torch.export: read only with trust=True, if you trust its maker")
     return [_program(torch.export.load(path).module(), options)]
 
 
-def _program(item: Any, options: Options) -> Called:
+def _program(item: Any, options: ReadingOptions) -> Called:
     if options.stochastic:
         raise ValueError("its standard deviations are not known: load it without stochastic")
     return adapt(options.name, item)

@@ -22,9 +22,9 @@ from torch import nn
 from ..inputs.logs.schema import KEYS, check_is_policy
 from ..inputs.policies.actor import ACTIVATIONS, Actor, Standardisation
 from ..inputs.policies.callables import acts, adapt
-from ..inputs.policies.options import Options
 from ..inputs.policies.output import Bounds, to_array
 from ..inputs.policies.policy import Policy
+from ..inputs.policies.reading_options import ReadingOptions
 from ..runtime.files import open_regular, read_regular
 from ..runtime.tensor_files import is_own
 from ..runtime.text import list_names, printable
@@ -87,7 +87,7 @@ _WORDS = {"tanh_gaussian": "tanh", "gaussian": "none"}
 _EPSILON = 1e-2  # that rsl_rl adds to deviations
 
 
-def read_torch(path: Path, options: Options) -> Sequence[Policy]:
+def read_torch(path: Path, options: ReadingOptions) -> Sequence[Policy]:
     """Read the policy in a file of `torch.save` or of `pickle`: weights, or, with trust, a pickled module."""
     with open_regular(path) as file:
         is_torch = path.suffix.lower() not in (".pkl", ".pickle") or zipfile.is_zipfile(path) or MAGIC in file.read(20)
@@ -102,7 +102,7 @@ def read_torch(path: Path, options: Options) -> Sequence[Policy]:
     return [_from_weights(path, content, options)]
 
 
-def read_safetensors(path: Path, options: Options) -> Sequence[Policy]:
+def read_safetensors(path: Path, options: ReadingOptions) -> Sequence[Policy]:
     """Read the policy in a safetensors file. The file is not mapped, since overwriting it would end the process."""
     data = read_regular(path)
     if is_own(data):
@@ -110,7 +110,7 @@ def read_safetensors(path: Path, options: Options) -> Sequence[Policy]:
     return [_from_weights(path, load(data), options)]
 
 
-def read_npz(path: Path, options: Options) -> Sequence[Policy]:
+def read_npz(path: Path, options: ReadingOptions) -> Sequence[Policy]:
     """Read the policy in a file of NumPy, or a stack of them."""
     with open_archive(path) as archive:
         names = [name.removesuffix(".npy") for name in archive.namelist()]
@@ -135,7 +135,7 @@ def read_npz(path: Path, options: Options) -> Sequence[Policy]:
     ]
 
 
-def _from_weights(path: Path, content: Any, options: Options) -> Policy:
+def _from_weights(path: Path, content: Any, options: ReadingOptions) -> Policy:
     if options.module is not None or acts(content):
         own = content if acts(content) else _under(content, options.take("key"))
         if options.module is None or acts(own):
@@ -222,7 +222,7 @@ def _layers(form: Form, suffix: str, arrays: Arrays) -> list[str]:
     return [] if left else names
 
 
-def _of_form(path: Path, form: Form, names: list[str], arrays: Arrays, options: Options) -> Actor:
+def _of_form(path: Path, form: Form, names: list[str], arrays: Arrays, options: ReadingOptions) -> Actor:
     """Return the actor of a file of a known form."""
     activation, squash = (
         str(arrays.get(name, default)) for name, default in zip(form.says, (form.activation, form.squash), strict=True)

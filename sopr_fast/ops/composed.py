@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..runtime import devices
 from ..runtime.devices import without_autocast
-from .encoder_parameters import Options, encoder_shapes, views
+from .encoder_parameters import EncoderOptions, encoder_shapes, views
 from .segment_attention import segment_attention
 from .segment_dropout import AFTER_ATTENTION, AFTER_FEED_FORWARD, INSIDE_FEED_FORWARD, segment_dropout
 from .segment_mean import segment_mean
@@ -26,7 +26,7 @@ MAX_TOKENS = 1 << 16  # of a product
 
 def segment_encoder(*tensors: Tensor, rng: Tensor | None = None, **values: Any) -> Tensor:
     """Compute `ops.segment_encoder` from smaller operators, always in fp32; keeps all activations for autograd."""
-    options, (states, columns, *_, parameters) = Options(**values), tensors
+    options, (states, columns, *_, parameters) = EncoderOptions(**values), tensors
     width, heads, first = options.width, options.heads, 2 * options.project
     inputs = states.shape[1] + columns.shape[2]
     weights = views(parameters, encoder_shapes(inputs, width, options.layers, options.feedforward, options.project))
@@ -84,7 +84,7 @@ def mlp_encoder(*tensors: Tensor, rng: Tensor | None, **values: Any) -> Tensor:
     `ops.segment_encoder`, but for the parameters: weight and bias of the projection, if any, and of the two linear maps
     of every layer, flat.
     """
-    options, (states, columns, rows, offsets, parameters) = Options(**values), tensors
+    options, (states, columns, rows, offsets, parameters) = EncoderOptions(**values), tensors
     rng = None if rng is None else rng.clone()  # the backward pass draws the masks again
     width, feedforward, first = options.width, options.feedforward, 2 * options.project
     shapes: list[tuple[int, ...]] = [(width, states.shape[1] + columns.shape[2]), (width,)] * options.project
@@ -115,7 +115,7 @@ def mlp_encoder(*tensors: Tensor, rng: Tensor | None, **values: Any) -> Tensor:
     return torch.cat(encoded)
 
 
-def _place(options: Options, rng: Tensor | None, layer: int) -> dict[str, Any]:
+def _place(options: EncoderOptions, rng: Tensor | None, layer: int) -> dict[str, Any]:
     return {"rng": rng, "level": options.level, "layer": layer, "segment_base": options.segment_base}
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 
-class Options(NamedTuple):
+class EncoderOptions(NamedTuple):
     """Arguments of encoders that are not tensors; see `segment_encoder`."""
 
     width: int

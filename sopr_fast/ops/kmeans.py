@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ..runtime import native
-from .checks import check_finite, check_problems, check_seeds, check_tensor
 from .library import call, define
+from .tensor_checks import check_finite, check_problems, check_seeds, check_tensor
 
 
 class KMeans(NamedTuple):

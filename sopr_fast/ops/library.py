@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..runtime import native
-from .checks import check_are_tensors, check_arguments, check_reverse_mode, common_device
+from .tensor_checks import check_are_tensors, check_arguments, check_reverse_mode, common_device
 
 library = torch.library.Library("sopr_fast", "DEF")
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..runtime.devices import without_autocast
-from .checks import common_device
 from .library import call_cpu, contiguous, define, differentiable_once
+from .tensor_checks import common_device
 
 _EPS = 1e-8
 _ACTIVATIONS = ("relu", "tanh")

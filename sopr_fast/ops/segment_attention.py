@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .checks import check_dropout, check_offsets, check_tensor
 from .library import call, contiguous, define, differentiable_once, longest_first
 from .segment_dropout import ATTENTION_WEIGHTS
+from .tensor_checks import check_dropout, check_offsets, check_tensor
 
 
 def segment_attention(

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .checks import check_dropout, check_offsets, check_tensor
 from .library import call, contiguous, define
+from .tensor_checks import check_dropout, check_offsets, check_tensor
 
 # Dropout sites of csrc/philox.h.
 ATTENTION_WEIGHTS, AFTER_ATTENTION, INSIDE_FEED_FORWARD, AFTER_FEED_FORWARD = range(4)

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from ..runtime import native
 from . import composed
-from .checks import check_are_tensors, check_arguments, check_dropout, common_device, is_checked
-from .encoder_parameters import Options, encoder_shapes
+from .encoder_parameters import EncoderOptions, encoder_shapes
 from .library import by_position, call, call_cpu, contiguous, current_device, define, differentiable_once, longest_first
+from .tensor_checks import check_are_tensors, check_arguments, check_dropout, common_device, is_checked
 
 _log = logging.getLogger(__name__)
 _TILE = 128  # rows
@@ -102,7 +102,7 @@ def segment_encoder(
         x = torch.relu(x @ weight.T + bias)                                  # if project
         out[p, s, k] = encoder(x[None])[0].mean(0)                           # torch.nn.TransformerEncoder
     """
-    options = Options(
+    options = EncoderOptions(
         width, layers, heads, feedforward, project, pool, dropout, level, segment_base, precision, long_tiles
     )
     tensors = (states, columns, rows, offsets, parameters)
@@ -119,7 +119,7 @@ def segment_encoder(
 
 
 def _check_sizes(*arguments: Any) -> None:
-    (states, columns, _, offsets, parameters, rng), options = arguments[:6], Options(*arguments[6:])
+    (states, columns, _, offsets, parameters, rng), options = arguments[:6], EncoderOptions(*arguments[6:])
     inputs = states.shape[1] + columns.shape[2]
     for name, least in [("width", 1), ("layers", 0), ("heads", 1), ("feedforward", 1)]:
         value = getattr(options, name)
@@ -155,7 +155,7 @@ def _check_rows(states: Tensor, columns: Tensor, rows: Tensor, offsets: Tensor, 
         raise ValueError(f"rows must be in [0, {count}), the range of states, got {row.min()} … {row.max()}")
 
 
-def _fields(tensors: tuple[Any, ...], options: Options, **more: Any) -> dict[str, Any]:
+def _fields(tensors: tuple[Any, ...], options: EncoderOptions, **more: Any) -> dict[str, Any]:
     """Return the arguments of the kernels, with these instead of defaults."""
     states, columns, rows, offsets, *_ = tensors
     fields = {
@@ -182,7 +182,7 @@ _fresh = functools.partial(torch.empty, dtype=torch.float32, device="cpu")
 
 def run_on_cpu(
     tensors: tuple[Any, ...],
-    options: Options,
+    options: EncoderOptions,
     fields: Mapping[str, Any],
     *,
     memory: Callable[[int], Tensor] = _fresh,
@@ -204,21 +204,21 @@ def cpu_fields(offsets: Tensor) -> dict[str, Any]:
     return {"order": longest_first(sizes), "longest": int(sizes.max(initial=0))}
 
 
-def tape_size(tensors: tuple[Any, ...], options: Options, fields: Mapping[str, Any]) -> int:
+def tape_size(tensors: tuple[Any, ...], options: EncoderOptions, fields: Mapping[str, Any]) -> int:
     """Return the floats that the activations of a policy take."""
     arguments = _fields(tensors, options, **fields)
     return native._cpu.segment_encoder_tape(*by_position(native._cpu, "segment_encoder", arguments))
 
 
 def _forward(*arguments: Any) -> Tensor:
-    tensors, options = contiguous(*arguments[:6]), Options(*arguments[6:])
+    tensors, options = contiguous(*arguments[:6]), EncoderOptions(*arguments[6:])
     out = fake(*arguments)
     run_on_cpu(tensors, options, {**cpu_fields(tensors[3]), "out": out})
     return out
 
 
 def _forward_cuda(*arguments: Any) -> Tensor:
-    tensors, options = contiguous(*arguments[:6]), Options(*arguments[6:])
+    tensors, options = contiguous(*arguments[:6]), EncoderOptions(*arguments[6:])
     out = fake(*arguments)
     fields = _fields(tensors, options, out=out)
     values = by_position(native._cuda, "segment_encoder", fields)
@@ -231,7 +231,7 @@ def _forward_cuda(*arguments: Any) -> Tensor:
 
 
 def fake(*arguments: Any) -> Tensor:
-    (_, columns, rows, offsets), options = arguments[:4], Options(*arguments[6:])
+    (_, columns, rows, offsets), options = arguments[:4], EncoderOptions(*arguments[6:])
     tokens = offsets.shape[1] - 1 if options.pool else rows.shape[1]
     return columns.new_empty(columns.shape[0], rows.shape[0], tokens, options.width)
 
@@ -241,7 +241,7 @@ def _backward_kernel(grad_out: Tensor, columns_grad: bool, *arguments: Any) -> t
     grad_parameters, grad_columns = _fake_backward(grad_out, columns_grad, *tensors)
     run_on_cpu(
         tuple(tensors),
-        Options(*arguments[6:]),
+        EncoderOptions(*arguments[6:]),
         cpu_fields(tensors[3]),
         grad_out=grad_out,
         grad_parameters=grad_parameters,
@@ -252,7 +252,7 @@ def _backward_kernel(grad_out: Tensor, columns_grad: bool, *arguments: Any) -> t
 
 def _backward_cuda(grad_out: Tensor, columns_grad: bool, *arguments: Any) -> tuple[Tensor, Tensor]:
     grad_out, *tensors = contiguous(grad_out, *arguments[:6])
-    fields = _fields(tuple(tensors), Options(*arguments[6:]))
+    fields = _fields(tuple(tensors), EncoderOptions(*arguments[6:]))
     with current_device(grad_out.device):
         floats = native._cuda.segment_encoder_backward_workspace(
             columns_grad, *by_position(native._cuda, "segment_encoder", fields)
@@ -269,7 +269,7 @@ def _backward_cuda(grad_out: Tensor, columns_grad: bool, *arguments: Any) -> tup
     return grad_parameters, grad_columns
 
 
-def _tensor_cores_differentiate(tensors: tuple[Any, ...], options: Options) -> bool:
+def _tensor_cores_differentiate(tensors: tuple[Any, ...], options: EncoderOptions) -> bool:
     shape = _fields(tensors, options) | dict.fromkeys(_SHAPES)  # no addresses: while torch traces, there are none
     with current_device(tensors[0].device):
         values = by_position(native._cuda, "segment_encoder", shape)
@@ -291,13 +291,13 @@ _SHAPES = {
     "rng": "2",
 }
 _TENSORS = "Tensor states, Tensor columns, Tensor rows, Tensor offsets, Tensor parameters, Tensor? rng"
-_OPTIONS = ", ".join(f"{kind.__name__} {name}" for name, kind in get_type_hints(Options).items())
+_OPTIONS = ", ".join(f"{kind.__name__} {name}" for name, kind in get_type_hints(EncoderOptions).items())
 
 
 def _check_backward_sizes(grad_out: Tensor, columns_grad: bool, *arguments: Any) -> None:
     _check_sizes(*arguments)
     tokens = fake(*arguments).shape[2]
-    if grad_out.shape[2] != tokens or grad_out.shape[3] != Options(*arguments[6:]).width:
+    if grad_out.shape[2] != tokens or grad_out.shape[3] != EncoderOptions(*arguments[6:]).width:
         raise ValueError(f"grad_out must have {tokens} tokens of the model's width, got {tuple(grad_out.shape)}")
 
 
@@ -319,7 +319,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-    columns_grad, tensors, options = ctx.needs_input_grad[1], ctx.saved_tensors, Options(*ctx.options)
+    columns_grad, tensors, options = ctx.needs_input_grad[1], ctx.saved_tensors, EncoderOptions(*ctx.options)
     if grad_out.device.type == "cuda" and not _tensor_cores_differentiate(tensors, options):
         differentiate = _composed_backward
     else:
@@ -334,7 +334,7 @@ def _composed_backward(grad_out: Tensor, columns_grad: bool, *arguments: Any) ->
     if torch.is_grad_enabled():
         raise NotImplementedError("segment_encoder is differentiable once")
     *tensors, rng = arguments[:6]
-    options = Options(*arguments[6:])._asdict()
+    options = EncoderOptions(*arguments[6:])._asdict()
     return composed.segment_encoder_backward(grad_out, *tensors, columns_grad=columns_grad, rng=rng, **options)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .encoder_parameters import Options
+from .encoder_parameters import EncoderOptions
 from .library import contiguous
 from .segment_encoder import cpu_fields, fake, run_on_cpu, tape_size
 
@@ -65,7 +65,7 @@ def segment_encoder_blocks(
     Adjacent `blocks` have so many policies. Row b of the parameters, (B, n), which are the same for all, gets the
     gradient of block b. Activations that do not fit the arena are computed again in the backward pass.
     """
-    return _Encode.apply(*tensors, rng, Options(**options), blocks, arena)
+    return _Encode.apply(*tensors, rng, EncoderOptions(**options), blocks, arena)
 
 
 class _Encode(torch.autograd.Function):

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from .checks import check_offsets
 from .library import call, define, differentiable_once
+from .tensor_checks import check_offsets
 
 
 def segment_mean(x: Tensor, offsets: Tensor) -> Tensor:

@@ -47,10 +47,10 @@ def report(
         ValueError: The name does not end in .html, a candidate has no return, or returns are not finite numbers.
     """
     check_report(path)
-    from .evaluations import evaluation_page  # here, because jinja2 and matplotlib are needed only to write
+    from .evaluation_page import evaluation_page  # here, because jinja2 and matplotlib are needed only to write
     from .page import render
-    from .rankings import ranking_page
-    from .selections import selection_page
+    from .ranking_page import ranking_page
+    from .selection_page import selection_page
 
     if not isinstance(result, Ranking) and returns is not None:
         raise TypeError("returns belong to the report of a ranking: leave them out")

@@ -35,7 +35,7 @@ class Check:
 
 
 def option(default: Any, check: Check) -> Any:
-    """Return a dataclass field with a default, whose value `Options` checks and the command line parses."""
+    """Return a dataclass field with a default, whose value `Checked` checks and the command line parses."""
     return dataclasses.field(default=default, metadata={"check": check})
 
 
@@ -46,7 +46,7 @@ def descriptions(kind: type) -> dict[str, str]:
     return {name: text[:1].lower() + " ".join(text[1:].split()).rstrip(".") for name, text in found}
 
 
-class Options:
+class Checked:
     """Base of dataclasses whose fields are made by `option`; ValueError names one whose value fails its check."""
 
     def __post_init__(self) -> None:

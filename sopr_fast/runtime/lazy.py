@@ -15,7 +15,7 @@ def lazy_names(package: ModuleType) -> tuple[list[str], Callable[[str], Any]]:
     assert package.__file__ is not None
     tree = ast.parse(Path(package.__file__).read_text(encoding="utf-8"))
     names = {
-        alias.asname or alias.name: (f".{node.module or alias.name}", alias.name if node.module else "")
+        alias.asname or alias.name: ("." * node.level + (node.module or alias.name), alias.name if node.module else "")
         for block in tree.body
         if isinstance(block, ast.If)
         for node in block.body

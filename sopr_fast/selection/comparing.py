@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..estimators.methods import MethodsLike, read_methods
 from ..inputs.accepted import LogLike, PoliciesLike
 from ..inputs.logs import load_transitions
 from ..inputs.policies import load_policies
-from ..methods import MethodsLike, read_methods
 
 if TYPE_CHECKING:
     import pandas

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..estimators.support import MOST_UNSUPPORTED
+from ..estimators.log_support import MOST_UNSUPPORTED
 from ..runtime.text import list_names
 
 _AGREE, _AGREE_IN_PART = 0.8, 0.5  # mean rank correlation of the orders by two members

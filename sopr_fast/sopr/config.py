@@ -6,11 +6,11 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from ..runtime.checks import Options, choice, flag, integer, number, option
+from ..runtime.checks import Checked, choice, flag, integer, number, option
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(Options):
+class Config(Checked):
     """Options of SOPR-T.
 
     Defaults are those of `Config.paper()`, but for `subset_size`, `clusters`, `subsets`, `steps` and `policy_share`:

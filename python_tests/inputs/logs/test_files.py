@@ -17,7 +17,7 @@ from support.needs import needs, to_parquet
 from support.walks import NEXT, only, walk, without
 
 import sopr_fast
-from sopr_fast.inputs import files
+from sopr_fast.inputs import file_errors as files
 from sopr_fast.inputs.logs import load_states, load_transitions, transitions
 
 PARTS = ("states", "actions", "rewards", "next_states", "terminals", "timeouts", "episodes")

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...inputs.policies.actor import Actor
-from ...inputs.policies.options import Options
 from ...inputs.policies.policy import Policy
+from ...inputs.policies.reading_options import ReadingOptions
 from .pickles import RefusedError
 
 
-def own_or_opened(library: str, options: Options, read: Callable[[], Actor], opened: Callable[[], Policy]) -> Policy:
+def own_or_opened(
+    library: str, options: ReadingOptions, read: Callable[[], Actor], opened: Callable[[], Policy]
+) -> Policy:
     """Return the actor that this package reads; if it refuses, with trust, the policy that the library opens."""
     try:
         return read()

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from ...inputs.files import check_regular, reading
+from ...inputs.file_errors import check_regular, reading
 from ...runtime.text import list_names, printable
 from ...runtime.warn import warn
 from ..shared.archives import open_archive, read_member

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from ...inputs.policies.actor import ACTIVATIONS, Actor, Standardisation
 from ...inputs.policies.callables import RECURRENT, Called, adapt, check_spaces, shape_of, warn_of_masks
-from ...inputs.policies.options import Options
 from ...inputs.policies.output import Bounds
 from ...inputs.policies.policy import Policy
+from ...inputs.policies.reading_options import ReadingOptions
 from ...runtime.extras import library
 from ...runtime.text import list_names, printable
 from ...runtime.warn import warn
@@ -43,7 +43,7 @@ _SETTINGS_BYTES = 8 << 20  # parsed JSON may take 20 times the memory of its tex
 _SDE_MEAN_CLIP = 2.0  # the libraries' default clip_mean of gSDE
 
 
-def read(path: Path, options: Options) -> Sequence[Policy]:
+def read(path: Path, options: ReadingOptions) -> Sequence[Policy]:
     """Read the actor in a model, with the statistics that belong to it; see `_find_statistics`."""
     with open_archive(path) as archive:
         names = {*archive.namelist()}
@@ -68,7 +68,10 @@ def read(path: Path, options: Options) -> Sequence[Policy]:
 
 
 def _actor(
-    settings: dict[str, Any], arrays: dict[str, Tensor], standardisation: Standardisation | None, options: Options
+    settings: dict[str, Any],
+    arrays: dict[str, Tensor],
+    standardisation: Standardisation | None,
+    options: ReadingOptions,
 ) -> Actor:
     if any(key.startswith("lstm_actor.") for key in arrays):
         raise ValueError(RECURRENT)
@@ -142,7 +145,7 @@ def _unpickled(settings: dict[str, Any], key: str, records: tuple[str, ...]) -> 
     return read_pickle(base64.b64decode(settings[key][":serialized:"]), records=records)
 
 
-def _opened(path: Path, statistics: Path | None, options: Options) -> Called:
+def _opened(path: Path, statistics: Path | None, options: ReadingOptions) -> Called:
     """Return the policy that stable-baselines3 itself opens."""
     data, parameters, _ = library("stable_baselines3.common.save_util", "sb3").load_from_zip_file(path, device="cpu")
     kind, keywords = data["policy_class"], dict(data.get("policy_kwargs") or {})

@@ -15,11 +15,11 @@ import numpy as np
 from ... import formats
 from ...formats.shared.pickles import Record
 from ...runtime.extras import library
-from ..files import check_regular, reading
-from .arrays import end_to_end, flatten, join_numbered, opened_later, shape_of
+from ..file_errors import check_regular, reading
+from ..table_files import is_frame, is_list_of_dicts, load_csv, load_json, read_frame
+from .lazy_arrays import end_to_end, flatten, join_numbered, opened_later, shape_of
 from .schema import ENDS, missing, part_of
 from .stores import open_npy, read_hdf5, read_npz, read_parquet, read_pickled
-from .tables import is_frame, is_list_of_dicts, load_csv, load_json, read_frame
 
 READERS: dict[str, Callable[[Path], Any]] = {  # suffix → function that returns what `_named` takes
     ".npy": lambda path: {"states": open_npy(path)},

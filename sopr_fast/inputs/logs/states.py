@@ -11,8 +11,8 @@ import numpy as np
 from ...runtime.checks import TOO_LARGE
 from ...runtime.rows import Read, gather
 from ...runtime.text import printable
-from ..files import reading
-from .arrays import table_shape, warn_of_rounding
+from ..file_errors import reading
+from .lazy_arrays import table_shape, warn_of_rounding
 
 
 class StoredStates:

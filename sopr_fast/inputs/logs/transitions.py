@@ -9,7 +9,7 @@ import numpy as np
 
 from ...runtime.text import is_cost, list_names
 from ...runtime.warn import warn
-from ..files import check_memory
+from ..file_errors import check_memory
 from .ends import FLAGS, WORDS, Ends, Statement
 from .facts import repeated_actions, rewards_beyond
 from .parts import Parts

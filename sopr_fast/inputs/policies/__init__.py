@@ -1,11 +1,11 @@
 """Policies under one interface: names, actions, distributions, and the columns that the model reads."""
 
 from .actor import Actor
-from .arrays import ArrayPolicy
+from .array_policy import ArrayPolicy
 from .layout import Layout, collect, probe, warn_of_answers
-from .loading import Policies, load_policies
 from .meeting import check_actions, check_widths, doubts, facts
 from .output import Gaussian, Output, Probabilities
+from .policies import Policies, load_policies
 from .policy import Policy
 
 __all__ = [

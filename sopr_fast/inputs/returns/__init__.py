@@ -1,5 +1,5 @@
 """Returns of policies: from whatever holds them to one table by name."""
 
-from .reading import check_groups, check_ordered, check_returns, find_returns, load_returns, with_returns
+from .returns import check_groups, check_ordered, check_returns, find_returns, load_returns, with_returns
 
 __all__ = ["check_groups", "check_ordered", "check_returns", "find_returns", "load_returns", "with_returns"]

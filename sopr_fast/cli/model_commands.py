@@ -12,7 +12,7 @@ from ..runtime.checks import descriptions, flag
 from ..runtime.process import is_first
 from ..runtime.text import printable, suggest, to_cell
 from ..sopr.config import Config
-from .options import (
+from .arguments import (
     add_command,
     add_log,
     add_output,

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from ...runtime.rows import FileRows
 from ...runtime.text import list_names
-from ..logs import tables
-from ..logs.arrays import numbered
+from .. import table_files as tables
+from ..logs.lazy_arrays import numbered
 from ..logs.schema import KEYS, check_is_policy, part_of
-from .options import Options
 from .output import WORDS, Gaussian, Probabilities, to_array
 from .policy import Policy
+from .reading_options import ReadingOptions
 
 
 class ArrayPolicy(Policy):
@@ -65,7 +65,7 @@ def is_array(value: Any) -> bool:
     return isinstance(value, np.ndarray | Tensor)
 
 
-def read_npy(path: Path, options: Options) -> list[ArrayPolicy]:
+def read_npy(path: Path, options: ReadingOptions) -> list[ArrayPolicy]:
     """Open an `.npy` file, of which rows are read as they are asked for."""
     try:
         actions = FileRows(path)
@@ -74,7 +74,7 @@ def read_npy(path: Path, options: Options) -> list[ArrayPolicy]:
     return [ArrayPolicy(options.name, actions)]
 
 
-def read_parquet(path: Path, options: Options) -> list[ArrayPolicy]:
+def read_parquet(path: Path, options: ReadingOptions) -> list[ArrayPolicy]:
     """Read the table of actions in a parquet file."""
     frame = tables.load_parquet(path)
     actions = of_frame(frame, f"policy {options.name!r}")

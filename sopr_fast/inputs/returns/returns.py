@@ -17,8 +17,8 @@ from ...runtime.arrays import as_numbers
 from ...runtime.text import NAME_WIDTH, escaped_errors, is_cost, list_names, printable, suggest
 from ...runtime.warn import warn
 from ..accepted import ReturnsLike
-from ..files import check_regular, documented
-from ..logs.tables import is_list_of_dicts, load_csv, load_json, load_parquet
+from ..file_errors import check_regular, documented
+from ..table_files import is_list_of_dicts, load_csv, load_json, load_parquet
 
 if TYPE_CHECKING:
     import pandas

@@ -16,15 +16,15 @@ from ...formats.shared.archives import open_archive
 from ...runtime.files import open_regular
 from ...runtime.text import one_line, printable
 from ...runtime.warn import warn
-from .options import READING, Options
 from .policy import Policy
+from .reading_options import READING, ReadingOptions
 
-Reader = Callable[[Path, Options], Sequence[Policy]]
+Reader = Callable[[Path, ReadingOptions], Sequence[Policy]]
 
 _ERRORS = (FileNotFoundError, ValueError, OSError, ImportError, MemoryError)
 
 
-def load_files(places: Sequence[Path], options: Options, *, skip: bool = False) -> list[Policy]:
+def load_files(places: Sequence[Path], options: ReadingOptions, *, skip: bool = False) -> list[Policy]:
     """Load the policies in files and folders, at least one.
 
     Folders are read recursively, in the order of the paths; hidden files and folders, links to folders and files of
@@ -107,7 +107,7 @@ def _names(files: Iterable[Path], folder: Path) -> dict[Path, str]:
     }
 
 
-def _read(file: Path, options: Options) -> list[Policy]:
+def _read(file: Path, options: ReadingOptions) -> list[Policy]:
     """Read one file, with errors of the documented types that name it."""
     try:
         if not stat.S_ISREG(file.stat().st_mode):

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...runtime.extras import library
-from ..files import check_memory, reading
-from .arrays import Lazy, join_numbered
+from ..runtime.extras import library
+from .file_errors import check_memory, reading
+from .logs.lazy_arrays import Lazy, join_numbered
 
 if TYPE_CHECKING:
     import pandas

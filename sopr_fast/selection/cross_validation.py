@@ -10,10 +10,10 @@ import numpy as np
 
 from ..estimators import SOPR
 from ..estimators.gaussian_process_posterior import fit
+from ..estimators.methods import SELECT, MethodsLike, read_methods, small_model
 from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
 from ..inputs.policies import load_policies
 from ..inputs.returns import check_ordered, with_returns
-from ..methods import SELECT, MethodsLike, read_methods, small_model
 from ..runtime.checks import integer
 from ..runtime.progress import Timings, part
 from .compared import Compared
@@ -43,7 +43,7 @@ def evaluate(
         log: Logged transitions, see `sopr_fast.load_log`; or only states, see `sopr_fast.fit`, for methods that need
             no rewards.
         returns: Their returns, see `select`.
-        methods: Names (see `sopr_fast.selection.METHODS`), estimators, or a mapping from label to either; None for
+        methods: Names (see `sopr_fast.estimators.METHODS`), estimators, or a mapping from label to either; None for
             the default ones. "select" is the model of `select`.
         groups: Group of each policy, by name or in order. None finds them by name.
         cv: Number of random folds.

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..methods import DEFAULT_METHODS, METHODS, SELECT, find_method, method_class
+from ..estimators.methods import DEFAULT_METHODS, METHODS, SELECT, find_method, method_class
 from ..runtime.text import list_names, printable
-from .kept import kept_in
-from .options import (
+from .arguments import (
     Parser,
     add_command,
     add_log,
@@ -27,6 +26,7 @@ from .options import (
     read_returns,
     show,
 )
+from .kept import kept_in
 
 if TYPE_CHECKING:
     import pandas
@@ -140,7 +140,7 @@ def _evaluate(options: argparse.Namespace) -> None:
 
     groups = None
     if options.groups is not None:
-        from ..inputs.logs.tables import load_json
+        from ..inputs.table_files import load_json
 
         groups = load_json(options.groups)
     methods: dict[str, Any] = {find_method(name): find_method(name) for name in options.methods or DEFAULT_METHODS}

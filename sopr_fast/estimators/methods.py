@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .runtime.text import suggest
+from ..runtime.text import suggest
 
 if TYPE_CHECKING:
-    from .estimators import Estimator
-    from .sopr.config import Config
+    from ..estimators import Estimator
+    from ..sopr.config import Config
 
 SELECT = "select"  # the process of `select`, whose mean follows the values of the estimator under this label
 _CLASSES = {
@@ -35,7 +35,7 @@ MethodsLike: TypeAlias = "Mapping[str, str | Estimator] | Sequence[str | Estimat
 
 def small_model(states: int = 512) -> Config:
     """Return the settings of a small SOPR-T that trains in seconds on a number of states."""
-    from .sopr.config import Config
+    from ..sopr.config import Config
 
     return Config(
         width=32,
@@ -86,7 +86,7 @@ def read_methods(methods: MethodsLike) -> dict[str, Estimator]:
 
 def method_class(name: str) -> type[Estimator]:
     """Return the estimator of a method in `METHODS`."""
-    from . import estimators  # here, because `--help` shows the names without torch
+    from .. import estimators  # here, because `--help` shows the names without torch
 
     return getattr(estimators, _CLASSES[name])
 

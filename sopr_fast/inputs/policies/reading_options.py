@@ -11,7 +11,7 @@ READING = ("activation", "module", "key", "stochastic")
 
 
 @dataclass(frozen=True)
-class Options:
+class ReadingOptions:
     """Options of `sopr_fast.load_policies`, the name of the policy, and the options that some file needed."""
 
     name: str = ""

@@ -19,11 +19,11 @@ from ..estimators import (
     Simulator,
     UncertainEstimateWarning,
 )
+from ..estimators.methods import method_name, read_methods, small_model
 from ..estimators.simulator import unfinished
 from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
 from ..inputs.policies import load_policies
 from ..inputs.returns import check_ordered, find_returns
-from ..methods import method_name, read_methods, small_model
 from ..runtime.checks import integer
 from ..runtime.text import list_names, printable, suggest
 from .compared import Compared, possible_returns

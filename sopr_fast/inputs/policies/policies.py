@@ -15,12 +15,12 @@ from torch import nn
 from ...runtime.checks import integer
 from ..accepted import PoliciesLike
 from ..logs import Transitions
-from ..logs.tables import is_frame
-from .arrays import ArrayPolicy, is_array, of_frame
+from ..table_files import is_frame
+from .array_policy import ArrayPolicy, is_array, of_frame
 from .callables import acts, adapt
-from .files import load_files
-from .options import Options
 from .policy import Policy
+from .policy_files import load_files
+from .reading_options import ReadingOptions
 
 _STATES = {"observations", "states"}  # names in a log, of no policy
 _ORDER = "policies come first, then the log, then returns: select(policies, log, returns)"
@@ -114,7 +114,7 @@ def load_policies(
     """
     if action_count is not None:
         action_count = integer(2)("action_count", action_count)
-    options = Options(
+    options = ReadingOptions(
         action_count=action_count,
         stochastic=stochastic,
         trust=trust,
@@ -160,7 +160,7 @@ def _items(policies: Any) -> Iterator[tuple[str, Any]]:
         yield own if isinstance(own, str) and own else f"policy-{position:03d}", item
 
 
-def _adapt(name: str, item: Any, options: Options, skip: bool) -> list[Policy]:
+def _adapt(name: str, item: Any, options: ReadingOptions, skip: bool) -> list[Policy]:
     if isinstance(item, str | PathLike):
         loaded = load_files([Path(item)], options, skip=skip)
         names = [name] if len(loaded) == 1 else [f"{name}-{i:03d}" for i in range(len(loaded))]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..methods import SELECT
+from ..estimators.methods import SELECT
 from ..results.metrics import spearman
 from ..selection.evaluation import Evaluation
 from . import figures
