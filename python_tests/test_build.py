@@ -125,7 +125,7 @@ assert len(sopr_fast.load_log(log)) == 20
 TRAIN = """
 import numpy as np, sopr_fast
 from support.problems import TINY, ladder, log
-sopr_fast.fit(ladder(np.arange(4)), range(4), log(), config=TINY)
+sopr_fast.fit(ladder(np.arange(4)), log(), range(4), config=TINY)
 """
 
 

@@ -1,15 +1,14 @@
 """Results do not depend on the number of threads, other callers or forks."""
 
 import itertools
-import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import torch
 from support.operators import CALLS, run
+from support.python import python
 
 from sopr_fast import ops
 from sopr_fast.runtime import native
@@ -163,4 +162,4 @@ for call in (
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 @pytest.mark.parametrize("script", [SMALL_PROBLEMS, ONE_LARGE_PROBLEM], ids=["small problems", "one large problem"])
 def test_memory_does_not_grow_with_threads_that_have_no_work(script):
-    subprocess.run([sys.executable, "-c", PEAK_SCRIPT + script], check=True, cwd=Path(__file__).parents[1])
+    python("-c", PEAK_SCRIPT + script, check=True)

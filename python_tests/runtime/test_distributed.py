@@ -3,10 +3,7 @@
 import contextlib
 import copy
 import json
-import os
 import shutil
-import subprocess
-import sys
 import warnings
 from dataclasses import replace
 
@@ -17,6 +14,7 @@ import torch
 import torch.distributed as dist
 from support import selection_problems
 from support.problems import ladder, train_scores
+from support.python import python
 
 from sopr_fast.cli.main import main as command
 from sopr_fast.runtime import distributed
@@ -36,10 +34,9 @@ def one(tmp_path_factory):
 
 
 def torchrun(folder, *arguments, count=2):
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}", *arguments]
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    return subprocess.run(launcher, cwd=folder, env=environment, capture_output=True, text=True, timeout=cases.TIMEOUT)
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}", *arguments]
+    environment = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    return python(*launcher, cwd=folder, env=environment, timeout=cases.TIMEOUT)
 
 
 @pytest.mark.parametrize("count", [3, pytest.param(2, marks=pytest.mark.slow)])

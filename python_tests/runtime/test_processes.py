@@ -1,22 +1,15 @@
 """Forks, signals and the end of the process while kernels run."""
 
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from support.python import python
 
 TIMEOUT = 120  # seconds, far more than any of these scripts needs
 
 
 def run(script: str, *arguments: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        cwd=Path(__file__).parents[1],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-    )
+    return python("-c", script, *arguments, timeout=TIMEOUT)
 
 
 FORK_WHILE_RANKING = """
@@ -27,7 +20,7 @@ warnings.simplefilter("ignore")
 torch.set_num_threads(2)
 gains = training_gains()
 known = ladder(gains)
-ranker = sopr_fast.fit(known, dict(zip(known, gains)), log(), config=TINY)
+ranker = sopr_fast.fit(known, log(), dict(zip(known, gains)), config=TINY)
 candidates = ladder([0.2, 0.7])
 expected = ranker.rank(candidates, log()).scores
 done = threading.Event()

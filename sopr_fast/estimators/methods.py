@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..runtime.text import suggest
 
 if TYPE_CHECKING:
-    from ..estimators import Estimator
     from ..sopr.config import Config
+    from .estimator import Estimator
 
 SELECT = "select"  # the process of `select`, whose mean follows the values of the estimator under this label
 _CLASSES = {
@@ -86,9 +87,7 @@ def read_methods(methods: MethodsLike) -> dict[str, Estimator]:
 
 def method_class(name: str) -> type[Estimator]:
     """Return the estimator of a method in `METHODS`."""
-    from .. import estimators  # here, because `--help` shows the names without torch
-
-    return getattr(estimators, _CLASSES[name])
+    return getattr(import_module(__package__), _CLASSES[name])  # here, as `--help` shows the names without torch
 
 
 def method_name(estimator: Estimator) -> str:
