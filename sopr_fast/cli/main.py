@@ -22,8 +22,8 @@ from ..runtime.process import is_first
 from ..runtime.text import printable
 from .arguments import Parser, add_command, add_log, add_policies, read_log, read_policies
 from .flags import with_flags
-from .ranking import add_commands as add_ranking_commands
-from .selection import add_commands as add_selection_commands
+from .log_commands import add_commands as add_selection_commands
+from .model_commands import add_commands as add_ranking_commands
 
 _SECONDS = 2  # after the end of another process: torchrun blames the first error, by whole seconds
 
