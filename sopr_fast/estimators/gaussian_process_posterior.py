@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -36,6 +37,8 @@ _OFFSET_AGREED = 0.2  # the last if members show errors
 _PRIOR_DEGREES = 3.0  # degrees of freedom that the spread of the values over all policies counts as
 _FEWEST_JUDGED, _MOST_ERROR, _LEAST_ERROR = 6, 9.0, 0.03  # known returns; median errors; units
 _MOST_POINTS, _LEAST_WEIGHT = 120, 1e-2  # points of the grid that count, and their least weight relative to the best
+
+_Point: TypeAlias = tuple[float, tuple[float, float], tuple[float, float]]  # length, sd of g and e, sd of f and t
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,40 +157,107 @@ def _on_scale(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return mean (P,) and covariance (P, P), and mean and deviation (2, M) of known returns without themselves."""
     count = len(roots)
-    sizes = np.ones((count, count)) if relative is None else np.outer(relative, relative)  # of f
-    common = _OFFSET**2 + np.outer(trend, trend)  # of the simulator's error
+    sizes = np.ones(count) if relative is None else relative  # of f
     unit = _unit(returns, np.zeros(count) if values is None else values)
     level = returns.mean()
     target, noise = (returns - level) / unit, (errors / unit) ** 2
     feature = np.full(count, np.nan) if values is None else (values - values[known].mean()) / unit
     feature[known] = _credible(feature[known], target)
-    shown = np.flatnonzero(np.isfinite(feature))
-    among = np.ix_(known, known)
-    weighed = _weighed(lengths, roots[among], sizes[among], common[among], target, noise, feature[known])
-    observed, own = np.concatenate([target, feature[shown]]), np.eye(count)
-    mean, second = np.zeros(count), np.zeros((count, count))
-    left_out = np.zeros((2, len(known)))
-    for weight, (length, (spread, independent), (error_spread, error_own)) in weighed:
-        kernel = np.exp(-roots / length)
-        prior = _OFFSET**2 + spread**2 * kernel + independent**2 * own
-        cross = np.concatenate([prior[:, known], prior[:, shown]], 1)  # (P, M + values)
-        of_observed = np.concatenate([cross[known], cross[shown]])
-        of_observed[: len(known), : len(known)] += np.diag(noise)
-        error = common + error_spread**2 * sizes * kernel + error_own**2 * own
-        of_observed[len(known) :, len(known) :] += error[np.ix_(shown, shown)]
-        precision = np.linalg.inv(of_observed)
-        scaled = precision @ observed
-        own_mean = cross @ scaled
-        mean += weight * own_mean
-        second += weight * (prior - cross @ precision @ cross.T + np.outer(own_mean, own_mean))
-        variance = 1 / np.diagonal(precision)[: len(known)]
-        without = target - variance * scaled[: len(known)]
-        left_out += weight * np.stack([without, variance + without**2])
-    covariance = second - np.outer(mean, mean)
+    of_known = np.outer(sizes[known], sizes[known]), _OFFSET**2 + np.outer(trend[known], trend[known])
+    weighed = _weighed(lengths, roots[np.ix_(known, known)], *of_known, target, noise, feature[known])
+    means, left_out = [], np.zeros((2, len(known)))
+    covariance = np.zeros((count, count), order="F")
+    for weight, point in weighed:
+        prior = _returns_covariance(roots, point)
+        covariance += weight * prior
+        mean, gains, without = _conditioned(prior, roots, sizes, trend, known, target, noise, feature, point)
+        means.append(mean)
+        for gain in gains:
+            covariance = _minus_square(covariance, gain, weight)
+        left_out += weight * np.stack([without[0], without[1] + without[0] ** 2])
+    weights = np.array([weight for weight, _ in weighed])
+    mean = weights @ means
+    between = np.sqrt(weights)[:, None] * (np.array(means) - mean)
+    covariance = np.triu(_minus_square(covariance, np.asfortranarray(between), -1.0))
+    covariance += np.triu(covariance, 1).T
     covariance[np.diag_indices(count)] = np.diagonal(covariance).clip(min=0)
     left_out[1] = np.sqrt(np.maximum(left_out[1] - left_out[0] ** 2, 0))
     left_out = unit * left_out + np.array([[level], [0.0]])
-    return level + unit * mean, unit**2 * (covariance + covariance.T) / 2, left_out
+    return level + unit * mean, unit**2 * covariance, left_out
+
+
+def _conditioned(
+    prior: np.ndarray,
+    roots: np.ndarray,
+    sizes: np.ndarray,
+    trend: np.ndarray,
+    known: np.ndarray,
+    target: np.ndarray,
+    noise: np.ndarray,
+    feature: np.ndarray,
+    point: _Point,
+) -> tuple[np.ndarray, list[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """Condition the returns at one point on the values, then on the known returns; `prior` is overwritten.
+
+    Returns:
+        Means (P,); matrices (…, P), of which the scalar products of columns lower the prior covariance; mean and
+        variance (M,) of known returns without themselves.
+    """
+    length, _, (error_spread, error_own) = point
+    mean, gains, shown = np.zeros(len(roots)), [], np.flatnonzero(np.isfinite(feature))
+    of_known = prior[known]  # (M, P) covariance, later that given the values
+    if len(shown):
+        among = np.ix_(shown, shown)
+        of_values = roots[among]
+        np.exp(np.divide(of_values, -length, out=of_values), out=of_values)
+        of_values *= error_spread**2 * sizes[shown, None]
+        of_values *= sizes[shown]
+        of_values += prior[among]
+        of_values += _OFFSET**2 + np.outer(trend[shown], trend[shown])
+        of_values[np.diag_indices(len(shown))] += error_own**2
+        factor = _factor(of_values)
+        gain = _solve(factor, prior.T if len(shown) == len(prior) else prior[:, shown].T)
+        mean = _solve(factor, feature[shown]) @ gain
+        of_known = of_known - gain[:, known].T @ gain
+        gains.append(gain)
+    factor = _factor(of_known[:, known] + np.diag(noise))
+    gain, missing = _solve(factor, np.asfortranarray(of_known)), _solve(factor, target - mean[known])
+    gains.append(gain)
+    inverse = _solve(factor, np.eye(len(known), order="F"))
+    variance = 1 / np.square(inverse).sum(0)
+    return mean + missing @ gain, gains, (target - variance * (missing @ inverse), variance)
+
+
+def _returns_covariance(roots: np.ndarray, point: _Point) -> np.ndarray:
+    """Return the prior covariance (P, P) of the returns at one point."""
+    length, (spread, own), _ = point
+    covariance = roots / -length
+    np.exp(covariance, out=covariance)
+    covariance *= spread**2
+    covariance += _OFFSET**2
+    covariance[np.diag_indices(len(roots))] += own**2
+    return covariance
+
+
+def _factor(covariance: np.ndarray) -> np.ndarray:
+    """Return the lower Cholesky factor; the argument is overwritten."""
+    from scipy.linalg import cholesky
+
+    return cholesky(covariance.T, lower=True, overwrite_a=True, check_finite=False)
+
+
+def _solve(factor: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return the inverse of a lower factor times `right`, which is overwritten if it is in Fortran's order."""
+    from scipy.linalg import solve_triangular
+
+    return solve_triangular(factor, right, lower=True, overwrite_b=right.ndim > 1, check_finite=False)
+
+
+def _minus_square(covariance: np.ndarray, gain: np.ndarray, weight: float) -> np.ndarray:
+    """Return `covariance` - weight * gain.T @ gain, in place, of which only the upper triangle is right."""
+    from scipy.linalg.blas import dsyrk
+
+    return dsyrk(-weight, gain, 1.0, covariance, trans=True, overwrite_c=True)
 
 
 def _unit(returns: np.ndarray, values: np.ndarray) -> float:
@@ -223,8 +293,8 @@ def _weighed(
     target: np.ndarray,
     noise: np.ndarray,
     feature: np.ndarray,
-) -> list[tuple[float, tuple]]:
-    """Return the probabilities of the most probable points: length, sd of g and e, sd of f and t.
+) -> list[tuple[float, _Point]]:
+    """Return the probabilities of the most probable points.
 
     The error of a measurement counts as independent in the return and in the simulator's error. Then their marginal
     likelihoods are factors, and a point takes no matrix of its own.
@@ -260,8 +330,8 @@ def _likelihoods(
     """Return the log of prior and marginal likelihood for each spread of a process and of what is independent."""
     logs = {}
     for spread, own in itertools.product(spreads.tolist(), owns.tolist()):
-        factor = np.linalg.cholesky(common + spread**2 * kernel + np.diag(own**2 + noise))
-        scaled = np.linalg.solve(factor, target)
+        factor = _factor(common + spread**2 * kernel + np.diag(own**2 + noise))
+        scaled = _solve(factor, target)
         likelihood = -0.5 * scaled @ scaled - np.log(np.diagonal(factor)).sum()
         logs[spread, own] = float(likelihood) - 0.5 * np.log(spread / usual) ** 2
     return logs
@@ -273,7 +343,10 @@ def _lengths(roots: np.ndarray, known: np.ndarray) -> np.ndarray:
 
 def _alike(roots: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Return the mean kernel (P, P) over all lengths."""
-    return np.mean([np.exp(-roots / length) for length in lengths], 0)
+    total = np.zeros_like(roots)
+    for length in lengths:
+        total += np.exp(roots / -length)
+    return total / len(lengths)
 
 
 def _unchecked_error(roots: np.ndarray, lengths: np.ndarray) -> np.ndarray:
