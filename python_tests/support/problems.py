@@ -53,6 +53,8 @@ def transitions(states, actions, rewards, next_states=None, terminals=None, time
     arrays = {"states": states, "actions": actions, "rewards": rewards, "next_states": next_states}
     arrays |= {"terminals": terminals, "truncations": truncations, "log_probs": log_probs}
     arrays["episodes"] = None if "max_episode_steps" in options else np.cumsum(ends) - ends
+    if "episodes" in options:
+        arrays |= {"terminals": None, "truncations": None}
     return Transitions.from_arrays(**arrays | options)
 
 

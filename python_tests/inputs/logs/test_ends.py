@@ -118,6 +118,8 @@ REFUSED = [  # log, options, message, options that it advises, episodes then
     (STATES | {"episode": IDS, "done": FIRST}, TERMINAL, f"{SAME} 7 rows .such as row 0.: leave", None, 4),
     (STATES | {"episode": IDS, **FLAGS, "timeouts": NEVER}, {}, "1 ends .such as row 7. are not marked by", CUT_ALL, 4),
     (STATES | {"episode": IDS, "terminals": FELL}, TERMINAL, "1 ends .* leave ends='terminal' out", None, 0),
+    (STATES | {"episode": ROWS, "done": LAST}, TERMINAL, "'episode' differs in each row: .*'unread': 'episode'", {}, 4),
+    (NOISE | {"episode": INDEX}, TERMINAL, "'episode' differs in each row: .* max_episode_steps=1", None, 0),
     (STATES | {"is_first": LAST}, TERMINAL, "'is_first' does not mark row 0", None, 0),
     (GOALS, {}, "'terminals' marks the next row too .*: .*'unread': 'terminals'.*ends=", CUT_ALL, 8),
     (without(GOALS, NEXT), {}, f"'terminals' {ONE}", CUT_ALL, 8),

@@ -157,6 +157,8 @@ class Statement:
             marks, own = self.borders[other], self.names[other]
             if (differs := (marks != ends) & ~self.stops).any():
                 remedy = f"leave one out by {self._without(other)}, or {self._without(part)}"
+                if (marks & ~ends).any():
+                    remedy = f"leave out the rows of an episode after its first mark, or {remedy}"
                 if other == "dones" and self.terminals is None and not (marks & ~ends).any():
                     remedy = f"if they are terminals only, pass {advise('terminals', own)}; else {remedy}"
                 self._refuse(f"{own!r} and {name!r} disagree on the ends at {self._some(differs)}: {remedy}")
@@ -211,6 +213,13 @@ class Statement:
                 f"order, pass sort={order}; if several runs have the same numbers, "
                 f"name all arrays that tell episodes apart, columns={{'episodes': {both}}}; if {name!r} "
                 f"tells nothing of the order, leave it out by {advise(UNREAD, *name.split(', '))}{unread}"
+            )
+        flags = [self.rows[flag] for flag in FLAGS if flag in self.rows]
+        is_other = not np.any([self.none, *flags], axis=0).all() and (flags or self.linked is None)
+        if part == "episodes" and len(begins) == len(labels) > 1 and is_other:
+            self._refuse(
+                f"{name!r} differs in each row: if it counts rows, leave it out by {self._without(part)}; of a bandit, "
+                "pass max_episode_steps=1"
             )
         if part == "episodes" and "agents" in self.rows:
             changes = (np.diff(self.rows["agents"]) != 0) & (np.diff(labels) == 0)

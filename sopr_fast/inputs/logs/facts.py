@@ -9,11 +9,11 @@ import numpy as np
 _BEYOND = 1e6  # times the typical reward: float32 hardly tells the others apart
 
 
-def repeated_actions(actions: np.ndarray, episodes: np.ndarray) -> float:
-    """Return in which share of the steps that are not the first of an episode the action equals the one before."""
-    equal = (actions[1:] == actions[:-1]).all(1)
+def repeated(values: np.ndarray, episodes: np.ndarray) -> float:
+    """Return in which share of the steps that are not the first of an episode the row equals the one before."""
+    equal = (values[1:] == values[:-1]).all(1)
     equal[episodes[1:-1] - 1] = False
-    return float(equal.sum() / max(1, len(actions) - (len(episodes) - 1)))
+    return float(equal.sum() / max(1, len(values) - (len(episodes) - 1)))
 
 
 def rewards_beyond(rewards: np.ndarray, source: np.ndarray) -> list[str]:

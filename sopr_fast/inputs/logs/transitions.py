@@ -11,7 +11,7 @@ from ...runtime.text import is_cost, list_names
 from ...runtime.warn import warn
 from ..file_errors import check_memory
 from .ends import FLAGS, WORDS, Ends, Statement
-from .facts import repeated_actions, rewards_beyond
+from .facts import repeated, rewards_beyond
 from .parts import Parts
 from .schema import UNREAD, advise, check_needed, find_parts
 
@@ -239,10 +239,11 @@ def _verdict(log: Transitions, parts: Parts, ends: Ends, dropped: int) -> str:
     words += [f"{dropped:,} last steps left out, whose next states are unknown"] * bool(dropped)
     if "costs" in parts.names:
         words.append(f"rewards are the negative of {parts.names['costs']!r}")
-    if repeats := repeated_actions(log.actions, log.episodes):
-        words.append(f"actions repeat the one before in {repeats:.0%} of steps")
-    words += rewards_beyond(log.rewards, log.source)
     tables = {"state": log.states, "action": log.actions}
+    for name, x in tables.items():
+        if repeats := repeated(x, log.episodes):
+            words.append(f"{name}s repeat the one before in {repeats:.0%} of steps")
+    words += rewards_beyond(log.rewards, log.source)
     constant = [f"{name} {i}" for name, x in tables.items() for i in np.flatnonzero(x.min(0) == x.max(0))]
     words += [f"constant: {list_names(constant)}"] * bool(constant)
     words += [f"not read: {list_names(parts.unread)}"] * bool(parts.unread)
