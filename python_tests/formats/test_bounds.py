@@ -18,10 +18,10 @@ import pytest
 import torch
 from support.pickles import Runs
 
-from sopr_fast.formats.shared import pickles
-from sopr_fast.formats.shared.pickles import SPACE_RECORDS, read_pickle
 from sopr_fast.inputs.policies import load_policies as load
 from sopr_fast.inputs.returns import load_returns
+from sopr_fast.runtime import pickles
+from sopr_fast.runtime.pickles import SPACE_RECORDS, read_pickle
 
 DEPTH = 60
 

@@ -15,8 +15,8 @@ import pytest
 import torch
 from support.pickles import Runs
 
-from sopr_fast.formats.shared.pickles import Record, RefusedError, read_pickle
 from sopr_fast.inputs.policies import load_policies as load
+from sopr_fast.runtime.pickles import Record, RefusedError, read_pickle
 
 
 def named(module, name, argument):

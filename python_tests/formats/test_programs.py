@@ -10,9 +10,9 @@ from support.needs import needs
 from support.programs import export_onnx
 from torch import nn
 
-from sopr_fast.formats.shared.pickles import RefusedError
-from sopr_fast.formats.shared.torch_files import read_weights
 from sopr_fast.inputs.policies import load_policies as load
+from sopr_fast.runtime.pickles import RefusedError
+from sopr_fast.runtime.torch_files import read_weights
 
 DS, DA = 5, 3
 

@@ -14,10 +14,10 @@ from ..inputs.policies.output import Bounds
 from ..inputs.policies.policy import Policy
 from ..inputs.policies.reading_options import ReadingOptions
 from ..runtime.extras import library
+from ..runtime.pickles import RefusedError, read_pickle
 from ..runtime.text import list_names
+from ..runtime.torch_files import read_weights
 from .shared.perceptrons import flatten, layer, numbered, perceptron
-from .shared.pickles import RefusedError, read_pickle
-from .shared.torch_files import read_weights
 from .shared.trust import own_or_opened
 
 _SQUASHED_NORMAL = ("sac", "cql", "cal_ql")

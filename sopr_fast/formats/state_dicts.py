@@ -25,14 +25,14 @@ from ..inputs.policies.callables import acts, adapt
 from ..inputs.policies.output import Bounds, to_array
 from ..inputs.policies.policy import Policy
 from ..inputs.policies.reading_options import ReadingOptions
+from ..runtime.archives import open_archive, read_members
 from ..runtime.files import open_regular, read_regular
+from ..runtime.pickles import RefusedError, read_pickle
 from ..runtime.tensor_files import is_own
 from ..runtime.text import list_names, printable
+from ..runtime.torch_files import MAGIC, read_weights
 from ..runtime.warn import warn
-from .shared.archives import open_archive, read_members
 from .shared.perceptrons import Arrays, flatten, floats, layer, numbered, perceptron
-from .shared.pickles import RefusedError, read_pickle
-from .shared.torch_files import MAGIC, read_weights
 
 
 class Form(NamedTuple):

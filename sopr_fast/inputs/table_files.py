@@ -16,7 +16,7 @@ import numpy as np
 
 from ..runtime.extras import library
 from .file_errors import check_memory, reading
-from .logs.lazy_arrays import Lazy, join_numbered
+from .lazy_arrays import Lazy, join_numbered
 
 if TYPE_CHECKING:
     import pandas

@@ -30,8 +30,8 @@ from .compared import Compared, possible_returns
 from .folds import FEWEST_KNOWN as FEWEST_TRAINING
 from .folds import Fold, checkpoint_file, cross_fit, random_folds, read_groups
 from .measured import Measured
-from .progress import trained_shares
 from .selection import Selection
+from .training_progress import trained_shares
 from .verdict import EPISODES, SHORT_EPISODES
 
 SOPR_T = "SOPR-T"

@@ -19,8 +19,8 @@ from ..runtime.checks import integer, number
 from ..runtime.text import list_names
 from .compared import FEWEST_KNOWN, distance_ratios
 from .measured import Measured
-from .progress import add_trend, trend
 from .support import agreement_in_words, is_unsupported, unsupported_in_words, widening
+from .training_progress import add_trend, trend
 from .verdict import DEPLOY, EPISODES, MEASURE, Standing, Verdict, judge, numbers, probability_beats, probability_best
 from .verdict import number as shown
 

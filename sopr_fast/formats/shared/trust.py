@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ...inputs.policies.actor import Actor
 from ...inputs.policies.policy import Policy
 from ...inputs.policies.reading_options import ReadingOptions
-from .pickles import RefusedError
+from ...runtime.pickles import RefusedError
 
 
 def own_or_opened(

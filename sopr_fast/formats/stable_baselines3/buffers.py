@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...inputs.logs.lazy_arrays import flatten
+from ...inputs.lazy_arrays import flatten
 from ...runtime.warn import warn
 
 _ARRAYS = ("observations", "actions", "rewards", "dones", "next_observations", "timeouts")

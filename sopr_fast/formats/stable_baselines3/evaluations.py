@@ -9,9 +9,9 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from ...inputs.file_errors import check_regular, reading
+from ...runtime.archives import open_archive, read_member
 from ...runtime.text import list_names, printable
 from ...runtime.warn import warn
-from ..shared.archives import open_archive, read_member
 
 _MOST_BYTES = 16 << 20  # of an array: a million returns and more
 

@@ -20,13 +20,13 @@ from ...inputs.policies.callables import RECURRENT, Called, adapt, check_spaces,
 from ...inputs.policies.output import Bounds
 from ...inputs.policies.policy import Policy
 from ...inputs.policies.reading_options import ReadingOptions
+from ...runtime.archives import open_archive, read_members
 from ...runtime.extras import library
+from ...runtime.pickles import SB3_RECORDS, SPACE_RECORDS, Record, RefusedError, read_pickle
 from ...runtime.text import list_names, printable
+from ...runtime.torch_files import read_weights
 from ...runtime.warn import warn
-from ..shared.archives import open_archive, read_members
 from ..shared.perceptrons import floats, layer, numbered, perceptron
-from ..shared.pickles import SB3_RECORDS, SPACE_RECORDS, Record, RefusedError, read_pickle
-from ..shared.torch_files import read_weights
 from ..shared.trust import own_or_opened
 
 _MODULES = re.compile(

@@ -14,7 +14,7 @@ from ...runtime.arrays import as_numbers
 from ...runtime.checks import TOO_LARGE
 from ...runtime.rows import FileRows
 from ...runtime.text import NAME_WIDTH, printable
-from .lazy_arrays import Lazy, shape_of, table_shape, warn_of_rounding
+from ..lazy_arrays import Lazy, shape_of, table_shape, warn_of_rounding
 
 STORED = (Lazy, FileRows)  # arrays that are read when they are needed, into memory of their own
 _TABLES = ("states", "actions", "next_states")

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...runtime.arrays import as_numbers
 from ...runtime.text import list_names, printable
-from .lazy_arrays import column_of, numbered, opened_later, shape_of, side_by_side
+from ..lazy_arrays import column_of, numbered, opened_later, shape_of, side_by_side
 from .parts import Parts
 
 NAMES = {  # used by D4RL, Minari, Gymnasium, Stable-Baselines3, d3rlpy, jaxrl, Tianshou, RLlib and data frames

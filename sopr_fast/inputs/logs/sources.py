@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from ... import formats
-from ...formats.shared.pickles import Record
 from ...runtime.extras import library
+from ...runtime.pickles import Record
 from ..file_errors import check_regular, reading
+from ..lazy_arrays import end_to_end, flatten, join_numbered, opened_later, shape_of
 from ..table_files import is_frame, is_list_of_dicts, load_csv, load_json, read_frame
-from .lazy_arrays import end_to_end, flatten, join_numbered, opened_later, shape_of
 from .schema import ENDS, missing, part_of
 from .stores import open_npy, read_hdf5, read_npz, read_parquet, read_pickled
 

@@ -12,7 +12,7 @@ from ...runtime.checks import TOO_LARGE
 from ...runtime.rows import Read, gather
 from ...runtime.text import printable
 from ..file_errors import reading
-from .lazy_arrays import table_shape, warn_of_rounding
+from ..lazy_arrays import table_shape, warn_of_rounding
 
 
 class StoredStates:

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from ...formats.shared.pickles import SB3_RECORDS, SPACE_RECORDS, RefusedError, read_pickle
 from ...runtime.extras import library
+from ...runtime.pickles import SB3_RECORDS, SPACE_RECORDS, RefusedError, read_pickle
 from ...runtime.rows import FileRows, FileVersion, Read
 from ..file_errors import check_memory, check_regular, reading
-from .lazy_arrays import Lazy, check_names, join_numbered, opened_later, shape_of
+from ..lazy_arrays import Lazy, check_names, join_numbered, opened_later, shape_of
 
 _GROUPED = re.compile(r"(?:.*/)?(?P<label>(?:episode|demo|traj)_(?P<number>\d+))/(?P<key>.+)")  # Minari, robomimic
 _NUMBERED = re.compile(r"(?P<key>observations|actions|rewards|terminated)_(?P<label>(?P<number>\d+))")  # d3rlpy

@@ -12,7 +12,7 @@ from torch import Tensor
 from ...runtime.rows import FileRows
 from ...runtime.text import list_names
 from .. import table_files as tables
-from ..logs.lazy_arrays import numbered
+from ..lazy_arrays import numbered
 from ..logs.schema import KEYS, check_is_policy, part_of
 from .output import WORDS, Gaussian, Probabilities, to_array
 from .policy import Policy

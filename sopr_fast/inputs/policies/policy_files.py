@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ... import formats
-from ...formats.shared.archives import open_archive
+from ...runtime.archives import open_archive
 from ...runtime.files import open_regular
 from ...runtime.text import one_line, printable
 from ...runtime.warn import warn

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from ...runtime.files import opened
+from .files import opened
 
 _DIRECTORY_BYTES = 16 << 20  # some 200,000 members
 _RATIO = 20  # weights compress by less than 2

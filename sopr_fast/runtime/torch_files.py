@@ -8,8 +8,8 @@ import zipfile
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ...runtime.files import opened
 from .archives import open_archive, read_member, read_members
+from .files import opened
 from .pickles import STORAGES, PlainUnpickler, RefusedError, Storage, damaged, size_of
 
 _TORCH_RECORDS = (

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, ClassVar, NamedTuple
 
 import numpy as np
 
-from ...runtime.files import opened
+from .files import opened
 
 SB3_RECORDS = ("stable_baselines3.", "sb3_contrib.")
 SPACE_RECORDS = ("gymnasium.spaces.", "gym.spaces.", "gym.utils.seeding.", "numpy.random.")

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ...runtime.arrays import as_numbers, is_tensor
-from ...runtime.text import list_names
-from ...runtime.warn import warn
+from ..runtime.arrays import as_numbers, is_tensor
+from ..runtime.text import list_names
+from ..runtime.warn import warn
 
 _SAMPLED_ROWS = 4096
 _LONGEST_NAME = 400
