@@ -23,6 +23,7 @@ _OFFSET = 4  # standard deviations from 0 beyond which a mean action is an offse
 _LEAST_SPREAD = 0.02  # of a column's scale, with _OUTLIERS left out
 _OUTLIERS = 0.01  # share of the rows
 ROUNDING = 1e-6  # of float32
+_ABOVE_ONE = 1e-4  # logarithm of a probability that is 1 but for rounding
 
 
 @dataclass(frozen=True)
@@ -211,6 +212,10 @@ def read(policies: Any, log: Any) -> tuple[list[Policy], Layout, Log]:
     adapted = load_policies(policies).for_log(transitions.source_count, log)
     states, source = torch.from_numpy(transitions.states), torch.from_numpy(transitions.source)
     layout = probe(adapted, states, source, logged=transitions.actions)
+    logged = transitions.log_probs
+    if layout.kind == "discrete" and logged is not None and logged.max() > _ABOVE_ONE:
+        row, chance = transitions.source[logged.argmax()], np.exp(logged.max())
+        raise ValueError(f"log: the probability of a discrete action is {chance:.3g} at row {row}: correct it")
     rows = np.linspace(0, len(states) - 1, min(len(states), _COMPARED_ROWS)).astype(np.int64)
     acted = collect(adapted, states[rows], source[rows], layout)
     shown = layout.kind, layout.action_dim, acted.numpy(), transitions.states[rows], transitions.actions
