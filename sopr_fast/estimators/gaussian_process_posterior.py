@@ -34,6 +34,7 @@ _ERROR_SPREADS, _ERROR_OWN = np.array([0.05, 0.2, 0.8]), np.array([0.02, 0.06, 0
 _USUAL_ERROR = 0.5  # median of the prior of the sd of f
 _OFFSET, _OFFSET_UNKNOWN = 10.0, 0.5  # prior sd of a and c, and of c without known returns
 _OFFSET_AGREED = 0.2  # the last if members show errors
+_FEW = 2.0  # so many known returns show half of the variance, as with Student's t
 _PRIOR_DEGREES = 3.0  # degrees of freedom that the spread of the values over all policies counts as
 _FEWEST_JUDGED, _MOST_ERROR, _LEAST_ERROR = 6, 9.0, 0.03  # known returns; median errors; units
 _MOST_POINTS, _LEAST_WEIGHT = 120, 1e-2  # points of the grid that count, and their least weight relative to the best
@@ -110,6 +111,8 @@ def fit(
         None if members is None else relative_errors(scale.to(members), _alike(roots, lengths), known),
         np.zeros(count) if trend is None else trend,
     )
+    if members is not None:
+        covariance *= 1 + _FEW / len(known)
     slope = scale.slope(mean)
     left_out[:, known] = scale.back(without[0]), scale.slope(without[0]) * without[1]
     return Posterior(scale.back(mean), slope[:, None] * covariance * slope, unit, left_out)

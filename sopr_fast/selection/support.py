@@ -8,7 +8,9 @@ from ..estimators.log_support import MOST_UNSUPPORTED
 from ..runtime.text import list_names
 
 _AGREE, _AGREE_IN_PART = 0.8, 0.5  # mean rank correlation of the orders by two members
-_WIDENED = 1.0  # deviation if no decision is supported, in units of the returns
+_WIDENED = 1.5  # deviation where the log does not show what a policy does, in units of the returns
+_FULLY = 0.5  # share of decisions from which it is as large as that
+_COMMON = 0.5  # share of this variance that is common to such policies, whatever they do
 
 
 def agreement_in_words(agreement: float) -> list[str]:
@@ -41,9 +43,10 @@ def unsupported_in_words(names: list[str], shares: np.ndarray | None, known: np.
 def widening(shares: np.ndarray | None, known: np.ndarray, alike: np.ndarray, unit: float) -> np.ndarray:
     """Return the covariance (P, P) of errors where the log does not show what candidates do.
 
-    The deviation grows from 0 at 40 % of decisions that are not supported; errors are alike where policies act alike.
+    The deviation grows from 0 where 40 % of the decisions are not supported to 1.5 units of the returns at 50 %. Half
+    of the variance is common to all such policies, the other half is alike where policies act `alike` (P, P).
     """
     if shares is None:
         return np.zeros_like(alike)
-    sizes = np.where(known, 0, (shares - MOST_UNSUPPORTED).clip(min=0) / (1 - MOST_UNSUPPORTED))
-    return (_WIDENED * unit) ** 2 * np.outer(sizes, sizes) * alike
+    sizes = np.where(known, 0, ((shares - MOST_UNSUPPORTED) / (_FULLY - MOST_UNSUPPORTED)).clip(0, 1))
+    return (_WIDENED * unit) ** 2 * np.outer(sizes, sizes) * (_COMMON + (1 - _COMMON) * alike)
