@@ -7,9 +7,9 @@ import pytest
 from support.selection_problems import Scripted, gains, log, true_values
 
 from sopr_fast.estimators.gaussian_process_posterior import fit, likeness
+from sopr_fast.estimators.log_support import unsupported_in_words
 from sopr_fast.estimators.member_errors import member_errors, relative_errors
 from sopr_fast.selection import select
-from sopr_fast.selection.support import unsupported_in_words
 from sopr_fast.selection.training_progress import trained_shares
 
 POLICIES = gains(14)

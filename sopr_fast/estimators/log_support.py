@@ -1,4 +1,4 @@
-"""Which share of a policy's decisions the log supports."""
+"""What tells without any known return how far values can be trusted: the log's support, and agreement of members."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import torch
 from torch import Tensor
 
 from ..results.estimates import warn_about
+from ..runtime.text import list_names
 from .log import Log
 from .policy_actions import PolicyActions
 
+_AGREE, _AGREE_IN_PART = 0.8, 0.5  # mean rank correlation of the orders by two members
 MOST_UNSUPPORTED = 0.4  # share of decisions, from which the log does not show what a policy does
 _STATES, _CANDIDATES = 2048, 65536
 _NEIGHBOURS = 20
@@ -43,6 +45,34 @@ def unsupported(actions: PolicyActions) -> np.ndarray:
 
     limit = distance(log.actions[rows]).quantile(_USUAL).clamp(min=_NEGLIGIBLE)
     return np.array([float((distance(own) > limit).double().mean()) for own in taken])
+
+
+def agreement_in_words(agreement: float) -> list[str]:
+    """Return whether the members of a simulator order the policies alike; nothing if that is unknown."""
+    if np.isnan(agreement):
+        return []
+    if agreement >= _AGREE:
+        return [f"The simulators agree on the order: {agreement:.2f}"]
+    if agreement >= _AGREE_IN_PART:
+        return [f"The simulators agree on the order in part: {agreement:.2f}; measure the first few"]
+    return [f"The simulators do not agree on the order: {agreement:.2f}; this log does not tell; measure"]
+
+
+def is_unsupported(shares: np.ndarray | None, known: np.ndarray) -> np.ndarray:
+    """Return whether the log does not show what each candidate (P,) does."""
+    return np.zeros(len(known), bool) if shares is None else ~known & (shares > MOST_UNSUPPORTED)
+
+
+def unsupported_in_words(names: list[str], shares: np.ndarray | None, known: np.ndarray | None = None) -> list[str]:
+    """Return a note on the candidates (all but the known ones) that the log does not support; none without such."""
+    known = np.zeros(len(names), bool) if known is None else known
+    places = np.flatnonzero(is_unsupported(shares, known))
+    if shares is None or not len(places):
+        return []
+    least, most = (f"{share:.0%}".replace("%", " %") for share in (shares[places].min(), shares[places].max()))
+    share = most if least == most else f"{least} to {most}"
+    listed = list_names([names[i] for i in places], 5)
+    return [f"The log does not show what these do, since {share} of their decisions are unlike logged ones: {listed}"]
 
 
 def warn_of_unsupported(names: list[str], shares: np.ndarray) -> None:

@@ -16,7 +16,7 @@ from ..runtime.checks import number, option
 from .estimator import Estimator, Request
 from .learning import CHECKPOINT
 from .log import read
-from .log_support import unsupported, warn_of_unsupported
+from .log_support import unsupported, unsupported_in_words, warn_of_unsupported
 from .policy_actions import PolicyActions
 
 _ROUNDING = 0.02  # of the range of possible values
@@ -57,7 +57,7 @@ class RewardEstimator(Estimator):
             replicates=replicates if has_errors else None,
             method=self.name,
             diagnostics={"unsupported": shares, **diagnostics},
-            notes=log.facts,
+            notes=[*unsupported_in_words(request.names, shares), *log.facts],
         )
 
     @abstractmethod

@@ -15,7 +15,7 @@ from ..inputs.logs.schema import LIMIT
 from ..inputs.policies import ArrayPolicy, Layout, Policy
 from ..inputs.returns import check_returns
 from ..results.estimates import Estimates, UncertainEstimateWarning, warn_about
-from ..results.metrics import spearman
+from ..results.metrics import agreement, spearman
 from ..runtime.checkpoints import check_checkpoint
 from ..runtime.checks import integer, option, optional, widths
 from ..runtime.native import torch_on_one_thread
@@ -27,7 +27,7 @@ from .dynamics import Dynamics
 from .estimator import Estimator, Request
 from .learning import CHECKPOINT, learn
 from .log import Log, read
-from .log_support import unsupported, warn_of_unsupported
+from .log_support import agreement_in_words, unsupported, unsupported_in_words, warn_of_unsupported
 from .policy_actions import PolicyActions
 
 _HONEST = 2.0  # errors of values, in standard deviations of the members
@@ -126,6 +126,7 @@ class Simulator(Estimator):
             warn(note, UncertainEstimateWarning)
         members = rolled.pop("values")
         errors = {**judged, "state_error": state_error, "log_length": float(lengths.mean())}
+        words = agreement_in_words(agreement(members)) + unsupported_in_words(request.names, rolled["unsupported"])
         return Estimates(
             request.names,
             members.mean(1),
@@ -133,7 +134,7 @@ class Simulator(Estimator):
             replicates=members if self.members > 1 else None,
             method=self.name,
             diagnostics={**rolled, **errors, "curve": curve},
-            notes=log.facts,
+            notes=[*words, *log.facts],
         )
 
     def _train(self, log: Log, request: Request) -> tuple[Dynamics, dict[str, list]]:

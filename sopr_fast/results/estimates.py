@@ -90,6 +90,11 @@ class Estimates(Ranking):
             raise ValueError(f"bound must be 'normal' or 'bernstein', got {bound!r}")
         return self.values[:, None] + half[:, None] * [-1, 1]
 
+    def columns(self) -> dict[str, np.ndarray]:
+        """Return the numbers of each policy, see `Ranking.columns`, and the share of unsupported decisions if known."""
+        found = self.diagnostics.get("unsupported")
+        return super().columns() | ({} if found is None else {"unsupported": np.asarray(found)})
+
     def table(self, rows: int | None = None) -> str:
         """Return the method and the ranking as text of 80 columns, see `Ranking.table`."""
         count = f"{len(self)} polic{'y' if len(self) == 1 else 'ies'}"

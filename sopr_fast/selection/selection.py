@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..estimators.gaussian_process_posterior import Posterior, fit, likeness
+from ..estimators.log_support import agreement_in_words, is_unsupported, unsupported_in_words
 from ..estimators.unbiased_posterior import combine
 from ..inputs.accepted import ReturnsLike
 from ..results.metrics import agreement, spearman
@@ -19,10 +20,10 @@ from ..runtime.checks import integer, number
 from ..runtime.text import list_names
 from .compared import FEWEST_KNOWN, distance_ratios
 from .measured import Measured
-from .support import agreement_in_words, is_unsupported, unsupported_in_words, widening
 from .training_progress import add_trend, trend
 from .verdict import DEPLOY, EPISODES, MEASURE, Standing, Verdict, judge, numbers, probability_beats, probability_best
 from .verdict import number as shown
+from .widening import widening
 
 if TYPE_CHECKING:
     import pandas
