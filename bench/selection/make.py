@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import logging
 import shutil
 from collections.abc import Callable
@@ -243,7 +244,10 @@ def _archive(task: Task, work: Path) -> None:
 
 def _layers(actor: Actor) -> dict[str, np.ndarray]:
     """Return the layers as float16, the standardisation of the states folded into the first one."""
-    layers = list(actor.layers)
+    layers, rest = [], actor._parameters[0]
+    for inputs, outputs in itertools.pairwise(actor._sizes):
+        weight, bias, rest = rest.split([inputs * outputs, outputs, len(rest) - (inputs + 1) * outputs])
+        layers.append((weight.view(outputs, inputs), bias))
     if (scaler := actor.standardisation) is not None:
         weight, bias = layers[0]
         weight = weight / scaler.std.float()

@@ -63,12 +63,9 @@ def judged(
     kept.mkdir(parents=True, exist_ok=True)
     whole = sopr_fast.select(policies, transitions, simulator=simulator, checkpoints=kept, seed=seed)
     table = table.loc[whole.names]
-    random = np.random.default_rng(seed)
-    for kind, candidates in groups(table, random):
-        pool = np.setdiff1d(np.flatnonzero(~table["run"].str.startswith("offline")), candidates)
-        order = random.permutation(pool)
+    for kind, candidates, order in cases(table, seed):
         for count in KNOWN:
-            if count > len(pool):
+            if count > len(order):
                 continue
             known = np.sort(order[:count])
             for method, result in results(whole, known, candidates, table).items():
@@ -105,6 +102,24 @@ def of_games(folder: Path, work: Path, known: int = 10, draws: int = 5) -> panda
             found = results(whole, chosen, np.flatnonzero(table["kind"] == kind), table)["select"]
             rows.append({"game": game.name, "log": log, "kind": kind} | found)
     return pandas.DataFrame(rows)
+
+
+def cases(table: pandas.DataFrame, seed: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Yield kinds and indices of candidates, and the policies that may be known in random order."""
+    random = np.random.default_rng(seed)
+    online = np.flatnonzero(~table["run"].str.startswith("offline"))
+    for kind, candidates in groups(table, random):
+        yield kind, candidates, random.permutation(np.setdiff1d(online, candidates))
+
+
+def latest(table: pandas.DataFrame, task: str, seed: int) -> Iterator[dict[str, Any]]:
+    """Yield rows of results for taking the latest snapshot, which knows neither log nor returns."""
+    returns, snapshots = table["return"].to_numpy(), table["name"].str.rsplit("-", n=1).str[1].astype(float).to_numpy()
+    for kind, candidates, order in cases(table, seed):
+        found = order_scores(returns[candidates], snapshots[candidates])
+        for count in KNOWN:
+            if count <= len(order):
+                yield {"task": task, "seed": seed, "kind": kind, "known": count, "method": "latest snapshot"} | found
 
 
 def groups(table: pandas.DataFrame, random: np.random.Generator) -> Iterator[tuple[str, np.ndarray]]:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pandas
 
-from .study import KNOWN, RESULTS
+from .archive import read_table
+from .study import KNOWN, RESULTS, latest
 from .tasks import TASKS
 
 KINDS = {
@@ -21,6 +22,8 @@ COLUMNS = {  # heading: method and result
     "simulator": ("simulator", "spearman"),
     "Gaussian process": ("Gaussian process", "spearman"),
     "nearest policy": ("nearest policy", "spearman"),
+    "latest snapshot": ("latest snapshot", "spearman"),
+    "its regret@1": ("latest snapshot", "regret@1"),
     "regret@1": ("select", "regret@1"),
     "regret@3": ("select", "regret@3"),
     "80 % intervals": ("select", "coverage"),
@@ -29,19 +32,23 @@ COLUMNS = {  # heading: method and result
     "says deploy": ("select", "deploy"),
     "rightly": ("select", "right"),
 }
-_PAGE = ["`select`", "simulator", "nearest policy", "regret@1", "regret@3", "80 % intervals", "says deploy", "rightly"]
+_PAGE = ["`select`", "simulator", "nearest policy", "latest snapshot", "its regret@1", "regret@1", "regret@3"]
+_PAGE += ["80 % intervals", "says deploy", "rightly"]
 _MARK = re.compile(r"(?<=<!-- selection -->\n)(.*?)(?=<!-- end selection -->)", re.DOTALL)
 
 
 def results(*, chooses: bool) -> pandas.DataFrame:
-    """Return the results of one half of the tasks."""
-    rows = pandas.read_csv(RESULTS)
-    return rows[rows["task"].isin([task.environment for task in TASKS if task.chooses == chooses])]
+    """Return the results of one half of the tasks, and those of taking the latest snapshot."""
+    rows, policies = pandas.read_csv(RESULTS), read_table()
+    rows = rows[rows["task"].isin([task.environment for task in TASKS if task.chooses == chooses])]
+    pairs = rows[["task", "seed"]].drop_duplicates().itertuples(index=False)
+    simple = [row for task, seed in pairs for row in latest(policies[policies["task"] == task], task, seed)]
+    return pandas.concat([rows, pandas.DataFrame(simple)])
 
 
 def describe(rows: pandas.DataFrame) -> str:
     """Return the names of tasks, and how many pairs of log and seed they have."""
-    counts = rows[["task", "log", "seed"]].drop_duplicates().groupby("task", sort=False).size()
+    counts = rows[["task", "log", "seed"]].dropna().drop_duplicates().groupby("task", sort=False).size()
     return ", ".join(f"{task} ({count})" for task, count in counts.items()) or "none"
 
 
