@@ -7,7 +7,6 @@ import itertools
 import runpy
 import tempfile
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,9 @@ from mkdocs.structure.files import File
 
 import sopr_fast
 from sopr_fast import estimators, example
-from sopr_fast.estimators.methods import small_model
 from sopr_fast.results.metrics import policy_distances
 
-CONFIG = replace(small_model(), subsets=60, steps=60)
+CONFIG = sopr_fast.Config.small(subsets=60, steps=60)
 SMALL = {"updates": 300, "hidden": (32, 32), "learning_rate": 3e-3}
 
 

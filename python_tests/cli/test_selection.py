@@ -48,7 +48,7 @@ NEAREST = ("--methods", "nearest policy")
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Give arrays of actions, which no simulator can roll out, a small SOPR-T."""
-    monkeypatch.setattr("sopr_fast.selection.predicting.small_model", lambda states: CONFIG)
+    monkeypatch.setattr("sopr_fast.Config.small", lambda states=0: CONFIG)
 
 
 def test_evaluate_prints_a_table_or_json(folder, capsys, tmp_path):

@@ -8,9 +8,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..runtime.text import suggest
+from ..sopr.config import Config
 
 if TYPE_CHECKING:
-    from ..sopr.config import Config
     from .estimator import Estimator
 
 SELECT = "select"  # the process of `select`, whose mean follows the values of the estimator under this label
@@ -34,25 +34,6 @@ MethodsLike: TypeAlias = "Mapping[str, str | Estimator] | Sequence[str | Estimat
 """Names of methods or estimators, with or without labels; None for the default ones."""
 
 
-def small_model(states: int = 512) -> Config:
-    """Return the settings of a small SOPR-T that trains in seconds on a number of states."""
-    from ..sopr.config import Config
-
-    return Config(
-        width=32,
-        low_layers=1,
-        low_feedforward=64,
-        high_layers=2,
-        high_heads=4,
-        high_feedforward=128,
-        subset_size=min(512, states),
-        clusters=min(16, states),
-        subsets=20,
-        steps=80,
-        policy_share=1.0,
-    )
-
-
 def find_method(name: str, methods: Sequence[str] = METHODS) -> str:
     """Return the name of a method as in `methods`, whatever its case, spaces and hyphens, or raise ValueError."""
     for method in methods:
@@ -73,7 +54,7 @@ def read_methods(methods: MethodsLike) -> dict[str, Estimator]:
         if isinstance(method, str):
             name = find_method(method)
             kind: Any = method_class(name)
-            label, method = label or name, kind(small_model()) if name == "SOPR-T" else kind()
+            label, method = label or name, kind(Config.small()) if name == "SOPR-T" else kind()
         if isinstance(method, type) or not hasattr(method, "estimate"):
             raise TypeError(f"a method must be a name, or an estimator such as FQE(), got {method!r}")
         label = label or method.name

@@ -10,12 +10,13 @@ import numpy as np
 
 from ..estimators import SOPR
 from ..estimators.gaussian_process_posterior import fit
-from ..estimators.methods import SELECT, MethodsLike, read_methods, small_model
+from ..estimators.methods import SELECT, MethodsLike, read_methods
 from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
 from ..inputs.policies import load_policies
 from ..inputs.returns import check_ordered, with_returns
 from ..runtime.checks import integer
 from ..runtime.progress import Timings, part
+from ..sopr.config import Config
 from .compared import Compared
 from .evaluation import FEWEST_RANKED, Evaluation
 from .folds import Fold, checkpoint_file, cross_fit, group_folds, random_folds, read_groups
@@ -71,8 +72,8 @@ def evaluate(
     check_ordered("groups", groups, loaded)
     known, table = with_returns(loaded, returns)
     compared = Compared.build(list(known.values()), log)
-    small = SOPR(small_model(compared.all_states))  # which a log of few states allows
-    chosen = {label: small if method == SOPR(small_model()) else method for label, method in chosen.items()}
+    small = SOPR(Config.small(compared.all_states))  # which a log of few states allows
+    chosen = {label: small if method == SOPR(Config.small()) else method for label, method in chosen.items()}
     measured = Measured(list(known), compared.first, table, states=compared.all_states)
     compared, names, (values, errors) = compared.without_copies(), measured.representatives, measured.pooled()
     splits = random_folds(len(names), cv, seed)

@@ -19,7 +19,7 @@ from ..results.warnings import ForeignPolicyWarning, TrainingPolicyWarning
 from ..runtime.checks import integer
 from .compared import Compared
 
-FEWEST_KNOWN = 4
+FEWEST_TRAINING = 4  # policies with returns, to learn from some and test others
 _LEAST_SHARE = 0.25  # of the policies, to learn from if a group is left out
 _LEAST_GROUP = 3  # policies of a group that is found, not given
 _LONGEST = 60  # characters of a file's name
@@ -48,8 +48,8 @@ class Fold:
 def random_folds(count: int, folds: int, seed: int) -> list[Fold]:
     """Split policies, at least four, into two or more folds of nearly equal size, at most one for each policy."""
     folds = integer(2)("cv", folds)
-    if count < FEWEST_KNOWN:
-        raise ValueError(f"at least {FEWEST_KNOWN} policies with known returns are needed, got {count}")
+    if count < FEWEST_TRAINING:
+        raise ValueError(f"at least {FEWEST_TRAINING} policies with known returns are needed, got {count}")
     order = np.random.default_rng([seed, 7]).permutation(count)
     parts = [np.sort(part) for part in np.array_split(order, min(folds, count))]
     return [Fold("random", str(k + 1), np.setdiff1d(order, part), part) for k, part in enumerate(parts)]

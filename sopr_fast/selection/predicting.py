@@ -19,16 +19,16 @@ from ..estimators import (
     Simulator,
     UncertainEstimateWarning,
 )
-from ..estimators.methods import method_name, read_methods, small_model
+from ..estimators.methods import method_name, read_methods
 from ..estimators.simulator import unfinished
 from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
 from ..inputs.policies import load_policies
 from ..inputs.returns import check_ordered, find_returns
 from ..runtime.checks import integer
 from ..runtime.text import list_names, printable, suggest
+from ..sopr.config import Config
 from .compared import Compared, possible_returns
-from .folds import FEWEST_KNOWN as FEWEST_TRAINING
-from .folds import Fold, checkpoint_file, cross_fit, random_folds, read_groups
+from .folds import FEWEST_TRAINING, Fold, checkpoint_file, cross_fit, random_folds, read_groups
 from .measured import Measured
 from .selection import Selection
 from .training_progress import trained_shares
@@ -219,7 +219,7 @@ def _score(compared: Compared, returns: np.ndarray, seed: int) -> _Valued:
     splits = [Fold("random", "", known[fold.train], known[fold.test]) for fold in random_folds(len(known), 5, seed)]
     splits.append(Fold("candidates", "", known, np.setdiff1d(np.arange(len(returns)), known)))
     splits = [fold for fold in splits if len(fold.test)]
-    found = cross_fit(SOPR(small_model(compared.all_states)), compared, returns, splits, seed=seed)
+    found = cross_fit(SOPR(Config.small(compared.all_states)), compared, returns, splits, seed=seed)
     for fold, own in zip(splits, found, strict=True):
         values[fold.test] = own
     return _Valued(values, SOPR_T, [f"{lack}, so SOPR-T takes the place of the simulator"], learns_returns=True)

@@ -106,6 +106,21 @@ class Config(Checked):
         own = {"subset_size": 16384, "clusters": 256, "subsets": 200, "steps": 200, "policy_share": 1.0}
         return cls(**own | changes)
 
+    @classmethod
+    def small(cls, states: int = 512, **changes: Any) -> Config:
+        """Return the settings of a small model that trains in seconds.
+
+        Args:
+            states: Number of logged states, if there are fewer than 512.
+            changes: Options with other values.
+
+        Raises:
+            ValueError: An option has a wrong value.
+        """
+        own = {"width": 32, "low_layers": 1, "low_feedforward": 64, "high_layers": 2, "high_heads": 4}
+        own |= {"high_feedforward": 128, "subset_size": min(512, states), "clusters": min(16, states), "subsets": 20}
+        return cls(**own | {"steps": 80, "policy_share": 1.0} | changes)
+
     def to_dict(self) -> dict[str, Any]:
         """Return every option by name, ready for JSON."""
         return dataclasses.asdict(self)
