@@ -139,7 +139,7 @@ def indexed(arrays):
 
 SOURCES = {
     "episodes": episodes_of,
-    "tuple of episodes": lambda arrays: tuple(episodes_of(arrays)),
+    "tuple of episodes": lambda arrays: tuple(one | {"seed": 3, "date": "May"} for one in episodes_of(arrays)),
     "episodes of own names": lambda arrays: [renamed(each, OWN) for each in episodes_of(arrays)],
     "frames of episodes": lambda arrays: [frame_of(each, "{}_{}") for each in episodes_of(arrays)],
     "batches": lambda arrays: [only(rows, arrays | {"eps_id": NUMBERS}) for rows in (ROWS < 5, ROWS >= 5)],

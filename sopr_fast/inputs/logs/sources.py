@@ -186,7 +186,7 @@ def _join_episodes(episodes: Sequence[Mapping[str, Any]], where: str) -> dict[st
         may_be_longer = is_unknown or part_of(key.split("/")[0]) == "states"
         longer = may_be_longer and lengths == [count + 1 for count in counts]
         if not longer and lengths != counts:
-            if part_of(key) in ("", "episodes"):
+            if part_of(key) in ("", "episodes", "agents", "steps", "times"):
                 continue  # other information, such as seeds
             place = next(i for i, count in enumerate(counts) if lengths[i] != count)
             hint = f", expected as many or {counts[place] + 1}" if part_of(key) == "states" else ""
