@@ -122,8 +122,8 @@ def test_values_of_actions_next_to_a_one_hot_log_are_a_fact_of_results():
     net = nn.Linear(DS, 4)
     with warnings.catch_warnings(action="ignore"):
         estimates = estimators.FQE(**FAST).estimate({"q": net}, logged)
-    (note,) = estimates.notes
+    (note,) = (note for note in estimates.notes if "one-hot" in note)
     assert "are one-hot, those of the policies are not" in note and "pass action_count=4" in note
-    assert "one-hot" in str(estimates) and estimates.to_dict()["notes"] == [note]
+    assert "one-hot" in str(estimates) and note in estimates.to_dict()["notes"]
     advised = load({"q": lambda states: net(torch.from_numpy(states)).argmax(1)}, action_count=4)
     assert read(advised, logged)[2].facts == []
