@@ -51,7 +51,7 @@ def _now(selection: Selection, command: str) -> str:
     run = f"Run {'these policies' if many else 'this policy'}"
     if command:
         trained = " Nothing is trained anew." if selection.settings.get("kept in") else ""
-        return f"{run}, write name and return to {_MEASURED}, columns name and return, and select again.{trained}"
+        return f"{run}, write {_MEASURED} with columns name and return, and select again.{trained}"
     if selection.learns_returns:
         return f"{run}, and call select again with {'their returns' if many else 'its return'}."
     return f"{run}, then ask selection.update({{name: return}}), which trains nothing."
@@ -128,7 +128,7 @@ def _evidence(selection: Selection) -> list[str]:
             "Predicted without their own returns, the known policies are in an order that has a rank correlation of "
             f"{number(order)} with the measured one."
         )
-    return texts + [f"The order by {name} alone has one of {number(value)}." for name, value in found.items()]
+    return texts + [f"By {name} alone it is {number(value)}." for name, value in found.items()]
 
 
 def _left_out(selection: Selection) -> list[figures.Picture]:

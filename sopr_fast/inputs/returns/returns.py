@@ -309,7 +309,7 @@ def _table(cells: pandas.DataFrame, where: str) -> pandas.DataFrame:
         least, most = (choose(changes, key=lambda name: changes[name]) for choose in (min, max))
         counts = rollouts[[*changes]]
         result.attrs["notes"] = [
-            f"returns are means of {counts.min():.0f} to {counts.max():.0f} rollouts, whose means change by "
+            f"Returns are means of {_range(counts)} rollouts, whose means change by "
             f"{changes[least]:+.3g} ({printable(least)}) to {changes[most]:+.3g} ({printable(most)}) from the first "
             "half of them to the second: of a learning curve, give the last evaluation alone"
         ]
@@ -342,3 +342,9 @@ def _number(cell: Any) -> float:
         return float(cell) if isinstance(cell, Real | str) and not isinstance(cell, bool) else math.inf
     except (OverflowError, ValueError):
         return math.inf
+
+
+def _range(counts: Any) -> str:
+    """Return the least and the largest of some numbers in words."""
+    least, most = f"{counts.min():.0f}", f"{counts.max():.0f}"
+    return least if least == most else f"{least} to {most}"
