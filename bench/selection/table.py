@@ -30,10 +30,10 @@ COLUMNS = {  # heading: method and result
     "after 2 measurements": ("select", "measured 2"),
     "after 3": ("select", "measured 3"),
     "says deploy": ("select", "deploy"),
-    "rightly": ("select", "right"),
+    "of these right": ("select", "right"),
 }
 _PAGE = ["`select`", "simulator", "nearest policy", "latest snapshot", "its regret@1", "regret@1", "regret@3"]
-_PAGE += ["80 % intervals", "says deploy", "rightly"]
+_PAGE += ["80 % intervals", "says deploy", "of these right"]
 _MARK = re.compile(r"(?<=<!-- selection -->\n)(.*?)(?=<!-- end selection -->)", re.DOTALL)
 
 
@@ -71,7 +71,7 @@ def update_page(page: Path) -> None:
     """Write the main table, of the judging tasks, between the marks of a page."""
     rows, others = results(chooses=False), results(chooses=True)
     cells = {heading: (rows, *COLUMNS[heading]) for heading in _PAGE}
-    table = _table(cells | {"other half": (others, *COLUMNS["`select`"])}, (0, 10))
+    table = _table(cells | {"choosing tasks": (others, *COLUMNS["`select`"])}, (0, 10))
     names = f"Judging (pairs of log and seed): {describe(rows)}. Choosing: {describe(others)}."
     text = page.read_text()
     if not _MARK.search(text):

@@ -45,7 +45,7 @@ def test_methods_that_order_policies_in_reverse_are_named():
     methods |= {"learns": Scripted(reversed_returns, supervised=True), "acts": Scripted(reversed_returns, False, False)}
     (note,) = (note for note in run(methods).notes if "in reverse" in note)
     assert note.startswith("Methods that learn from rewards order policies in reverse (costs): if returns or logged")
-    assert "in reverse" not in run(methods | {"right": Scripted(RETURNS)}).table()  # half of them order rightly
+    assert "in reverse" not in run(methods | {"right": Scripted(RETURNS)}).table()  # half of them are right
 
 
 def test_measures_are_taken_over_all_random_folds_together():
