@@ -175,6 +175,25 @@ def test_flags_that_stay_set_are_read_by_numbers_of_one_step_episodes():
     assert np.diff(read.episodes).tolist() == [2, 1] * 133 + [1] and read.terminals.sum() == 267
 
 
+def test_steps_of_several_environments_are_refused_until_they_are_one_after_another():
+    """The advice is followed twice: arrays of time and environment, then rows of one environment after another."""
+    time = [only(slice(i, None, 50), SEVERAL) for i in range(50)]  # 50 steps of 8 environments
+    steps = [without(step, "episode", NEXT) | {"done": [i == 49] * 8} for i, step in enumerate(time)]
+    with pytest.raises(
+        ValueError, match="if items of the list are steps of several environments, pass {name: "
+    ) as raised:
+        load(steps, ends="cut")
+    line = re.search(r"pass ({name: numpy.*? for name in log\[0\]})", str(raised.value))[1]
+    log = eval(line, {"numpy": np, "log": steps})
+    with pytest.raises(
+        ValueError, match="axis 1 of environments, pass one dictionary of their rows, {name: "
+    ) as raised:
+        load(log, ends="cut")
+    line = re.search(r"rows, ({name: .*\)})", str(raised.value))[1]
+    read = load(eval(line, {"numpy": np, "range": range, "log": log}), ends="cut")
+    np.testing.assert_array_equal(read.states, SEVERAL["observations"][INDEX % 50 < 49])
+
+
 def test_costs_rows_of_padding_and_unknown_next_states():
     expected = load(WALK | FLAGS)
     padded = only(np.insert(ROWS, ENDS + 1, 0), WALK | FLAGS)

@@ -19,11 +19,12 @@ from typing import NoReturn
 import numpy as np
 
 from ...runtime.text import list_names
-from .schema import UNREAD, advise
+from .schema import ITEM, UNREAD, advise
 
 WORDS = ("terminal", "cut")
 FLAGS = ("terminals", "truncations", "dones", "last")
 _SAY = "pass ends='terminal' or ends='cut'"
+_STACK = "pass {name: numpy.stack([x[name] for x in log]) for name in log[0]}, arrays of time and environment"
 _FARTHEST = 32  # steps of n-step rows that are named
 
 
@@ -303,6 +304,8 @@ class Statement:
                 )
 
     def _refuse(self, what: str) -> NoReturn:
+        if self.names.get("episodes") == ITEM:
+            what += f"; if items of the list are steps of several environments, {_STACK}"
         raise ValueError(f"{self.where}: {what}")
 
     def _refuse_incomplete(self) -> NoReturn:

@@ -17,6 +17,7 @@ from ...runtime.text import list_names, printable
 from ..lazy_arrays import column_of, numbered, opened_later, shape_of, side_by_side
 from .parts import Parts
 
+ITEM = "episode_item"  # numbers the items of a list, or the groups of a file
 NAMES = {  # used by D4RL, Minari, Gymnasium, Stable-Baselines3, d3rlpy, jaxrl, Tianshou, RLlib and data frames
     "states": "observations states obs observation state contexts context",
     "actions": "actions action act acts",
@@ -29,7 +30,7 @@ NAMES = {  # used by D4RL, Minari, Gymnasium, Stable-Baselines3, d3rlpy, jaxrl, 
     "last": "is_last dones_float episode_terminals",  # last row of an episode, for either reason
     "first": "is_first episode_starts",
     "episodes": "episode episodes episode_id episode_ids episode_index eps_id "
-    "traj trajectory traj_id trajectory_id trajectory_ids",
+    f"traj trajectory traj_id trajectory_id trajectory_ids {ITEM}",
     # Rows of different ones do not follow each other.
     "agents": "agent agent_id player player_id robot robot_id environment environment_id env env_id run run_id seed",
     "steps": "step steps step_id timestep timesteps time_step frame_index t",  # count up by one in an episode

@@ -18,7 +18,7 @@ from ...runtime.pickles import Record
 from ..file_errors import check_regular, reading
 from ..lazy_arrays import end_to_end, flatten, join_numbered, opened_later, shape_of
 from ..table_files import is_frame, is_list_of_dicts, load_csv, load_json, read_frame
-from .schema import ENDS, missing, part_of
+from .schema import ENDS, ITEM, missing, part_of
 from .stores import open_npy, read_hdf5, read_npz, read_parquet, read_pickled
 
 READERS: dict[str, Callable[[Path], Any]] = {  # suffix → function that returns what `_named` takes
@@ -156,7 +156,7 @@ def _columns(steps: Sequence[Any], where: str) -> dict[Any, Any]:
 
 
 def _join_episodes(episodes: Sequence[Mapping[str, Any]], where: str) -> dict[str, Any]:
-    """Return the arrays of episodes, one after the other, and `episode`, the number of each row's episode.
+    """Return the arrays of episodes, one after the other, and `ITEM`, the number of each row's episode.
 
     Observations may have one row more than the episode has steps: the last next state. They give next states then,
     named `next_…`. A single flag of an end is that of the episode's last row. Messages begin with `where`.
@@ -202,4 +202,4 @@ def _join_episodes(episodes: Sequence[Mapping[str, Any]], where: str) -> dict[st
             joined[f"next_{key}"] = end_to_end(values, counts, 1)
     if any(part_of(key) == "episodes" for key in joined):
         return joined  # of batches, which are no episodes
-    return {"episode": np.repeat(np.arange(len(counts)), counts)} | joined
+    return {ITEM: np.repeat(np.arange(len(counts)), counts)} | joined
