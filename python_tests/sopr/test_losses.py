@@ -6,6 +6,7 @@ import pytest
 import torch
 from scipy.optimize import minimize_scalar
 
+from sopr_fast.inputs.policies import load_policies
 from sopr_fast.sopr import losses
 from sopr_fast.sopr.config import Config
 from sopr_fast.sopr.fitting import with_known_returns
@@ -46,10 +47,10 @@ def test_training_counts_returns_within_the_margin_as_ties():
 
 
 def test_validation_returns_are_standardised_as_training_returns():
-    policies, config = {name: np.zeros((3, 1)) for name in "abcd"}, Config(loss="mse")
+    policies, config = load_policies({name: np.zeros((3, 1)) for name in "abcd"}), Config(loss="mse")
     with pytest.warns(UserWarning, match="only 4 training policies"):
         training = with_known_returns("training", policies, [0.0, 2.0, 4.0, 6.0], config)
-    held_out = {"a": policies["a"], "b": policies["b"]}
+    held_out = policies.take("ab")
     validation = with_known_returns("validation", held_out, [1.0, 5.0], config, training.objective)
     mean, scale = 3.0, math.sqrt(5)
     torch.testing.assert_close(validation.objective.targets, torch.tensor([1 - mean, 5 - mean]) / scale)

@@ -20,6 +20,7 @@ from support.selection_problems import log as transitions
 import sopr_fast
 from sopr_fast import estimators
 from sopr_fast.cli.main import leave, main
+from sopr_fast.inputs.policies import load_policies
 from sopr_fast.runtime import checkpoints, distributed
 from sopr_fast.runtime.distributed import Group
 from sopr_fast.selection import evaluate
@@ -95,7 +96,7 @@ def estimates() -> list[str]:
     methods = {method.name: method for method in methods}
     columns = evaluate(known, transitions(), known_returns, methods=methods)
     lines += [f"evaluate {name} {digest(np.concatenate(values))}" for name, values in columns.values.items()]
-    return [*lines, f"distances {digest(Compared.build(known, transitions()).distances)}"]
+    return [*lines, f"distances {digest(Compared.build(load_policies(known), transitions()).distances)}"]
 
 
 def digest(values) -> str:

@@ -12,7 +12,7 @@ import torch
 
 from ..estimators.action_distance import shared_distances
 from ..inputs.logs import Transitions, load_log
-from ..inputs.policies import ArrayPolicy, Policy, facts, load_policies, probe
+from ..inputs.policies import ArrayPolicy, Policies, Policy, facts, probe
 from ..inputs.policies.acting import collect_shared
 from ..sopr.subsets import as_subsets
 
@@ -72,7 +72,7 @@ class Compared:
         return replace(self, policies=policies, distances=distances, first=np.arange(len(kept)))
 
     @classmethod
-    def build(cls, policies: list[Policy], log: Any) -> Compared:
+    def build(cls, policies: Policies, log: Any) -> Compared:
         """Read the log and ask P policies for their actions."""
         subsets = None if isinstance(log, Transitions) else as_subsets(log)
         given, log = log, load_log(log) if subsets is None else subsets.to("cpu")
@@ -90,7 +90,7 @@ class Compared:
                 return log.states[rows], log.source[rows]
             return torch.from_numpy(states), torch.from_numpy(source)
 
-        adapted = load_policies(policies).for_log(count, given)
+        adapted = policies.for_log(count, given)
         states, source = read(_spread(total))
         logged = getattr(log, "actions", None)
         layout = probe(adapted, states, source, logged=logged)

@@ -71,7 +71,7 @@ def evaluate(
     loaded = load_policies(policies)
     check_ordered("groups", groups, loaded)
     known, table = with_returns(loaded, returns)
-    compared = Compared.build(list(known.values()), log)
+    compared = Compared.build(known, log)
     small = SOPR(Config.small(compared.all_states))  # which a log of few states allows
     chosen = {label: small if method == SOPR(Config.small()) else method for label, method in chosen.items()}
     measured = Measured(list(known), compared.first, table, states=compared.all_states)

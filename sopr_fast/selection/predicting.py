@@ -103,7 +103,7 @@ def select(
     table = pandas.DataFrame(np.nan, names, ["return", "error", "rollouts"])
     if returns is not None:
         table = find_returns(returns, everyone).loc[names]
-    compared = Compared.build(list(loaded.values()), log)
+    compared = Compared.build(loaded, log)
     measured = Measured(names, compared.first, table, incumbent, compared.all_states)
     compared, (values, _) = compared.without_copies(), measured.pooled()
     shares = None

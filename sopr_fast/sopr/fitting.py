@@ -196,7 +196,7 @@ class KnownPolicies(NamedTuple):
     objective: Objective
 
 
-def _known(policies: Any, returns: Any, preferences: Any, validation: Any, config: Config) -> list[KnownPolicies]:
+def _known(policies: Policies, returns: Any, preferences: Any, validation: Any, config: Config) -> list[KnownPolicies]:
     """Return the policies that train, and those that choose the weights, if there are any."""
     if preferences is None:
         known = [with_known_returns("training", policies, returns, config)]
@@ -206,11 +206,11 @@ def _known(policies: Any, returns: Any, preferences: Any, validation: Any, confi
         if not isinstance(validation, tuple | list) or len(validation) != 2:
             raise TypeError("validation must be a pair (policies, returns)")
         others, known_returns = validation
-        known.append(with_known_returns("validation", others, known_returns, config, known[0].objective))
+        known.append(with_known_returns("validation", load_policies(others), known_returns, config, known[0].objective))
     return known
 
 
-def _with_preferences(policies: Any, returns: Any, preferences: Any, config: Config) -> KnownPolicies:
+def _with_preferences(policies: Policies, returns: Any, preferences: Any, config: Config) -> KnownPolicies:
     """Return the training policies with preferences; see `sopr_fast.fit` for the arguments and errors."""
     if returns is not None:
         raise ValueError("give returns or preferences, not both")
@@ -218,21 +218,20 @@ def _with_preferences(policies: Any, returns: Any, preferences: Any, config: Con
         raise ValueError(f"preferences need loss='pairwise', got {config.loss!r}")
     if config.tie_margin:
         raise ValueError(f"tie_margin={config.tie_margin:g} is for returns: mark ties by 0.5 in preferences")
-    loaded = load_policies(policies)
-    check_ordered("preferences", preferences, loaded)
-    _check_count("training", loaded)
-    targets = check_preferences(preferences, list(loaded))
-    return KnownPolicies(loaded, targets.numpy(), Objective.of_pairs(targets))
+    check_ordered("preferences", preferences, policies)
+    _check_count("training", policies)
+    targets = check_preferences(preferences, list(policies))
+    return KnownPolicies(policies, targets.numpy(), Objective.of_pairs(targets))
 
 
 def with_known_returns(
-    kind: str, policies: Any, returns: Any, config: Config, standard: Objective | None = None
+    kind: str, policies: Policies, returns: Any, config: Config, standard: Objective | None = None
 ) -> KnownPolicies:
     """Return the policies of a kind, "training" or "validation", that have a return, see `sopr_fast.fit`.
 
     The mean and the scale of another objective standardise the returns, by default their own.
     """
-    known, table = with_returns(load_policies(policies), returns)
+    known, table = with_returns(policies, returns)
     _check_count(kind, known)
     labels = table["return"].to_numpy(np.float64, copy=True)
     with np.errstate(all="ignore"):

@@ -141,7 +141,7 @@ class Ranker:
         with timings.stage("drawing"):
             drawn, log = self._draw(states, subsets, seed)
         action_count = self.layout.action_dim if self.layout.kind == "discrete" else None
-        policies = load_policies(loaded, action_count=action_count).for_log(drawn.states_count, states)
+        acting = loaded.with_action_count(action_count).for_log(drawn.states_count, states)
         names = list(loaded)
         group.check_same(
             options=[seed, current().precision, current().batch_size],
@@ -150,7 +150,7 @@ class Ranker:
             subsets=drawn.rows,
             **self.model.state_dict(),
         )
-        check_widths(policies, self.state_dim, "the model", "take a model of their environment, or leave them out")
+        check_widths(acting, self.state_dim, "the model", "take a model of their environment, or leave them out")
         on_training_log = states is None or (
             is_array.any()
             and isinstance(log, StoredStates)
@@ -158,9 +158,7 @@ class Ranker:
         )
         has_distance, limit = ~is_array | on_training_log, training.distance_limit
         with timings.stage("policies"):
-            columns, sampled = self._act(
-                policies[group.part(len(policies))], drawn, log_is_known=bool(has_distance.all())
-            )
+            columns, sampled = self._act(acting[group.part(len(acting))], drawn, log_is_known=bool(has_distance.all()))
             to_training, is_copy = map(group.gather, compare(sampled, training.columns))
             distances = np.where(has_distance[:, None], to_training.numpy(), np.nan)
             nearest, in_training = distances.min(1), (is_copy.numpy() & has_distance).tolist()

@@ -37,6 +37,10 @@ class Policies(dict[str, Policy]):
         """Return the policies of these names."""
         return Policies((self[name] for name in names), in_memory=self.in_memory)
 
+    def with_action_count(self, count: int | None) -> Policies:
+        """Return the policies; those that do not know their number of discrete actions take this one."""
+        return Policies((_renamed(policy, name, count) for name, policy in self.items()), in_memory=self.in_memory)
+
     def for_log(self, states_count: int, log: Any = None) -> list[Policy]:
         """Return the policies, or raise ValueError if an array of actions has no row for each state of the data.
 
