@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-_HONEST = 2.0  # errors, in standard deviations of the members
+HONEST = 2.0  # errors, in standard deviations of the members
 _SMOOTHED = 3.0  # members that the mean variance of policies that act alike counts as
 _SHARED = 0.5  # share of the covariance that members show; the rest is that of policies that act alike
 _LEAST = 0.3  # least deviation relative to others, as a share of the usual one
@@ -19,7 +19,7 @@ def member_errors(members: np.ndarray, alike: np.ndarray) -> np.ndarray:
     deviations, variances, smooth = _variances(members, alike)
     scaled = deviations * np.sqrt(smooth / np.where(variances > 0, variances, 1))[:, None]
     shown = scaled @ scaled.T / (members.shape[1] - 1)
-    return _HONEST**2 * (_SHARED * shown + (1 - _SHARED) * np.sqrt(np.outer(smooth, smooth)) * alike)
+    return HONEST**2 * (_SHARED * shown + (1 - _SHARED) * np.sqrt(np.outer(smooth, smooth)) * alike)
 
 
 def relative_errors(members: np.ndarray, alike: np.ndarray, among: np.ndarray) -> np.ndarray:

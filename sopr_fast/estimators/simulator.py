@@ -28,9 +28,9 @@ from .estimator import Estimator, Request
 from .learning import CHECKPOINT, learn
 from .log import Log, read
 from .log_support import agreement_in_words, unsupported, unsupported_in_words, warn_of_unsupported
+from .member_errors import HONEST
 from .policy_actions import PolicyActions
 
-_HONEST = 2.0  # errors of values, in standard deviations of the members
 _USUAL = 0.99  # quantile of the disagreement over logged rows
 _LEAST_USUAL = 0.1  # disagreement that is no doubt, as a share of the usual change of state
 _MOST_PENALTY = 1.0  # times the mean size of a reward
@@ -130,7 +130,7 @@ class Simulator(Estimator):
         return Estimates(
             request.names,
             members.mean(1),
-            _HONEST * members.std(1, ddof=1) if self.members > 1 else np.full(len(members), np.nan),
+            HONEST * members.std(1, ddof=1) if self.members > 1 else np.full(len(members), np.nan),
             replicates=members if self.members > 1 else None,
             method=self.name,
             diagnostics={**rolled, **errors, "curve": curve},
