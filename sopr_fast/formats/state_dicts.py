@@ -32,7 +32,7 @@ from ..runtime.tensor_files import is_own
 from ..runtime.text import list_names, printable
 from ..runtime.torch_files import MAGIC, read_weights
 from ..runtime.warn import warn
-from .shared.perceptrons import Arrays, flatten, floats, layer, numbered, perceptron
+from .shared.perceptrons import Arrays, finite, flatten, floats, layer, numbered, perceptron
 
 
 class Form(NamedTuple):
@@ -182,28 +182,28 @@ def _under(content: Any, key: str | None) -> Any:
 
 
 def _built(make: Any, arrays: Arrays) -> nn.Module:
-    """Return the user's module with these weights, or raise ValueError if names or shapes differ."""
-    module = copy.deepcopy(make) if isinstance(make, nn.Module) else make()
+    """Return the user's module with these weights, or raise ValueError if it fails, or names or shapes differ."""
+    try:
+        module = copy.deepcopy(make) if isinstance(make, nn.Module) else make()
+    except Exception as error:
+        raise ValueError(f"module=… raised {type(error).__name__}, called without arguments: {error}") from error
     if not isinstance(module, nn.Module):
-        raise TypeError(f"module=… made a {type(module).__name__}, expected a torch.nn.Module")
+        raise ValueError(f"module=… made a {type(module).__name__}, expected a torch.nn.Module")
     expected = module.state_dict()
-    both = [name for name in arrays if name in expected]
+    shapes, wanted = ({name: tuple(x.shape) for name, x in each.items()} for each in (arrays, expected))
     differences = {
-        "only the file has": [f"{name} {tuple(arrays[name].shape)}" for name in arrays if name not in expected],
-        "only the module has": [f"{name} {tuple(x.shape)}" for name, x in expected.items() if name not in arrays],
+        "only the file has": [f"{name} {shape}" for name, shape in shapes.items() if name not in wanted],
+        "only the module has": [f"{name} {shape}" for name, shape in wanted.items() if name not in shapes],
         "of other shapes are": [
-            f"{name} {tuple(arrays[name].shape)}, in the module {tuple(expected[name].shape)}"
-            for name in both
-            if tuple(arrays[name].shape) != tuple(expected[name].shape)
+            f"{name} {shape}, in the module {wanted[name]}"
+            for name, shape in shapes.items()
+            if wanted.get(name, shape) != shape
         ],
     }
     if said := [f"{what} {list_names(names)}" for what, names in differences.items() if names]:
         raise ValueError(f"its weights are not those of the module: {'; '.join(said)}")
-    weights = {
-        name: floats(arrays, name) if expected[name].is_floating_point() else torch.as_tensor(to_array(arrays[name]))
-        for name in both
-    }
-    module.load_state_dict(weights)
+    for name, tensor in expected.items():
+        tensor.copy_(torch.from_numpy(finite(arrays, name) if tensor.is_floating_point() else to_array(arrays[name])))
     return module.eval()
 
 

@@ -45,13 +45,20 @@ def numbered(arrays: Arrays, pattern: str, first: int = 0, step: int = 2) -> lis
     return [*itertools.takewhile(lambda name: f"{name}.weight" in arrays, names)]
 
 
-def floats(arrays: Arrays, key: str) -> Tensor:
-    """Return array `key` in float32, or raise ValueError if it is not of finite floats."""
+def finite(arrays: Arrays, key: str) -> np.ndarray:
+    """Return array `key`, or raise ValueError if it is not of finite floats."""
     values = to_array(arrays[key])
     if values.dtype.kind != "f" or not np.isfinite(values).all():
-        hint = "; if training diverged, leave the file out, in a folder by skip=True"
-        raise ValueError(f"{key} must be finite floats, got {values.dtype}{hint if values.dtype.kind == 'f' else ''}")
-    return torch.from_numpy(np.array(values, np.float32, order="C"))
+        hint = (
+            "; if training diverged, leave the file out, in a folder by skip=True" if values.dtype.kind == "f" else ""
+        )
+        raise ValueError(f"{key} must be finite floats, got {values.dtype}{hint}")
+    return np.array(values, order="C")
+
+
+def floats(arrays: Arrays, key: str) -> Tensor:
+    """Return array `key` in float32, or raise ValueError if it is not of finite floats."""
+    return torch.from_numpy(finite(arrays, key).astype(np.float32))
 
 
 def layer(arrays: Arrays, name: str) -> Layer:
