@@ -25,7 +25,7 @@ def test_the_python_of_the_readme_runs(monkeypatch, capsys):
     assert best in variables["selection"].verdict.policies
     assert capsys.readouterr().out.startswith("Measure ")
     exec(measuring, variables)
-    assert capsys.readouterr().out.startswith(f"Deploy {best}; measured {true[best]:.0f}.")
+    assert capsys.readouterr().out.startswith(f"Deploy {best}; measured {true[best]:.0f}")
     assert variables["selection"].known.sum() <= 4
     exec(ranking, variables)
     candidates = list(example.policies())[1::10]
