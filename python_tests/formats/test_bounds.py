@@ -16,6 +16,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from support.needs import needs
 from support.pickles import Runs
 
 from sopr_fast.inputs.policies import load_policies as load
@@ -261,6 +262,7 @@ def test_returns_that_inflate_are_refused(tmp_path):
 
 
 def test_run_lengths_of_parquet_are_counted_as_values(tmp_path):
+    needs("pyarrow")
     frame = pandas.DataFrame({"name": "a", "return": np.zeros(20 << 20)})
     frame.to_parquet(tmp_path / "r.parquet", compression="zstd")
     with pytest.raises(ValueError, match=r"r\.parquet: .*it holds 320 MiB, far more than it takes on disk"):
