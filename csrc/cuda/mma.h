@@ -1,5 +1,5 @@
-// Tensor-core instructions of sm_80 and later, one function per PTX instruction. python_tests/support/simt/cuda/mma.h replaces
-// this file on the CPU; its mma.cpp implements the fragments as the PTX manual's tables give them.
+// Tensor-core instructions of sm_80 and later, one function per PTX instruction. python_tests/support/simt/cuda/mma.h
+// replaces this file on the CPU; its mma.cpp implements the fragments as the PTX manual's tables give them.
 //
 // Layouts: PTX ISA 9.2, sections 9.7.14.5.7 (mma.m16n8k8), 9.7.14.5.8 (mma.m16n8k16) and 9.7.14.5.15 (ldmatrix).
 //

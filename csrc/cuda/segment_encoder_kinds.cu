@@ -56,8 +56,8 @@ bool tiles_fit_backward(const SegmentEncoder& p) {
 }
 
 int64_t segment_encoder_tiles_backward_workspace(const SegmentEncoder& p, bool columns_grad) {
-    return by_kind(
-        p, [&](auto kind, auto dim) { return backward_workspace<decltype(kind), dim.value>(p, columns_grad); });
+    return by_kind(p,
+                   [&](auto kind, auto dim) { return backward_workspace<decltype(kind), dim.value>(p, columns_grad); });
 }
 
 void segment_encoder_tiles_backward(const SegmentEncoderBackward& b, cudaStream_t stream) {
