@@ -115,7 +115,7 @@ class Simulator(Estimator):
             with progress_bar(horizon, "rolling out", "step") as bar:
                 rolled = _roll_out(model, everyone, layout, rollouts, horizon, noise, request.seed, bar.update)
                 judged = _judge(rolled["values"][known].mean(1), returns) if known else {}
-                if len(known) > 2:
+                if len(known) > 2 and np.isfinite(judged["known_order"]):
                     bar.set_postfix({"order of known policies": f"{judged['known_order']:.2f}"})
         rolled = {name: column[: len(request.policies)] for name, column in rolled.items()}
         rolled["unfinished"] *= np.isinf(limit)
