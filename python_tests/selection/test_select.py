@@ -284,6 +284,10 @@ def test_costs_are_shown_as_costs():
     assert 0 < low <= cost <= high and cost == pytest.approx(-of_costs.predicted.max(), rel=0.01)
     measured = of_costs.update({name: TRUTH[name] for name in KNOWN})
     assert f"Deploy {BEST}" in measured.verdict.text and f"; measured cost {-TRUTH[BEST]:.3g}" in measured.verdict.text
+    with pytest.raises(
+        ValueError, match=r"return of policy .* is 40, but returns are the negative of the log's costs.*'cost': 40"
+    ):
+        of_costs.update(dict.fromkeys(KNOWN, 40.0))
     with pytest.raises(ValueError, match="rewards are named 'cost', as if less were better.*columns={'costs': 'cost'}"):
         load_log(arrays, columns={"rewards": "cost"})
 

@@ -82,6 +82,16 @@ class Selection(Result):
     learns_returns: bool = False
     are_costs: bool = False
 
+    def __post_init__(self) -> None:
+        """Refuse costs that are given as returns where the log tells them apart."""
+        above = np.flatnonzero(self.returns > self.bounds[1] + 1e-3 * abs(self.bounds[1]))
+        if self.are_costs and len(above):
+            name, value = self.names[above[0]], shown(self.returns[above[0]])
+            raise ValueError(
+                f"the return of policy {name!r} is {value}, but returns are the negative of the log's costs, at most "
+                f"{shown(self.bounds[1])}: if it is a cost, say so, {{{name!r}: {{'cost': {value}}}}}"
+            )
+
     @cached_property
     def names(self) -> list[str]:
         """P names; of copies that of the incumbent, else of the first that was measured, else of the first."""
