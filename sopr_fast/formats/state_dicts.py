@@ -154,7 +154,7 @@ def _from_weights(path: Path, content: Any, options: ReadingOptions) -> Policy:
     choice = f", where key is one of {list_names(keys)}" if len(keys) > 1 else ""
     raise ValueError(
         "a state dict does not say its network. Build it: load_policies("
-        f"{printable(path.name)!r}, module=make_actor{key}), where make_actor() returns the torch.nn.Module from "
+        f"{printable(str(path))!r}, module=make_actor{key}), where make_actor() returns the torch.nn.Module from "
         f"states to actions{choice}; its arrays are {list_names(shapes, 12)}"
     )
 

@@ -110,7 +110,7 @@ def evaluate(
     if 2 * len(reverse := [label for label, (_, _, high) in orders.items() if high < 0]) > len(orders):
         notes.append(
             f"Methods that learn from rewards order policies in reverse ({', '.join(reverse)}): if returns or logged "
-            "rewards are costs, negate them"
+            "rewards are costs, name them so (`costs` in a log, `cost` in returns)"
         )
     return evaluation
 

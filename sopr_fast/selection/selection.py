@@ -311,7 +311,7 @@ class Selection(Result):
         order = self._order
         remedy = "do not rely on its values"
         if self._is_reversed:
-            remedy = "if returns or logged rewards are costs, negate them, and deploy nothing before"
+            remedy = "if returns or logged rewards are costs, name them so (`costs`, `cost`), and deploy nothing before"
         elif self.method == "simulator":
             remedy = "train it longer (Simulator(updates=20000), --set updates=20000); if that does not help, these "
             remedy += "policies leave the log"
