@@ -162,7 +162,12 @@ def forward(precision: str) -> dict:
         with torch.profiler.profile() as profiler:
             model(*tensors, precision=precision)
     rows = sorted(profiler.key_averages(), key=lambda row: -row.self_device_time_total)[:8]
-    return facts | {re.sub(r".*::|[<(].*", "", row.key): row.self_device_time_total / 1e3 for row in rows}
+    return facts | {kernel_name(row.key): row.self_device_time_total / 1e3 for row in rows}
+
+
+def kernel_name(signature: str) -> str:
+    """Return a kernel's name with its template arguments, which tell the low level from the high one."""
+    return re.sub(r"\(.*", "", re.sub(r"\(anonymous namespace\)|\w*::|::|void ", "", signature))
 
 
 def profile() -> dict:
