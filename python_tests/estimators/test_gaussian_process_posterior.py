@@ -1,5 +1,7 @@
 """The Gaussian process of `select`, against plain linear algebra."""
 
+import itertools
+
 import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
@@ -94,28 +96,41 @@ def test_returns_that_differ_by_factors_leave_the_order_of_small_ones_to_the_sim
     assert np.corrcoef(np.argsort(np.argsort(mean[10:])), np.arange(10))[0, 1] > 0.85
 
 
-def test_the_grid_is_weighed_by_marginal_likelihood():
+def test_the_grid_is_weighed_by_marginal_likelihood(monkeypatch):
+    monkeypatch.setattr(process, "_LENGTHS", np.array([0.5, 4.0]))
     distances, returns, errors, values = problem(6)
-    roots, target, noise = np.sqrt(distances[:6, :6]), returns[:6] - returns[:6].mean(), errors[:6] ** 2
-    weighed = process._weighed(
-        np.array([0.5, 4.0]),
-        roots,
-        np.ones((6, 6)),
-        100 * np.ones((6, 6)),
-        target,
-        noise,
-        values[:6] - values[:6].mean(),
-    )
-    logs = []
-    for _, (length, (spread, own), (error_spread, error_own)) in weighed:
-        kernel, independent = np.exp(-roots / length), np.diag(noise)
-        first = 100 + spread**2 * kernel + own**2 * np.eye(6) + independent
-        second = 100 + error_spread**2 * kernel + error_own**2 * np.eye(6) + independent
-        prior = -0.5 * np.log(spread) ** 2 - 0.5 * np.log(2 * error_spread) ** 2
-        logs.append(prior + multivariate_normal(np.zeros(6), first).logpdf(target))
-        logs[-1] += multivariate_normal(np.zeros(6), second).logpdf(values[:6] - values[:6].mean() - target)
-    expected = np.exp(np.array(logs) - max(logs))
-    np.testing.assert_allclose([weight for weight, _ in weighed], expected / expected.sum(), rtol=1e-6)
+    own, errors = returns[:6], errors[:6]
+    evidence = process._Evidence.of(distances, np.isfinite(returns), own, errors, values, np.ones(7), np.zeros(7))
+    grid = process._RETURN_SPREADS, process._RETURN_OWN, process._ERROR_SPREADS, process._ERROR_OWN
+    target, noise = (own - own.mean()) / evidence.unit, (errors / evidence.unit) ** 2
+    error = (values[:6] - values[:6].mean()) / evidence.unit - target
+    roots, logs = np.sqrt(distances[:6, :6]), {}
+    nearest = np.median((roots + np.diag([np.inf] * 6)).min(1))
+    for length in nearest * process._LENGTHS:
+        kernel = np.exp(-roots / length)
+        for spread, own, error_spread, error_own in itertools.product(*grid):
+            first = 100 + spread**2 * kernel + np.diag(own**2 + noise)
+            second = 100 + error_spread**2 * kernel + np.diag(error_own**2 + noise)
+            prior = -0.5 * np.log(spread) ** 2 - 0.5 * np.log(2 * error_spread) ** 2
+            logs[length, (spread, own), (error_spread, error_own)] = (
+                prior
+                + multivariate_normal(np.zeros(6), first).logpdf(target)
+                + multivariate_normal(np.zeros(6), second).logpdf(error)
+            )
+    weights = np.exp(np.array([*logs.values()]) - max(logs.values()))
+    weights = dict(zip(logs, weights / weights.sum(), strict=True))
+    found = {point: share for share, point in evidence.weighed(1000)}
+    assert sum(found.values()) == pytest.approx(1)
+    assert all(abs(found.get(point, 0) - weight) <= 1.001e-3 for point, weight in weights.items())
+
+
+def test_many_policies_take_few_points_which_tell_nearly_the_same(monkeypatch):
+    distances, returns, errors, values = problem(20, count=100)
+    whole = process.fit(distances, returns, errors, values)
+    monkeypatch.setattr(process, "_WORK", 400)
+    few = process.fit(distances, returns, errors, values)
+    assert (np.abs(few.mean - whole.mean) < 0.2 * whole.deviation)[20:].all()
+    np.testing.assert_allclose(few.deviation[20:], whole.deviation[20:], rtol=0.2)
 
 
 def test_exact_returns_are_kept_and_a_useless_simulator_is_not_followed():

@@ -16,7 +16,7 @@ from sopr_fast.estimators.gaussian_process_posterior import Posterior
 from sopr_fast.selection import select
 from sopr_fast.selection.compared import possible_returns
 from sopr_fast.selection.measured import Measured
-from sopr_fast.selection.verdict import _likelier, best_to_measure, draw_returns, numbers
+from sopr_fast.selection.verdict import _likelier, best_to_measure, draw_returns, numbers, probability_best
 
 KNOWN, CANDIDATES = gains(12), gains(4, first=20)
 TRUTH = true_values(KNOWN) | true_values(CANDIDATES)
@@ -85,8 +85,26 @@ def test_a_likelier_best_policy_that_is_not_deployed_is_explained(mean, rankable
 def test_what_is_measured_first_gains_most_among_possible_returns(most, first):
     mean, deviation = np.array([22.0, 37.4]), np.array([15.0, 1.5])
     posterior = Posterior(mean, np.diag(deviation**2), 1.0, np.full((2, 2), np.nan), (-np.inf, most))
-    assert best_to_measure(posterior, np.arange(2), 38.0, 1, 0) == [first]
-    assert draw_returns(posterior, np.arange(2), 0).max() <= most
+    draws = draw_returns(posterior, 0)
+    assert best_to_measure(draws, mean, 38.0, 1) == [first]
+    assert draws.max() <= most
+
+
+@pytest.mark.parametrize("scale", [1, 1e5])
+def test_draws_have_mean_and_covariance_of_the_posterior_and_equal_policies_share(scale):
+    """Two returns are one, a third is exact: the covariance is singular."""
+    loads = scale * np.array([[1.0, 0], [1, 0], [0, 0], [0.5, 2], [-1, 1]])
+    mean, covariance = scale * np.array([3.0, 3, 1, 2, 0]), loads @ loads.T
+    posterior = Posterior(mean, covariance.copy(), scale, np.full((2, 5), np.nan))
+    draws = draw_returns(posterior, 0)
+    np.testing.assert_allclose(draws.mean(0), mean, atol=0.1 * scale)
+    np.testing.assert_allclose(np.cov(draws.T), covariance, atol=0.3 * scale**2)
+    np.testing.assert_allclose(draws[:, 0], draws[:, 1], atol=1e-3 * scale)
+    np.testing.assert_array_equal(posterior.covariance, covariance)
+    best = probability_best(posterior, draws)
+    assert best[0] == best[1] and best.sum() == pytest.approx(1)
+    turned = Posterior(mean[::-1], covariance[::-1, ::-1], scale, np.full((2, 5), np.nan))
+    np.testing.assert_allclose(draw_returns(turned, 0)[:, ::-1], draws, atol=1e-3 * scale)
 
 
 def test_numbers_have_no_digits_below_a_thousandth_of_their_range():

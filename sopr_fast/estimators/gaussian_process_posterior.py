@@ -10,8 +10,9 @@ much as usual counts as no measurement: there the simulator fails in another way
 
 Priors, in units of the spread of returns (of the known ones, and of the values over all policies, which counts as three
 degrees of freedom): a and c are 0 ± 10, log(sd of g) is 0 ± 1, log(sd of f) is log(1/2) ± 1; length, sd of e and sd of
-t are uniform on a grid. The posterior is the mean over the grid, weighted by marginal likelihood. If no return is
-known, the values are believed, and c is 0 ± 1/2.
+t are uniform on a grid. The posterior is the mean over the grid, weighted by marginal likelihood: over points that lie
+evenly in the sum of the weights, the fewer the more policies there are. If no return is known, the values are believed,
+and c is 0 ± 1/2.
 
 If the simulator has several members, their values show its errors: f is larger for policies of which they disagree, and
 without known returns their covariance is that of f, with c 0 ± 1/5. If the values hold a trend, such as training
@@ -21,6 +22,7 @@ progress, known returns may add to it or take from it: its slope is 0 ± 1.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -37,7 +39,9 @@ _OFFSET_AGREED = 0.2  # the last if members show errors
 _FEW = 2.0  # so many known returns show half of the variance, as with Student's t
 _PRIOR_DEGREES = 3.0  # degrees of freedom that the spread of the values over all policies counts as
 _FEWEST_JUDGED, _MOST_ERROR, _LEAST_ERROR = 6, 9.0, 0.03  # known returns; median errors; units
-_MOST_POINTS, _LEAST_WEIGHT = 120, 1e-2  # points of the grid that count, and their least weight relative to the best
+_MOST_POINTS, _FEWEST_POINTS = 64, 3  # of the grid that count
+_WORK = 12_000  # number of such points times that of policies, if there are more than 187 of these
+_MOST_WEIGHING = 256  # known policies whose likelihood weighs the grid
 
 _Point: TypeAlias = tuple[float, tuple[float, float], tuple[float, float]]  # length, sd of g and e, sd of f and t
 
@@ -86,42 +90,35 @@ def fit(
         members: (P, M) values by each member of the simulator; None if it has one.
         trend: (P,) covariate, in standard deviations, that the values may hold too much or too little of.
     """
-    known, count = np.flatnonzero(np.isfinite(returns)), len(returns)
-    roots = np.sqrt(distances)
-    lengths = _lengths(roots, known)
-    unit = _unit(returns[known], np.zeros(count) if values is None else values)
-    left_out = np.full((2, count), np.nan)
-    if not len(known):
-        if values is None:
-            values = np.zeros(count)
-        unit = max(unit, logged_spread)
-        errors = unit**2 * _unchecked_error(roots, lengths)
-        if members is not None:
-            alike = _alike(roots, lengths)
-            errors = member_errors(members, alike) + unit**2 * (_OFFSET_AGREED**2 + _LEAST_ERROR**2 * alike)
-        return Posterior(values.copy(), errors, unit, left_out)
+    known, count = np.isfinite(returns), len(returns)
+    unit, left_out = _unit(returns[known], values), np.full((2, count), np.nan)
+    if not known.any():
+        values, unit = np.zeros(count) if values is None else values, max(unit, logged_spread)
+        return Posterior(values.copy(), _unchecked_errors(distances, unit, members), unit, left_out)
     scale = _Scale.of(returns[known] if values is None else np.concatenate([returns[known], values]))
-    mean, covariance, without = _on_scale(
-        roots,
-        lengths,
-        known,
-        scale.to(returns[known]),
-        errors[known] / scale.slope(scale.to(returns[known])),
-        None if values is None else scale.to(values),
-        None if members is None else relative_errors(scale.to(members), _alike(roots, lengths), known),
-        np.zeros(count) if trend is None else trend,
-    )
+    own = scale.to(returns[known])
+    sizes, trend = np.ones(count), np.zeros(count) if trend is None else trend
     if members is not None:
-        covariance *= 1 + _FEW / len(known)
+        sizes = relative_errors(scale.to(members), likeness(distances, known), np.flatnonzero(known))
+    seen = own, errors[known] / scale.slope(own), None if values is None else scale.to(values)
+    mean, covariance, without = _Evidence.of(distances, known, *seen, sizes, trend).posterior()
+    if members is not None:
+        covariance *= 1 + _FEW / len(own)
     slope = scale.slope(mean)
+    covariance *= slope
+    covariance *= slope[:, None]
     left_out[:, known] = scale.back(without[0]), scale.slope(without[0]) * without[1]
-    return Posterior(scale.back(mean), slope[:, None] * covariance * slope, unit, left_out)
+    return Posterior(scale.back(mean), covariance, unit, left_out)
 
 
 def likeness(distances: np.ndarray, known: np.ndarray) -> np.ndarray:
     """Return how alike policies act (P, P), from 0 to 1, given distances (P, P) and which policies (P,) are known."""
-    roots = np.sqrt(distances)
-    return _alike(roots, _lengths(roots, np.flatnonzero(known)))
+    lengths = _lengths(distances, known)
+    total = np.zeros_like(distances)
+    for length in lengths:
+        total += _kernel(distances, length)
+    total /= len(lengths)
+    return total
 
 
 @dataclass(frozen=True)
@@ -148,98 +145,143 @@ class _Scale:
         return self.size * np.cosh(scaled)
 
 
-def _on_scale(
-    roots: np.ndarray,
-    lengths: np.ndarray,
-    known: np.ndarray,
-    returns: np.ndarray,
-    errors: np.ndarray,
-    values: np.ndarray | None,
-    relative: np.ndarray | None,
-    trend: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return mean (P,) and covariance (P, P), and mean and deviation (2, M) of known returns without themselves."""
-    count = len(roots)
-    sizes = np.ones(count) if relative is None else relative  # of f
-    unit = _unit(returns, np.zeros(count) if values is None else values)
-    level = returns.mean()
-    target, noise = (returns - level) / unit, (errors / unit) ** 2
-    feature = np.full(count, np.nan) if values is None else (values - values[known].mean()) / unit
-    feature[known] = _credible(feature[known], target)
-    of_known = np.outer(sizes[known], sizes[known]), _OFFSET**2 + np.outer(trend[known], trend[known])
-    weighed = _weighed(lengths, roots[np.ix_(known, known)], *of_known, target, noise, feature[known])
-    means, left_out = [], np.zeros((2, len(known)))
-    covariance = np.zeros((count, count), order="F")
-    for weight, point in weighed:
-        prior = _returns_covariance(roots, point)
-        covariance += weight * prior
-        mean, gains, without = _conditioned(prior, roots, sizes, trend, known, target, noise, feature, point)
-        means.append(mean)
-        for gain in gains:
-            covariance = _minus_square(covariance, gain, weight)
-        left_out += weight * np.stack([without[0], without[1] + without[0] ** 2])
-    weights = np.array([weight for weight, _ in weighed])
-    mean = weights @ means
-    between = np.sqrt(weights)[:, None] * (np.array(means) - mean)
-    covariance = np.triu(_minus_square(covariance, np.asfortranarray(between), -1.0))
-    covariance += np.triu(covariance, 1).T
-    covariance[np.diag_indices(count)] = np.diagonal(covariance).clip(min=0)
-    left_out[1] = np.sqrt(np.maximum(left_out[1] - left_out[0] ** 2, 0))
-    left_out = unit * left_out + np.array([[level], [0.0]])
-    return level + unit * mean, unit**2 * covariance, left_out
+@dataclass(frozen=True, eq=False)
+class _Evidence:
+    """What tells of P returns, of which M are known, on the scale of the model.
 
-
-def _conditioned(
-    prior: np.ndarray,
-    roots: np.ndarray,
-    sizes: np.ndarray,
-    trend: np.ndarray,
-    known: np.ndarray,
-    target: np.ndarray,
-    noise: np.ndarray,
-    feature: np.ndarray,
-    point: _Point,
-) -> tuple[np.ndarray, list[np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Condition the returns at one point on the values, then on the known returns; `prior` is overwritten.
-
-    Returns:
-        Means (P,); matrices (…, P), of which the scalar products of columns lower the prior covariance; mean and
-        variance (M,) of known returns without themselves.
+    Attributes:
+        distances: (P, P) action distances.
+        known: (M,) indices of the known policies.
+        level: Mean of the known returns.
+        unit: Unit of the priors.
+        target: (M,) known returns, over the level and in units.
+        noise: (M,) variances of their errors.
+        feature: (P,) values, over their mean among known policies and in units; NaN where they do not count.
+        sizes: (P,) relative deviations of f.
+        trend: (P,) covariate of the values.
     """
-    length, _, (error_spread, error_own) = point
-    mean, gains, shown = np.zeros(len(roots)), [], np.flatnonzero(np.isfinite(feature))
-    of_known = prior[known]  # (M, P) covariance, later that given the values
-    if len(shown):
-        among = np.ix_(shown, shown)
-        of_values = roots[among]
-        np.exp(np.divide(of_values, -length, out=of_values), out=of_values)
-        of_values *= error_spread**2 * sizes[shown, None]
-        of_values *= sizes[shown]
-        of_values += prior[among]
-        of_values += _OFFSET**2 + np.outer(trend[shown], trend[shown])
-        of_values[np.diag_indices(len(shown))] += error_own**2
-        factor = _factor(of_values)
-        gain = _solve(factor, prior.T if len(shown) == len(prior) else prior[:, shown].T)
-        mean = _solve(factor, feature[shown]) @ gain
-        of_known = of_known - gain[:, known].T @ gain
+
+    distances: np.ndarray
+    known: np.ndarray
+    level: float
+    unit: float
+    target: np.ndarray
+    noise: np.ndarray
+    feature: np.ndarray
+    sizes: np.ndarray
+    trend: np.ndarray
+
+    @classmethod
+    def of(
+        cls,
+        distances: np.ndarray,
+        known: np.ndarray,
+        returns: np.ndarray,
+        errors: np.ndarray,
+        values: np.ndarray | None,
+        *others: np.ndarray,
+    ) -> _Evidence:
+        unit, level = _unit(returns, values), float(returns.mean())
+        target, feature = (returns - level) / unit, np.full(len(known), np.nan)
+        if values is not None:
+            feature = (values - values[known].mean()) / unit
+            feature[known] = _credible(feature[known], target)
+        return cls(distances, np.flatnonzero(known), level, unit, target, (errors / unit) ** 2, feature, *others)
+
+    def posterior(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return mean (P,) and covariance (P, P), and mean and deviation (2, M) of known returns without themselves."""
+        count = len(self.distances)
+        means, left_out = [], np.zeros((2, len(self.known)))
+        covariance = np.zeros((count, count), order="F")
+        weighed = self.weighed(min(_MOST_POINTS, max(_FEWEST_POINTS, _WORK // count)))
+        for weight, point in weighed:
+            prior = self.prior(point)
+            covariance += weight * prior
+            mean, gains, without = self.conditioned(prior, point)
+            means.append(mean)
+            for gain in gains:
+                covariance = _add_square(covariance, gain, -weight)
+            left_out += weight * np.stack([without[0], without[1] + without[0] ** 2])
+        weights = np.array([weight for weight, _ in weighed])
+        mean = weights @ means
+        between = np.sqrt(weights)[:, None] * (np.array(means) - mean)
+        covariance = np.triu(_add_square(covariance, np.asfortranarray(between), 1.0))
+        covariance += np.triu(covariance, 1).T
+        covariance[np.diag_indices(count)] = np.diagonal(covariance).clip(min=0)
+        covariance *= self.unit**2
+        left_out[1] = np.sqrt(np.maximum(left_out[1] - left_out[0] ** 2, 0))
+        left_out = self.unit * left_out + np.array([[self.level], [0.0]])
+        return self.level + self.unit * mean, covariance, left_out
+
+    def weighed(self, count: int) -> list[tuple[float, _Point]]:
+        """Return points of the grid at `count` even places of the sum of their probabilities, with their shares.
+
+        The error of a measurement counts as independent in the return and in the simulator's error. Then their marginal
+        likelihoods are factors, and a point takes no matrix of its own.
+        """
+        few = np.linspace(0, len(self.known) - 1, min(len(self.known), _MOST_WEIGHING)).astype(int)
+        known, target, noise = self.known[few], self.target[few], self.noise[few]
+        valued = np.isfinite(self.feature[known])
+        judged = known[valued]
+        error = self.feature[judged] - target[valued], noise[valued]
+        points, logs = [], []
+        for length in _lengths(self.distances, self.known):
+            kernel = _kernel(self.distances[np.ix_(known, known)], length)
+            of_returns = _likelihoods(_OFFSET**2, kernel, target, noise, _RETURN_SPREADS, _RETURN_OWN, 1.0)
+            of_errors = {(0.0, 0.0): 0.0}
+            if len(judged):
+                kernel = kernel[np.ix_(valued, valued)] * np.outer(self.sizes[judged], self.sizes[judged])
+                common = _OFFSET**2 + np.outer(self.trend[judged], self.trend[judged])
+                of_errors = _likelihoods(common, kernel, *error, _ERROR_SPREADS, _ERROR_OWN, _USUAL_ERROR)
+            for (one, first), (other, second) in itertools.product(of_returns.items(), of_errors.items()):
+                points.append((length, one, other))
+                logs.append(first + second)
+        sums = np.exp(np.array(logs) - max(logs)).cumsum()
+        places = np.searchsorted(sums, (np.arange(count) + 0.5) / count * sums[-1])
+        return [(number / count, points[i]) for i, number in Counter(places.tolist()).items()]
+
+    def prior(self, point: _Point) -> np.ndarray:
+        """Return the prior covariance (P, P) of the returns at one point."""
+        length, (spread, own), _ = point
+        covariance = _kernel(self.distances, length)
+        covariance *= spread**2
+        covariance += _OFFSET**2
+        covariance[np.diag_indices(len(covariance))] += own**2
+        return covariance
+
+    def conditioned(
+        self, prior: np.ndarray, point: _Point
+    ) -> tuple[np.ndarray, list[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+        """Condition the returns at one point on the values, then on the known returns; `prior` is overwritten.
+
+        Returns:
+            Means (P,); matrices (…, P), of which the scalar products of columns lower the prior covariance; mean and
+            variance (M,) of known returns without themselves.
+        """
+        length, _, (error_spread, error_own) = point
+        known, shown = self.known, np.flatnonzero(np.isfinite(self.feature))
+        mean, gains = np.zeros(len(prior)), []
+        of_known = prior[known]  # (M, P) covariance, later that given the values
+        if len(shown):
+            among = slice(None) if len(shown) == len(prior) else np.ix_(shown, shown)
+            of_values = _kernel(self.distances[among], length)
+            of_values *= error_spread**2 * self.sizes[shown, None]
+            of_values *= self.sizes[shown]
+            of_values += prior[among]
+            of_values += _OFFSET**2
+            of_values += np.outer(self.trend[shown], self.trend[shown])
+            of_values[np.diag_indices(len(shown))] += error_own**2
+            factor = _factor(of_values)
+            gain = _solve(factor, prior.T if len(shown) == len(prior) else prior[:, shown].T)
+            mean = _solve(factor, self.feature[shown]) @ gain
+            of_known = of_known - gain[:, known].T @ gain
+            gains.append(gain)
+        factor = _factor(of_known[:, known] + np.diag(self.noise))
+        gain, missing = _solve(factor, np.asfortranarray(of_known)), _solve(factor, self.target - mean[known])
         gains.append(gain)
-    factor = _factor(of_known[:, known] + np.diag(noise))
-    gain, missing = _solve(factor, np.asfortranarray(of_known)), _solve(factor, target - mean[known])
-    gains.append(gain)
-    inverse = _solve(factor, np.eye(len(known), order="F"))
-    variance = 1 / np.square(inverse).sum(0)
-    return mean + missing @ gain, gains, (target - variance * (missing @ inverse), variance)
-
-
-def _returns_covariance(roots: np.ndarray, point: _Point) -> np.ndarray:
-    """Return the prior covariance (P, P) of the returns at one point."""
-    length, (spread, own), _ = point
-    covariance = roots / -length
-    np.exp(covariance, out=covariance)
-    covariance *= spread**2
-    covariance += _OFFSET**2
-    covariance[np.diag_indices(len(roots))] += own**2
-    return covariance
+        inverse = _solve(factor, np.eye(len(known), order="F"))
+        variance = 1 / np.square(inverse).sum(0)
+        return mean + missing @ gain, gains, (self.target - variance * (missing @ inverse), variance)
 
 
 def _factor(covariance: np.ndarray) -> np.ndarray:
@@ -256,27 +298,20 @@ def _solve(factor: np.ndarray, right: np.ndarray) -> np.ndarray:
     return solve_triangular(factor, right, lower=True, overwrite_b=right.ndim > 1, check_finite=False)
 
 
-def _minus_square(covariance: np.ndarray, gain: np.ndarray, weight: float) -> np.ndarray:
-    """Return `covariance` - weight * gain.T @ gain, in place, of which only the upper triangle is right."""
+def _add_square(covariance: np.ndarray, rows: np.ndarray, weight: float) -> np.ndarray:
+    """Return `covariance` + weight * rows.T @ rows, in place, of which only the upper triangle is right."""
     from scipy.linalg.blas import dsyrk
 
-    return dsyrk(-weight, gain, 1.0, covariance, trans=True, overwrite_c=True)
+    return dsyrk(weight, rows, 1.0, covariance, trans=True, overwrite_c=True)
 
 
-def _unit(returns: np.ndarray, values: np.ndarray) -> float:
+def _unit(returns: np.ndarray, values: np.ndarray | None) -> float:
     """Return the unit of all priors: the spread of the known returns, pooled with that of the values."""
     degrees = max(len(returns) - 1, 0)
     spread = float(returns.var(ddof=1)) if degrees > 0 else 0.0
-    if values.var() > 0:
+    if values is not None and values.var() > 0:
         spread = (degrees * spread + _PRIOR_DEGREES * float(values.var())) / (degrees + _PRIOR_DEGREES)
     return float(np.sqrt(spread)) or float(np.abs(returns).max(initial=0)) or 1.0
-
-
-def _typical(roots: np.ndarray) -> float:
-    """Return the median root of the distance to the nearest policy that acts otherwise."""
-    nearest = (roots + np.where(np.eye(len(roots), dtype=bool), np.inf, 0)).min(1)
-    positive = nearest[np.isfinite(nearest) & (nearest > 0)]
-    return float(np.median(positive)) if len(positive) else 1.0
 
 
 def _credible(feature: np.ndarray, target: np.ndarray) -> np.ndarray:
@@ -286,39 +321,6 @@ def _credible(feature: np.ndarray, target: np.ndarray) -> np.ndarray:
     error = feature - target
     error = np.abs(error - np.median(error))
     return np.where(error > _MOST_ERROR * max(float(np.median(error)), _LEAST_ERROR), np.nan, feature)
-
-
-def _weighed(
-    lengths: np.ndarray,
-    roots: np.ndarray,
-    sizes: np.ndarray,
-    common: np.ndarray,
-    target: np.ndarray,
-    noise: np.ndarray,
-    feature: np.ndarray,
-) -> list[tuple[float, _Point]]:
-    """Return the probabilities of the most probable points.
-
-    The error of a measurement counts as independent in the return and in the simulator's error. Then their marginal
-    likelihoods are factors, and a point takes no matrix of its own.
-    """
-    points, logs = [], []
-    valued = np.isfinite(feature)
-    for length in lengths:
-        kernel = np.exp(-roots / length)
-        of_returns = _likelihoods(_OFFSET**2, kernel, target, noise, _RETURN_SPREADS, _RETURN_OWN, 1.0)
-        of_errors = {(0.0, 0.0): 0.0}
-        if valued.any():
-            both = np.ix_(valued, valued)
-            error = (sizes * kernel)[both], (feature - target)[valued], noise[valued]
-            of_errors = _likelihoods(common[both], *error, _ERROR_SPREADS, _ERROR_OWN, _USUAL_ERROR)
-        for (one, first), (other, second) in itertools.product(of_returns.items(), of_errors.items()):
-            points.append((length, one, other))
-            logs.append(first + second)
-    weights = np.exp(np.array(logs) - max(logs))
-    order = np.argsort(-weights, kind="stable")[:_MOST_POINTS]
-    order = order[weights[order] >= _LEAST_WEIGHT]
-    return [(float(weights[i] / weights[order].sum()), points[i]) for i in order]
 
 
 def _likelihoods(
@@ -340,20 +342,30 @@ def _likelihoods(
     return logs
 
 
-def _lengths(roots: np.ndarray, known: np.ndarray) -> np.ndarray:
-    return _LENGTHS * _typical(roots[np.ix_(known, known)] if len(known) > 2 else roots)
+def _kernel(distances: np.ndarray, length: float) -> np.ndarray:
+    """Return the Matérn 1/2 kernel of distances (P, P), which are squares."""
+    kernel = np.sqrt(distances)
+    kernel /= -length
+    return np.exp(kernel, out=kernel)
 
 
-def _alike(roots: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return the mean kernel (P, P) over all lengths."""
-    total = np.zeros_like(roots)
-    for length in lengths:
-        total += np.exp(roots / -length)
-    return total / len(lengths)
+def _lengths(distances: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Return the lengths of the grid, in units of the median distance to the nearest policy that acts otherwise.
+
+    It is that among the known policies if there are three.
+    """
+    among = distances[np.ix_(known, known)] if np.count_nonzero(known) > 2 else distances
+    nearest = among.min(1, where=among > 0, initial=np.inf)
+    nearest = np.sqrt(nearest[np.isfinite(nearest)])
+    return _LENGTHS * (float(np.median(nearest)) if len(nearest) else 1.0)
 
 
-def _unchecked_error(roots: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return the prior covariance (P, P) of the simulator's error."""
+def _unchecked_errors(distances: np.ndarray, unit: float, members: np.ndarray | None) -> np.ndarray:
+    """Return the covariance (P, P) of the errors of values if no return is known."""
+    alike = likeness(distances, np.zeros(len(distances), bool))
+    if members is not None:
+        return member_errors(members, alike) + unit**2 * (_OFFSET_AGREED**2 + _LEAST_ERROR**2 * alike)
     weights = np.exp(-0.5 * np.log(_ERROR_SPREADS / _USUAL_ERROR) ** 2)
-    own = np.square(_ERROR_OWN).mean() * np.eye(len(roots))
-    return _OFFSET_UNKNOWN**2 + (weights @ _ERROR_SPREADS**2 / weights.sum()) * _alike(roots, lengths) + own
+    spread = weights @ _ERROR_SPREADS**2 / weights.sum()
+    own = np.square(_ERROR_OWN).mean() * np.eye(len(distances))
+    return unit**2 * (_OFFSET_UNKNOWN**2 + spread * alike + own)

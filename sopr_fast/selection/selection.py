@@ -21,7 +21,7 @@ from ..runtime.text import list_names
 from .compared import FEWEST_KNOWN, distance_ratios
 from .measured import Measured
 from .training_progress import add_trend, trend
-from .verdict import DEPLOY, EPISODES, MEASURE, Standing, Verdict, judge, numbers, probability_beats, probability_best
+from .verdict import DEPLOY, EPISODES, MEASURE, Standing, Verdict, judge, numbers, probability_beats
 from .verdict import number as shown
 from .widening import widening
 
@@ -142,8 +142,10 @@ class Selection(Result):
             members = add_trend(self.members, slope).clip(*self.bounds)
         known_and_valued = self.distances, self.returns, self.return_errors, values
         posterior = fit(*known_and_valued, self.logged_spread, members, slope)
-        errors = widening(self.unsupported, self.known, likeness(self.distances, self.known), posterior.unit)
-        return replace(posterior, covariance=posterior.covariance + errors, limits=self._limits)
+        if self.unsupported is not None:
+            alike = likeness(self.distances, self.known)
+            posterior.covariance[...] += widening(self.unsupported, self.known, alike, posterior.unit)
+        return replace(posterior, limits=self._limits)
 
     @cached_property
     def _believed(self) -> np.ndarray | None:
@@ -206,7 +208,7 @@ class Selection(Result):
     @cached_property
     def probability_best(self) -> np.ndarray:
         """(P,) float64 probability of having the highest return of all policies."""
-        return probability_best(self.posterior, self.seed)
+        return self._standing.probability_best
 
     def probability_beats(self, name: str) -> np.ndarray:
         """Return (P,) float64 probabilities of a higher return than the named policy.

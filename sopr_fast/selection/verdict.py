@@ -19,6 +19,7 @@ _CLEARLY = 0.05  # more probable, beyond the noise of draws
 UNDECIDED = 0.2  # probability of a higher return from which a policy is as good as another
 EPISODES, SHORT_EPISODES = 20, 1000  # to measure by; the latter if each is one step
 _DRAWS = 4096
+_EQUAL = 1e-4  # returns that differ by less, in units of their spread, are equal
 _UNTESTED = "the known returns do not predict each other"
 _NUMBERS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 
@@ -90,10 +91,19 @@ class Standing:
         return bool(probability_beats(self.posterior, rival)[leader] >= SURE)
 
     @cached_property
+    def draws(self) -> np.ndarray:
+        """(draws, P) possible joint returns."""
+        return draw_returns(self.posterior, self.seed)
+
+    @cached_property
     def loss(self) -> np.ndarray:
         """(P,) how much of the highest return each policy is expected to miss."""
-        draws = draw_returns(self.posterior, np.arange(len(self.names)), self.seed)
-        return draws.max(1).mean() - draws.mean(0)
+        return self.draws.max(1).mean() - self.draws.mean(0)
+
+    @cached_property
+    def probability_best(self) -> np.ndarray:
+        """(P,) probability of having the highest return of all policies."""
+        return probability_best(self.posterior, self.draws)
 
     @property
     def settled(self) -> int | None:
@@ -131,7 +141,8 @@ class Standing:
         if settled is not None and settled == rival:
             return []
         floor = -np.inf if rival is None else float(self.posterior.mean[rival])
-        chosen = best_to_measure(self.posterior, self.contenders(), floor, k, self.seed)
+        among, mean = self.contenders(), self.posterior.mean
+        chosen = [int(among[i]) for i in best_to_measure(self.draws[:, among], mean[among], floor, k)]
         if settled is not None and leader is not None and not self.known[leader]:
             chosen = [leader, *(i for i in chosen if i != leader)]
         return chosen[:k]
@@ -189,7 +200,7 @@ def _spread(returns: np.ndarray) -> float:
 
 def _likelier(standing: Standing, chosen: int) -> str:
     """Return why a policy that is likelier to be the best is not chosen; "" if there is none."""
-    best = probability_best(standing.posterior, standing.seed)
+    best = standing.probability_best
     first = int(best.argmax())
     if best[first] - best[chosen] < _CLEARLY:
         return ""
@@ -231,21 +242,32 @@ def _listed(words: list[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def draw_returns(posterior: Posterior, policies: np.ndarray, seed: int) -> np.ndarray:
-    """Draw possible joint returns (draws, Q) of some policies, equal whatever their order and the unit of returns."""
-    mean, covariance = posterior.mean[policies], posterior.covariance[np.ix_(policies, policies)]
-    values, vectors = np.linalg.eigh(covariance)
-    root = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T  # the only symmetric root, unlike the eigenvectors
-    noise = np.random.default_rng([seed, 9]).standard_normal((_DRAWS, len(policies)))
-    places = np.argsort(np.argsort(-mean, kind="stable"))
-    return (mean + noise[:, places] @ root).clip(*posterior.limits)
+def draw_returns(posterior: Posterior, seed: int) -> np.ndarray:
+    """Draw possible joint returns (draws, P), equal whatever the order of policies and the unit of returns."""
+    from scipy.linalg.blas import dtrmm
+
+    order = np.argsort(-posterior.mean, kind="stable")
+    noise = np.random.default_rng([seed, 9]).standard_normal((_DRAWS, len(order)))
+    draws = dtrmm(1.0, _root(posterior.covariance[np.ix_(order, order)]), noise.T, lower=1, overwrite_b=1).T
+    draws += posterior.mean[order]
+    return draws[:, np.argsort(order)].clip(*posterior.limits)
 
 
-def probability_best(posterior: Posterior, seed: int) -> np.ndarray:
-    """Return each policy's probability (P,) of having the highest return, which certainly equal policies share."""
-    everyone = np.arange(len(posterior.mean))
-    draws = draw_returns(posterior, everyone, seed)
-    winners = draws >= draws.max(1, keepdims=True)
+def _root(covariance: np.ndarray) -> np.ndarray:
+    """Return a lower factor of a covariance, to whose diagonal as little is added as it takes."""
+    variances = np.diagonal(covariance).copy()
+    added = 1e-10 * (float(variances.mean()) or 1.0)
+    while True:
+        covariance[np.diag_indices(len(variances))] = variances + added
+        try:
+            return np.linalg.cholesky(covariance)
+        except np.linalg.LinAlgError:
+            added *= 100
+
+
+def probability_best(posterior: Posterior, draws: np.ndarray) -> np.ndarray:
+    """Return each policy's probability (P,) of having the highest return, which equal policies share."""
+    winners = draws >= draws.max(1, keepdims=True) - _EQUAL * posterior.unit
     return (winners / winners.sum(1, keepdims=True)).mean(0)
 
 
@@ -260,22 +282,26 @@ def probability_beats(posterior: Posterior, other: int) -> np.ndarray:
     return np.where(certain, 0.5 * (1 + np.sign(gap)), ndtr(gap / np.sqrt(np.where(certain, 1, variance))))
 
 
-def best_to_measure(posterior: Posterior, policies: np.ndarray, floor: float, k: int, seed: int) -> list[int]:
+def best_to_measure(draws: np.ndarray, mean: np.ndarray, floor: float, k: int) -> list[int]:
     """Choose the k of Q policies whose measurement is expected to gain most over a return that is there, the floor.
 
     Policies join one by one: each raises the expected maximum of `floor` and the chosen ones most (parallel expected
     improvement), so that several whose returns are strongly correlated are not chosen together.
+
+    Args:
+        draws: (draws, Q) possible joint returns.
+        mean: (Q,) expected returns, which decide between equal gains.
+        floor: Return that is there.
+        k: How many.
     """
-    draws = draw_returns(posterior, policies, seed)
     best = np.full(len(draws), floor)
     chosen: list[int] = []
-    for _ in range(min(k, len(policies))):
+    for _ in range(min(k, len(mean))):
         value = np.maximum(draws, best[:, None]).mean(0)
-        order = np.lexsort((posterior.mean[policies], value))  # by gain, then by expected return
-        pick = next(int(i) for i in order[::-1] if i not in chosen)
-        chosen.append(pick)
-        best = np.maximum(best, draws[:, pick])
-    return [int(policies[i]) for i in chosen]
+        value[chosen] = -np.inf
+        chosen.append(int(np.lexsort((mean, value))[-1]))
+        best = np.maximum(best, draws[:, chosen[-1]])
+    return chosen
 
 
 def number(value: float) -> str:

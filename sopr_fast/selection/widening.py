@@ -11,13 +11,11 @@ _FULLY = 0.5  # share of decisions from which it is as large as that
 _COMMON = 0.5  # share of this variance that is common to such policies, whatever they do
 
 
-def widening(shares: np.ndarray | None, known: np.ndarray, alike: np.ndarray, unit: float) -> np.ndarray:
+def widening(shares: np.ndarray, known: np.ndarray, alike: np.ndarray, unit: float) -> np.ndarray:
     """Return the covariance (P, P) of errors where the log does not show what candidates do.
 
     The deviation grows from 0 where 40 % of the decisions are not supported to 1.5 units of the returns at 50 %. Half
     of the variance is common to all such policies, the other half is alike where policies act `alike` (P, P).
     """
-    if shares is None:
-        return np.zeros_like(alike)
     sizes = np.where(known, 0, ((shares - MOST_UNSUPPORTED) / (_FULLY - MOST_UNSUPPORTED)).clip(0, 1))
     return (_WIDENED * unit) ** 2 * np.outer(sizes, sizes) * (_COMMON + (1 - _COMMON) * alike)
