@@ -1,6 +1,7 @@
 """The package as a house: modules import each other in one direction, rooms stand on floors, names are told apart."""
 
 import ast
+import re
 from collections import Counter
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -82,3 +83,16 @@ def test_no_test_imports_a_test():
                 alias.name for alias in getattr(node, "names", []) if isinstance(node, ast.Import | ast.ImportFrom)
             ]
             assert not [name for name in names if name.split(".")[-1].startswith("test_")], path
+
+
+def test_containers_are_opened_through_one_door():
+    """What a file says that it holds is checked there before it is inflated."""
+    door = ROOT / "runtime" / "containers.py"
+    opened = re.compile(
+        r"\bzipfile\b|\bzlib\b|\bgzip\b|\bh5py\.File|np\.load\(|pyarrow\.parquet|ParquetFile|pandas\.read_(parquet|json)"
+        r"|\bfrom_parquet|format\.read_array\b|format\.open_memmap"
+    )
+    others = [path for path in ROOT.rglob("*.py") if path != door and opened.search(path.read_text(encoding="utf-8"))]
+    assert opened.search(door.read_text(encoding="utf-8")) and others == []
+    readers = [path for room in ("formats", "inputs") for path in (ROOT / room).rglob("*.py")]
+    assert [path for path in readers if "json.load" in path.read_text(encoding="utf-8")] == []

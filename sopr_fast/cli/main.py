@@ -11,13 +11,13 @@ import os
 import sys
 import time
 import warnings
-import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from .._version import __version__
 from ..runtime import options as runtime
+from ..runtime.containers import member_names
 from ..runtime.process import is_first
 from ..runtime.text import printable
 from .arguments import Parser, add_command, add_log, add_policies, read_log, read_policies
@@ -167,8 +167,7 @@ def _info(options: argparse.Namespace) -> None:
             text = ", ".join(value) if isinstance(value, list) else value
             print(f"{name:<28} {text or 'none'}")
         return
-    is_archive = options.path.suffix.lower() == ".npz" and zipfile.is_zipfile(options.path)
-    if is_archive and any(name.endswith(".weight.npy") for name in zipfile.ZipFile(options.path).namelist()):
+    if options.path.suffix.lower() == ".npz" and any(n.endswith(".weight.npy") for n in member_names(options.path)):
         from ..inputs.policies import load_policies
 
         for name, policy in load_policies(options.path).items():

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..inputs.policies import Actor, Policy, load_policies
 from ..inputs.returns import load_returns
+from ..runtime.containers import open_archive
 
 _FOLDER = Path(__file__).parent
 PENDULUM = _FOLDER / "pendulum"
@@ -27,8 +28,8 @@ def returns() -> np.ndarray:
 
 def states() -> np.ndarray:
     """Return the logged states, (8192, 17) float32, in the order in which they were logged."""
-    with np.load(_FOLDER / "states.npz") as archive:
-        return archive["observations"].astype(np.float32)
+    with open_archive(_FOLDER / "states.npz") as archive:
+        return archive.array("observations.npy").astype(np.float32)
 
 
 def pendulum() -> tuple[dict[str, Policy], dict[str, np.ndarray], dict[str, float]]:
@@ -39,6 +40,6 @@ def pendulum() -> tuple[dict[str, Policy], dict[str, np.ndarray], dict[str, floa
         that `load_log` reads; mean undiscounted returns over 50 episodes, by name.
     """
     returns, loaded = load_returns(PENDULUM / "returns.csv")["return"].to_dict(), load_policies(PENDULUM / "policies")
-    with np.load(PENDULUM / "log.npz") as stored:
-        log = {key: stored[key] for key in stored.files}
+    with open_archive(PENDULUM / "log.npz") as archive:
+        log = {name.removesuffix(".npy"): archive.array(name) for name in archive.names}
     return {name: loaded[name] for name in returns}, log, returns

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from ..inputs.policies.callables import RECURRENT, adapt
 from ..inputs.policies.output import Bounds
 from ..inputs.policies.policy import Policy
 from ..inputs.policies.reading_options import ReadingOptions
+from ..runtime.containers import read_json
 from ..runtime.extras import library
 from ..runtime.pickles import RefusedError, read_pickle
 from ..runtime.text import list_names
@@ -37,7 +37,7 @@ _OTHER_LAYERS = ("use_batch_norm", "use_layer_norm", "exclude_last_activation", 
 def read(path: Path, options: ReadingOptions) -> list[Policy]:
     """Read the policy in a `.d3` file."""
     saved = read_pickle(path)
-    config, weights = json.loads(saved["config"]), read_weights(saved["torch"])
+    config, weights = read_json(saved["config"].encode()), read_weights(saved["torch"])
     if config["config"]["type"] in _SEQUENCES:
         raise ValueError(RECURRENT)
 

@@ -7,14 +7,11 @@ names are exactly those of a row of `FORMS`.
 from __future__ import annotations
 
 import copy
-import io
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from safetensors.torch import load
 from torch import nn
@@ -25,7 +22,7 @@ from ..inputs.policies.callables import acts, adapt
 from ..inputs.policies.output import Bounds, to_array
 from ..inputs.policies.policy import Policy
 from ..inputs.policies.reading_options import ReadingOptions
-from ..runtime.archives import open_archive, read_members
+from ..runtime.containers import member_names, open_archive
 from ..runtime.files import open_regular, read_regular
 from ..runtime.pickles import RefusedError, read_pickle
 from ..runtime.tensor_files import is_own
@@ -90,7 +87,7 @@ _EPSILON = 1e-2  # that rsl_rl adds to deviations
 def read_torch(path: Path, options: ReadingOptions) -> Sequence[Policy]:
     """Read the policy in a file of `torch.save` or of `pickle`: weights, or, with trust, a pickled module."""
     with open_regular(path) as file:
-        is_torch = path.suffix.lower() not in (".pkl", ".pickle") or zipfile.is_zipfile(path) or MAGIC in file.read(20)
+        is_torch = path.suffix.lower() not in (".pkl", ".pickle") or member_names(path) != [] or MAGIC in file.read(20)
     try:
         content = read_weights(path) if is_torch else read_pickle(path)
     except RefusedError as error:
@@ -113,11 +110,10 @@ def read_safetensors(path: Path, options: ReadingOptions) -> Sequence[Policy]:
 def read_npz(path: Path, options: ReadingOptions) -> Sequence[Policy]:
     """Read the policy in a file of NumPy, or a stack of them."""
     with open_archive(path) as archive:
-        names = [name.removesuffix(".npy") for name in archive.namelist()]
+        names = [name.removesuffix(".npy") for name in archive.names]
         if not any(name.endswith(".weight") for name in names):
             check_is_policy(set(names) - {*KEYS["actions"]})
-        members = read_members(archive, [f"{name}.npy" for name in names])
-    arrays = {name: np.lib.format.read_array(io.BytesIO(members[f"{name}.npy"]), allow_pickle=False) for name in names}
+        arrays = {name: archive.array(f"{name}.npy") for name in names}
     layers = {key: value for key, value in arrays.items() if key.endswith((".weight", ".bias"))}
     counts = {len(value) if value.ndim > 1 + key.endswith(".weight") else 0 for key, value in layers.items()}
     if options.module is not None or not any(counts):

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..runtime.files import open_regular
-from ..runtime.limits import free_memory
 
 
 @contextmanager
@@ -48,10 +47,3 @@ def check_regular(path: Path) -> None:
     except (FileNotFoundError, ValueError) as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else error
         raise type(error)(f"{path}: {reason}") from error
-
-
-def check_memory(where: str | Path, size: int) -> None:
-    """Raise unless `size` bytes fit into the free memory."""
-    free = free_memory()
-    if size > free:
-        raise MemoryError(f"{where}: {size:,} bytes when read, larger than the free memory ({free:,.0f} bytes)")

@@ -5,26 +5,21 @@ from __future__ import annotations
 import contextlib
 import csv
 import functools
-import json
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..runtime.extras import library
-from .file_errors import check_memory, reading
+from ..runtime.containers import check_size, open_parquet, read_json
+from .file_errors import reading
 from .lazy_arrays import Lazy, join_numbered
 
 if TYPE_CHECKING:
     import pandas
 
 _CSV_COPIES = 6  # bytes of a table for a byte of text
-_JSON_COPIES = 13  # bytes of objects for a byte of text
-_PARQUET_COPIES = 3  # bytes of a table for a byte of its values
-_RATIO, _ALLOWANCE = 100, 64 << 20  # most bytes of values for a byte of a parquet file, and more of them
 _MISSING = ("", "NA", "N/A", "nan", "NaN", "null", "NULL", "None", "<NA>")
 
 
@@ -32,7 +27,7 @@ def load_csv(path: Path, text: Sequence[str] = ()) -> pandas.DataFrame:
     """Return the table of a file in UTF-8, separated by commas, semicolons or tabs; `text` names columns of text."""
     import pandas
 
-    check_memory(path, _CSV_COPIES * path.stat().st_size)
+    check_size(path, _CSV_COPIES * path.stat().st_size)
     with reading(path, "a table with a header"):
         with path.open(newline="", encoding="utf-8-sig") as file:
             head, second = file.readline(), file.readline()
@@ -62,39 +57,14 @@ def load_csv(path: Path, text: Sequence[str] = ()) -> pandas.DataFrame:
 
 def load_parquet(path: Path) -> pandas.DataFrame:
     """Return the table of a parquet file."""
-    import pandas
-
-    parquet = library("pyarrow.parquet", "parquet", f"{path}: reading it")
-    with reading(path, "a parquet file"):
-        content = parquet.read_metadata(path)
-        groups = [content.row_group(i) for i in range(content.num_row_groups)]
-        # Run lengths count little among the bytes of a group.
-        size = 8 * sum(group.column(j).num_values for group in groups for j in range(group.num_columns))
-        if size > _RATIO * path.stat().st_size + _ALLOWANCE:
-            raise ValueError(f"it holds {size >> 20:,} MiB, far more than it takes on disk: write it as .npy")
-        check_memory(path, _PARQUET_COPIES * size)
-        return pandas.read_parquet(path)
+    with reading(path, "a parquet file"), open_parquet(path) as file:
+        return file.read().to_pandas()
 
 
 def load_json(path: Path) -> Any:
     """Return the content of a JSON file in UTF-8; the list of the contents of its lines if each is JSON of its own."""
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        content = dict(pairs)
-        if len(content) < len(pairs):
-            repeated = Counter(name for name, _ in pairs).most_common(1)[0][0]
-            raise ValueError(f"{path}: an object has the name {repeated!r} twice")
-        return content
-
-    check_memory(path, _JSON_COPIES * path.stat().st_size)
     with reading(path, "JSON"):
-        text = path.read_text(encoding="utf-8-sig")
-        try:
-            return json.loads(text, object_pairs_hook=unique)
-        except json.JSONDecodeError as error:
-            if error.msg != "Extra data":
-                raise
-            return [json.loads(line, object_pairs_hook=unique) for line in text.splitlines() if line.strip()]
+        return read_json(path)
 
 
 def is_list_of_dicts(content: Any) -> bool:

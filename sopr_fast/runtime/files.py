@@ -49,6 +49,13 @@ def opened(source: Path | BinaryIO | bytes) -> contextlib.AbstractContextManager
     return contextlib.nullcontext(io.BytesIO(source) if isinstance(source, bytes) else source)
 
 
+def size_of(stream: BinaryIO) -> int:
+    """Return the size of a file, which is then at its beginning."""
+    size = stream.seek(0, os.SEEK_END)
+    stream.seek(0)
+    return size
+
+
 def check_place(path: str | os.PathLike | None) -> None:
     """Try to write a file at `path`, and raise OSError with the reason if that fails; None is accepted."""
     if path is not None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import pickle
 import re
 import sys
@@ -18,7 +17,7 @@ from typing import Any, BinaryIO, ClassVar, NamedTuple
 
 import numpy as np
 
-from .files import opened
+from .files import opened, size_of
 
 SB3_RECORDS = ("stable_baselines3.", "sb3_contrib.")
 SPACE_RECORDS = ("gymnasium.spaces.", "gym.spaces.", "gym.utils.seeding.", "numpy.random.")
@@ -351,13 +350,6 @@ def read_pickle(source: Path | BinaryIO | bytes, *, records: tuple[str, ...] = (
     with opened(source) as stream, damaged():
         unpickler = PlainUnpickler(stream, size_of(stream), records)
         return unpickler.plain(unpickler.load())
-
-
-def size_of(stream: BinaryIO) -> int:
-    """Return the size of a file, which is then at its beginning."""
-    size = stream.seek(0, os.SEEK_END)
-    stream.seek(0)
-    return size
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -38,6 +38,13 @@ def gather(read: Read, rows: np.ndarray, out: np.ndarray, row_bytes: int, unit: 
         for first, last in pairwise([0, *cuts.tolist(), len(rows)]):
             start, stop = int(rows[first]), int(rows[last - 1]) + 1
             out[first:last] = read(start, stop)[rows[first:last] - start]
+
+
+def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Return the shape, whether columns come first, and the type in the header of an `.npy` file."""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    return read(file)
 
 
 class FileVersion:
@@ -68,9 +75,7 @@ class FileRows:
         self.name, self._path = printable(path), path
         with open(path, "rb") as file:
             self._version = FileVersion(os.fstat(file.fileno()), self.name)
-            version = np.lib.format.read_magic(file)
-            header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            self.shape, self._is_transposed, self.dtype = header(file)
+            self.shape, self._is_transposed, self.dtype = read_header(file)
             self._start, size = file.tell(), os.fstat(file.fileno()).st_size
         if self.dtype.hasobject:
             raise ValueError("Python objects are not read")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import struct
 import sys
-import zipfile
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .archives import open_archive, read_member, read_members
-from .files import opened
-from .pickles import STORAGES, PlainUnpickler, RefusedError, Storage, damaged, size_of
+from .containers import Archive, open_archive
+from .files import opened, size_of
+from .pickles import STORAGES, PlainUnpickler, RefusedError, Storage, damaged
 
 _TORCH_RECORDS = (
     "torch.device",
@@ -33,9 +33,9 @@ def read_weights(source: Path | BinaryIO | bytes) -> Any:
             return _from_stream(stream, size)
 
 
-def _from_archive(archive: zipfile.ZipFile, size: int) -> Any:
+def _from_archive(archive: Archive, size: int) -> Any:
     """Return the value of a zip archive of a pickle and the storages of its tensors."""
-    names = archive.namelist()
+    names = archive.names
     if any("/code/" in name or name.endswith("constants.pkl") for name in names):
         raise RefusedError("a TorchScript program, which is code")
     pickles = [name for name in names if name.endswith("data.pkl")]
@@ -43,17 +43,15 @@ def _from_archive(archive: zipfile.ZipFile, size: int) -> Any:
         raise ValueError("an archive that torch did not write")
     root = pickles[0].removesuffix("data.pkl")
     if f"{root}byteorder" in names:
-        _check_order(read_members(archive, [f"{root}byteorder"])[f"{root}byteorder"] == sys.byteorder.encode())
+        _check_order(archive.read(f"{root}byteorder") == sys.byteorder.encode())
 
     def member(storage: Storage) -> bytes:
         name = f"{root}data/{storage.key}"
-        unpickler.count(archive.getinfo(name).file_size)
-        return read_member(archive, name)
+        unpickler.count(archive.size(name))
+        return archive.read(name)
 
-    content = read_members(archive, pickles)[pickles[0]]
-    with opened(content) as stream:
-        unpickler = PlainUnpickler(stream, size, _TORCH_RECORDS, member)
-        return unpickler.plain(unpickler.load())
+    unpickler = PlainUnpickler(io.BytesIO(archive.read(pickles[0])), size, _TORCH_RECORDS, member)
+    return unpickler.plain(unpickler.load())
 
 
 def _from_stream(stream: BinaryIO, size: int) -> Any:

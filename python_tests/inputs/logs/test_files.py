@@ -17,8 +17,8 @@ from support.needs import needs, to_parquet
 from support.walks import NEXT, only, walk, without
 
 import sopr_fast
-from sopr_fast.inputs import file_errors as files
 from sopr_fast.inputs.logs import load_states, load_transitions, transitions
+from sopr_fast.runtime import containers
 
 PARTS = ("states", "actions", "rewards", "next_states", "terminals", "timeouts", "episodes")
 FIVE = ("observations", "actions", "rewards", NEXT, "terminals")
@@ -388,12 +388,12 @@ def test_hdf5_values_in_other_files_or_units_are_not_read(tmp_path, arrays):
 @pytest.mark.parametrize("name", ["log.npz", "log.hdf5", "folder"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_loading_takes_no_more_memory_than_was_checked(tmp_path, monkeypatch, name, dtype):
-    count, checked, check = 200_000, [], files.check_memory
+    count, checked, check = 200_000, [], containers.check_size
     arrays = {"observations": np.arange(17.0 * count).reshape(count, 17), "actions": np.ones((count, 6))}
     arrays = {key: np.sqrt(values).astype(dtype) for key, values in (arrays | {"rewards": np.ones(count)}).items()}
     arrays |= {"terminals": np.zeros(count, bool), "timeouts": np.arange(count) % 100 == 99}
     WRITERS[name](tmp_path / name, arrays)
-    monkeypatch.setattr(transitions, "check_memory", lambda where, size: (checked.append(size), check(where, size)))
+    monkeypatch.setattr(transitions, "check_size", lambda where, size: (checked.append(size), check(where, size)))
     tracemalloc.start()
     log = sopr_fast.load_log(tmp_path / name)
     peak = tracemalloc.get_traced_memory()[1]
@@ -404,9 +404,9 @@ def test_loading_takes_no_more_memory_than_was_checked(tmp_path, monkeypatch, na
 @pytest.mark.parametrize("name", ["log.npz", "log.hdf5", "lists.parquet"])
 def test_wanted_arrays_larger_than_the_free_memory_are_not_read(tmp_path, arrays, name, monkeypatch):
     WRITERS[name](tmp_path / name, arrays | {"pixels": np.zeros((14, 100_000), np.uint8)})
-    monkeypatch.setattr(files, "free_memory", lambda: 10_000)
+    monkeypatch.setattr(containers, "free_memory", lambda: 10_000)
     assert_same(sopr_fast.load_log(tmp_path / name), arrays)
-    monkeypatch.setattr(files, "free_memory", lambda: 100)
+    monkeypatch.setattr(containers, "free_memory", lambda: 100)
     with pytest.raises(MemoryError, match=rf"{name}: [\d,]+ bytes when read, larger than the free memory"):
         sopr_fast.load_log(tmp_path / name)
 

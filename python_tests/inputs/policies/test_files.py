@@ -169,7 +169,7 @@ def test_half_written_and_other_files(tmp_path):
 
 def test_a_table_larger_than_the_free_memory_is_refused(tmp_path, monkeypatch):
     to_parquet(pandas.DataFrame({"action": np.zeros(5000)}), tmp_path / "run.parquet", compression=None)
-    monkeypatch.setattr("sopr_fast.inputs.file_errors.free_memory", lambda: 100)
+    monkeypatch.setattr("sopr_fast.runtime.containers.free_memory", lambda: 100)
     with pytest.raises(MemoryError, match=r"run\.parquet: [\d,]+ bytes when read, larger than the free memory"):
         load(tmp_path)
 

@@ -67,7 +67,7 @@ def of(table):
         ("r.json", "[1, 2]", "its returns have no names: write an object of name and return"),
         ("r.json", '{"a": []}', "the rollouts of policy 'a' must be one or more finite returns"),
         ("r.json", '{"a": [1, null]}', "the rollouts of policy 'a' must be one or more finite returns"),
-        ("r.json", '{"a": 1, "b": 2, "a": 3}', "an object has the name 'a' twice"),
+        ("r.json", '{"a": 1, "b": 2, "a": 3}', "damaged, cut short, or not JSON: an object has the name 'a' twice"),
         ("r.json", '{"a": 1' + "0" * 400 + "}", "the return of policy 'a' is '1000"),
     ],
 )

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
 from ...inputs.file_errors import check_regular, reading
-from ...runtime.archives import open_archive, read_member
+from ...runtime.containers import open_archive
 from ...runtime.text import list_names, printable
 from ...runtime.warn import warn
-
-_MOST_BYTES = 16 << 20  # of an array: a million returns and more
 
 
 def read_evaluations(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
@@ -63,21 +60,15 @@ def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return steps (T,) and the returns of rollouts (T, R) in a file that `EvalCallback` writes."""
     check_regular(path)
     with reading(path, "the evaluations of Stable-Baselines3's EvalCallback"), open_archive(path) as archive:
-        found = {name.removesuffix(".npy"): archive.getinfo(name).file_size for name in archive.namelist()}
-        arrays = []
-        for name in ("timesteps", "results"):
-            if name not in found:
-                only = f"no array {name!r}, only {list_names([*found])}"
-                raise ValueError(f"{path}: {only}; of returns by name, pass dict(numpy.load(path))")
-            if found[name] > _MOST_BYTES:
-                raise ValueError(f"{name!r} has {found[name]:,} bytes, expected at most {_MOST_BYTES:,}")
-            content = io.BytesIO(read_member(archive, f"{name}.npy"))
-            arrays.append(np.lib.format.read_array(content, allow_pickle=False).astype(np.float64))
-        steps, results = arrays
+        found = [name.removesuffix(".npy") for name in archive.names]
+        if missing := [name for name in ("timesteps", "results") if name not in found]:
+            only = f"no array {missing[0]!r}, only {list_names(found)}"
+            raise ValueError(f"{path}: {only}; of returns by name, pass dict(numpy.load(path))")
+        steps, results = (archive.array(f"{name}.npy").astype(np.float64) for name in ("timesteps", "results"))
         if results.ndim == 3 and results.shape[2] == 1:  # of environments that return arrays of one reward
             results = results[:, :, 0]
         if results.ndim != 2 or 0 in results.shape or steps.shape != results.shape[:1]:
-            shapes = f"timesteps {steps.shape} and results {arrays[1].shape}"
+            shapes = f"timesteps {steps.shape} and results {results.shape}"
             raise ValueError(f"{shapes}, expected (T,) and (T, rollouts) or (T, rollouts, 1)")
         if not np.isfinite(results).all():
             raise ValueError("its results are not finite")

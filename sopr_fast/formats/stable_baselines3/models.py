@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import inspect
-import json
 import pickle
 import re
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from ...inputs.policies.callables import RECURRENT, Called, adapt, check_spaces,
 from ...inputs.policies.output import Bounds
 from ...inputs.policies.policy import Policy
 from ...inputs.policies.reading_options import ReadingOptions
-from ...runtime.archives import open_archive, read_members
+from ...runtime.containers import open_archive, read_json
 from ...runtime.extras import library
 from ...runtime.pickles import SB3_RECORDS, SPACE_RECORDS, Record, RefusedError, read_pickle
 from ...runtime.text import list_names, printable
@@ -39,28 +38,25 @@ _LAYERS = (  # of all policies of multilayer perceptrons; shared_net is of versi
     *("mlp_extractor.shared_net", "mlp_extractor.policy_net", "action_net", "actor.latent_pi", "actor.mu"),
 )
 _IDLE = ("mlp_extractor.value_net", "actor.sde_features_extractor")  # beside the actor's layers
-_SETTINGS_BYTES = 8 << 20  # parsed JSON may take 20 times the memory of its text
 _SDE_MEAN_CLIP = 2.0  # the libraries' default clip_mean of gSDE
 
 
 def read(path: Path, options: ReadingOptions) -> Sequence[Policy]:
     """Read the actor in a model, with the statistics that belong to it; see `_find_statistics`."""
     with open_archive(path) as archive:
-        names = {*archive.namelist()}
+        names = {*archive.names}
         if {"data", "_stable_baselines3_version"} <= names and "policy.pth" not in names:
             raise ValueError("a model without torch, such as that of sbx: load it by its class and pass {name: model}")
         if not {"data", "policy.pth"} <= names:
             raise ValueError("no model that model.save of Stable-Baselines3 wrote")
-        members = read_members(archive, ["data", "policy.pth"])
-    if (size := len(members["data"])) > _SETTINGS_BYTES:
-        raise ValueError(f"its settings take {size >> 20} MiB, expected at most {_SETTINGS_BYTES >> 20}")
-    settings = json.loads(members["data"])
+        data, weights = archive.read("data"), archive.read("policy.pth")
+    settings = read_json(data)
     statistics = _find_statistics(path, settings)
     check_spaces(*((settings.get(key) or {}).get(":type:", "") for key in _SPACES))
 
     def read() -> Actor:
         standardisation = None if statistics is None else _read_standardisation(statistics)
-        actor = _actor(settings, read_weights(members["policy.pth"]), standardisation, options)
+        actor = _actor(settings, read_weights(weights), standardisation, options)
         actor.normalisation = None if standardisation is None else str(statistics)
         return actor
 

@@ -7,8 +7,6 @@ import functools
 import math
 import os
 import re
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from ...runtime.extras import library
+from ...runtime.containers import Archive, check_chunks, check_size, open_archive, open_hdf5, open_parquet
 from ...runtime.pickles import SB3_RECORDS, SPACE_RECORDS, RefusedError, read_pickle
 from ...runtime.rows import FileRows, FileVersion, Read
-from ..file_errors import check_memory, check_regular, reading
+from ..file_errors import check_regular, reading
 from ..lazy_arrays import Lazy, check_names, join_numbered, opened_later, shape_of
 
 _GROUPED = re.compile(r"(?:.*/)?(?P<label>(?:episode|demo|traj)_(?P<number>\d+))/(?P<key>.+)")  # Minari, robomimic
@@ -28,13 +26,9 @@ _SCALED = ("scale_factor", "add_offset")  # attributes by which netCDF packs num
 _OBJECTS = "holds Python objects, stored as a pickle: if you trust the file, pass"
 _UNPICKLE = "numpy.load({!r}, allow_pickle=True)"
 _BATCH = 16384  # rows
-_BUFFER = 1 << 20  # bytes
 _RECORDS = (*SB3_RECORDS, *SPACE_RECORDS, "torch.device")
 _COPIES = 3  # of the file's bytes while it is read
 _DEEPEST = 100  # group within groups
-_LARGEST_CHUNK = 64 << 20  # bytes
-_DEFLATED = 1032  # bytes at most of a byte of deflate
-_CHECKSUM = 64  # bytes at most that filters add to a chunk
 _SIZES = ("_size", "size")  # names of the number of filled rows of a buffer
 _PLACES = ("pos", "ptr", "_insertion_idx")  # of the row that is overwritten next
 
@@ -53,25 +47,22 @@ def open_npy(path: Path) -> FileRows:
 
 def read_npz(path: Path) -> dict[str, Any]:
     """Return the arrays of an archive by name, decompressed when they are needed."""
-    with reading(path, "an .npz file"), zipfile.ZipFile(path) as archive:
-        return {info.filename.removesuffix(".npy"): _open_member(path, archive, info) for info in archive.infolist()}
+    with reading(path, "an .npz file"), open_archive(path, is_log=True) as archive:
+        return {name.removesuffix(".npy"): _open_member(path, archive, name) for name in archive.names}
 
 
-def _open_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Lazy:
-    where = f"{path}: {info.filename.removesuffix('.npy')!r}"
+def _open_member(path: Path, archive: Archive, name: str) -> Lazy:
+    where = f"{path}: {name.removesuffix('.npy')!r}"
     shape: tuple[int, ...] = ()
     dtype = np.dtype(np.uint8)
-    with contextlib.suppress(Exception), archive.open(info) as member:  # raised if the array is needed
-        version = np.lib.format.read_magic(member)
-        header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = header(member)
+    with contextlib.suppress(Exception):  # raised if the array is needed
+        shape, dtype = archive.header(name)
 
-    def read() -> np.ndarray:  # zipfile never inflates a member beyond its declared size
+    def read() -> np.ndarray:
         if dtype.hasobject:
             raise ValueError(f"{where} {_OBJECTS} dict({_UNPICKLE.format(str(path))})")
-        check_memory(where, info.file_size)
-        with reading(where, "a plain array"), zipfile.ZipFile(path) as archive, archive.open(info) as member:
-            return np.lib.format.read_array(member, allow_pickle=False)
+        with reading(where, "a plain array"), open_archive(path, is_log=True) as archive:
+            return archive.array(name)
 
     return Lazy(shape, dtype, read)
 
@@ -79,7 +70,7 @@ def _open_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) ->
 def read_parquet(path: Path) -> dict[str, Any]:
     """Return the columns of a file by name, numbered ones together too, as `read_frame`; read when they are needed."""
     version = FileVersion(os.stat(path), str(path))
-    with _open_parquet(path) as file:
+    with reading(path, "a parquet file"), open_parquet(path, is_log=True) as file:
         rows, names = file.metadata.num_rows, list(file.schema_arrow.names)
         first = next(file.iter_batches(batch_size=1), None)
 
@@ -88,10 +79,10 @@ def read_parquet(path: Path) -> dict[str, Any]:
             row = np.empty(0) if first is None else _numbers(first.column(name), f"{path}: {name!r}", 0)
 
         def read() -> np.ndarray:
-            check_memory(f"{path}: {name!r}", rows * row.nbytes)
+            check_size(f"{path}: {name!r}", rows * row.nbytes)
             values, start = np.empty((rows, *row.shape[1:]), row.dtype), 0
             version.check(os.stat(path))
-            with _open_parquet(path) as file:
+            with reading(path, "a parquet file"), open_parquet(path, is_log=True) as file:
                 for batch in file.iter_batches(_BATCH, columns=[name]):
                     part = _numbers(batch.column(name), f"{path}: {name!r}", start, *row.shape[1:])
                     values[start : start + len(batch)] = part
@@ -102,15 +93,6 @@ def read_parquet(path: Path) -> dict[str, Any]:
         return Lazy((rows, *row.shape[1:]), row.dtype, read)
 
     return join_numbered({name: opened_later(functools.partial(column, name)) for name in names}, str(path))
-
-
-@contextmanager
-def _open_parquet(path: Path) -> Iterator[Any]:
-    parquet, pyarrow = (library(name, "parquet", f"{path}: reading it") for name in ("pyarrow.parquet", "pyarrow"))
-    form = {"buffer_size": _BUFFER, "pre_buffer": False}  # otherwise whole columns stay in memory
-    with reading(path, "a parquet file"), parquet.ParquetFile(path, **form) as file:
-        yield file
-    pyarrow.default_memory_pool().release_unused()
 
 
 def _numbers(column: Any, where: str, first: int, width: int = 0) -> np.ndarray:
@@ -142,16 +124,13 @@ class Hdf5Array(Lazy):
         self.name = f"{path}: {key!r}"
         self.row_bytes = int(np.prod(self.shape[1:])) * self.dtype.itemsize
         self._path, self._key, self._version = path, key, FileVersion(status, self.name)
-        self.unit, self._chunk_bytes = 1, 0  # rows that are read together, bytes that are inflated together
-        if dataset.chunks and (count := (layout := dataset.id.get_create_plist()).get_nfilters()):
+        self.unit = 1  # rows that are read together
+        if dataset.chunks and dataset.id.get_create_plist().get_nfilters():
             self.unit = int(dataset.chunks[0])
-            self._chunk_bytes = math.prod(dataset.chunks) * self.dtype.itemsize
-            filters = [layout.get_filter(i)[0] for i in range(count)]
-            self._is_nested = len({*filters}) < count  # whether chunks are packed several times
 
     def _read_all(self) -> np.ndarray:
         with self._open() as dataset, reading(self.name, "an array"):
-            check_memory(self.name, math.prod(self.shape) * self.dtype.itemsize)
+            check_size(self.name, math.prod(self.shape) * self.dtype.itemsize)
             return np.asarray(dataset[()])
 
     @contextmanager
@@ -163,7 +142,7 @@ class Hdf5Array(Lazy):
 
     @contextmanager
     def _open(self, **options: Any) -> Iterator[Any]:
-        with open_hdf5(self._path, **options) as file:
+        with reading(self._path, "an HDF5 file"), open_hdf5(self._path, **options) as file:
             self._version.check(os.stat(self._path))
             dataset = file[self._key]
             if dataset.external is not None or dataset.is_virtual:
@@ -172,10 +151,7 @@ class Hdf5Array(Lazy):
                 raise ValueError(f"{self.name} is packed by {packed[0]}: write it as plain numbers")
             if self.dtype.kind not in "fiub":
                 raise TypeError(f"{self.name} must be numbers, got dtype {self.dtype}")
-            if self._chunk_bytes and (self._is_nested or self._chunk_bytes > max(_LARGEST_CHUNK, 2 * dataset.nbytes)):
-                raise ValueError(f"{self.name} has chunks far larger than it, or packed twice: write it without chunks")
-            if self._chunk_bytes:
-                _check_chunks(dataset, self._chunk_bytes, self.name)
+            check_chunks(dataset, self.name)
             yield dataset
             self._version.check(os.stat(self._path))
 
@@ -188,7 +164,7 @@ def read_hdf5(path: Path) -> dict[str, Any] | list[dict[str, Any]]:
     """
     status, arrays = os.stat(path), {}
     episodes: dict[tuple[int, str], dict[str, Any]] = {}
-    with open_hdf5(path) as file:
+    with reading(path, "an HDF5 file"), open_hdf5(path) as file:
         for name, item in _datasets(file, str(path)):
             arrays[name] = Hdf5Array(path, name, item, status)
         attributes = {key: file.attrs[key] for key in file.attrs if file.attrs.get_id(key).shape == ()}
@@ -222,34 +198,6 @@ def _datasets(file: Any, where: str) -> Iterator[tuple[str, Any]]:
             seen.add(place)
 
 
-def _check_chunks(dataset: Any, chunk_bytes: int, where: str) -> None:
-    """Raise if a chunk that is deflated inflates to more than its size; HDF5 would inflate all of it."""
-    if dataset.compression != "gzip":
-        return
-    most, suspects = chunk_bytes + _CHECKSUM, list[tuple[int, ...]]()
-
-    def note(chunk: Any) -> None:
-        if _DEFLATED * chunk.size > max(_LARGEST_CHUNK, most) and not chunk.filter_mask:
-            suspects.append(chunk.chunk_offset)
-
-    dataset.id.chunk_iter(note)
-    for offset in suspects:
-        stream = zlib.decompressobj()
-        with contextlib.suppress(zlib.error):  # of another filter after this one
-            stream.decompress(dataset.id.read_direct_chunk(offset)[1], most)
-            if stream.unconsumed_tail and not stream.eof:
-                raise ValueError(f"{where}: a chunk inflates to more than its {chunk_bytes:,} bytes")
-
-
-@contextmanager
-def open_hdf5(path: Path, **options: Any) -> Iterator[Any]:
-    """Open an HDF5 file for reading; errors of h5py inside the block name the file."""
-    import h5py
-
-    with reading(path, "an HDF5 file"), h5py.File(path, "r", **options) as file:
-        yield file
-
-
 def filled_rows(arrays: Mapping[str, Any], count: int) -> np.ndarray | None:
     """Return the rows of a buffer that were filled, oldest first, by fields such as `_size`, `pos` and `full`.
 
@@ -281,7 +229,7 @@ def filled_rows(arrays: Mapping[str, Any], count: int) -> np.ndarray | None:
 
 def read_pickled(path: Path) -> Any:
     """Return the content of a pickle, in which a replay buffer of Stable-Baselines3 is a record."""
-    check_memory(path, _COPIES * path.stat().st_size)
+    check_size(path, _COPIES * path.stat().st_size)
     try:
         return read_pickle(path, records=_RECORDS)
     except RefusedError as error:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from ...runtime.containers import check_size
 from ...runtime.text import is_cost, list_names
 from ...runtime.warn import warn
-from ..file_errors import check_memory
 from .ends import FLAGS, WORDS, Ends, Statement
 from .facts import repeated, rewards_beyond
 from .parts import Parts
@@ -130,7 +130,7 @@ def build(parts: Parts, word: str | None, limit: int | None, order: np.ndarray |
     """Check and convert the parts of a log, see `Transitions.from_arrays`; `order` are the rows to keep, in order."""
     if word not in (None, *WORDS):
         raise ValueError(f"ends must be 'terminal' or 'cut', got {word!r}")
-    check_memory(parts.where, parts.peak())
+    check_size(parts.where, parts.peak())
     rows = _read(parts, order)
     ends = Statement(rows, parts.names, parts.where, parts.unread, limit, word).find()
     count, dropped = len(rows["states"]), _follow(rows, ends)

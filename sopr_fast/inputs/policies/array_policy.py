@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from torch import Tensor
@@ -69,7 +68,7 @@ def read_npy(path: Path, options: ReadingOptions) -> list[ArrayPolicy]:
     """Open an `.npy` file, of which rows are read as they are asked for."""
     try:
         actions = FileRows(path)
-    except (ValueError, EOFError, BadZipFile) as error:
+    except (ValueError, EOFError) as error:
         raise ValueError("damaged, or not an .npy file of a plain array (name archives .npz)") from error
     return [ArrayPolicy(options.name, actions)]
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import glob
 import os
 import stat
-import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from ... import formats
-from ...runtime.archives import open_archive
+from ...runtime.containers import member_names
 from ...runtime.files import open_regular
 from ...runtime.text import one_line, printable
 from ...runtime.warn import warn
@@ -132,11 +131,8 @@ def _reader(path: Path) -> Reader:
     if len(head) > 1 and (0x81 <= head[0] <= 0x8F or head[0] == 0xDE) and 0xA1 <= head[1] <= 0xBF:
         # A mapping of MessagePack whose first key is a word, as flax writes.
         raise ValueError("weights of a JAX agent, which do not say their network: pass a callable of states")
-    if head == b"PK" and zipfile.is_zipfile(path):
-        with open_archive(path) as archive:
-            inner = {name.partition("/")[2] for name in archive.namelist()}
-        if any(name.startswith("code/") for name in inner):
-            suffix = ".torchscript"
+    if head == b"PK" and any(name.partition("/")[2].startswith("code/") for name in member_names(path)):
+        suffix = ".torchscript"
     if suffix not in formats.policy_suffixes():
         raise ValueError(
             f"expected a file of {', '.join(formats.policy_suffixes())}; open others in Python, and pass a callable of "
