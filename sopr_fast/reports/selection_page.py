@@ -17,7 +17,7 @@ _MEASURED = "measured.csv"
 def selection_page(selection: Selection, command: str = "") -> dict[str, Any]:
     """Return what the report says; `command` is the one that made the selection, if one did."""
     verdict, known = selection.verdict, selection.known
-    order = np.argsort(-selection.predicted, kind="stable")
+    order = selection.order
     kinds = np.where(known, "known", np.where(selection.rankable, "candidate", "foreign"))
     return dict(
         kind="Selection of policies",

@@ -30,9 +30,9 @@ from ..sopr.config import Config
 from .compared import Compared, possible_returns
 from .folds import FEWEST_TRAINING, Fold, checkpoint_file, cross_fit, random_folds, read_groups
 from .measured import Measured
+from .predictions import EPISODES, SHORT_EPISODES
 from .selection import Selection
 from .training_progress import trained_shares
-from .verdict import EPISODES, SHORT_EPISODES
 
 SOPR_T = "SOPR-T"
 

@@ -1,0 +1,99 @@
+"""What the known returns leave open, in words."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .compared import FEWEST_KNOWN
+from .predictions import Predictions
+from .verdict import number
+
+_LEAST_ORDER = 0.8  # rank correlation of a method with known returns
+_SURPRISE = 3.0  # standard errors between a known return and its unbiased estimate
+_OTHER_SCALE = 5  # times larger or smaller values, from which returns may be means, or discounted
+
+
+def doubts(told: Predictions) -> list[str]:
+    """Return what the known returns leave open, as sentences without full stops."""
+    found = [*_impossible_returns(told), *_unproven(told)]
+    low, high = told.bounds
+    if low == high:
+        equal = f"By the logged rewards every policy returns {number(low)}"
+        found.insert(0, f"{equal}: check that the log's rewards are the right ones")
+    return found
+
+
+def _impossible_returns(told: Predictions) -> list[str]:
+    """Return a note on known returns that exceed the bounds; none if there are none."""
+    low, high = told.bounds
+    outside = np.flatnonzero((told.returns < low - 1e-3 * abs(low)) | (told.returns > high + 1e-3 * abs(high)))
+    if not len(outside):
+        return []
+    name, value = told.names[outside[0]], told.returns[outside[0]]
+    side, most, bound = ("below", "lowest", low) if value < low else ("above", "highest", high)
+    others = f" (others out of range: {len(outside) - 1})" if len(outside) > 1 else ""
+    return [
+        f"The return of {name}, {number(value)}, is {side} {number(bound)}, the {most} that the logged rewards and "
+        f"episode lengths allow{others}: check that returns and log are of one environment, with the same rewards; if "
+        "they are, the log lacks what this policy does"
+    ]
+
+
+def _unproven(told: Predictions) -> list[str]:
+    """Return notes on how badly known returns agree with the predictions."""
+    count, method = int(told.known.sum()), told.method_in_words
+    if not count:
+        return [f"No return is known: the order is by {method}"]
+    if told.known.all():
+        return []
+    if told.covariance is not None:
+        return _other_units(told) or _surprises(told)
+    if count < FEWEST_KNOWN:
+        returns = "return is" if count == 1 else "returns are"
+        basis = f"{method} and on assumptions" if method else "assumptions"
+        return [f"Only {count} {returns} known: predictions and intervals rest on {basis}"]
+    found = []
+    if told.method_order < _LEAST_ORDER:
+        order = f"Values of {method} order the known policies with a rank correlation of {told.method_order:.2f}"
+        found.append(f"{order}: {_remedy(told)}")
+    if not told.is_tested:
+        found.append("The known returns do not predict each other, so the verdict does not rest on predictions")
+    return found + _other_units(told)
+
+
+def _remedy(told: Predictions) -> str:
+    """Return what to do if a method orders the known policies badly."""
+    if told.is_reversed:
+        return "if returns or logged rewards are costs, name them so (`costs`, `cost`), and deploy nothing before"
+    if told.method == "simulator":
+        return "train it longer (updates=20000); if that does not help, these policies leave the log"
+    return "do not rely on its values"
+
+
+def _surprises(told: Predictions) -> list[str]:
+    """Return a note on the known return that unbiased values contradict most; none if they do not."""
+    assert told.values is not None and told.covariance is not None
+    errors = np.hypot(np.sqrt(np.diagonal(told.covariance)), told.return_errors)
+    gaps = np.nan_to_num(np.abs(told.returns - told.values) / errors)
+    most = int(gaps.argmax())
+    if gaps[most] < _SURPRISE:
+        return []
+    return [
+        f"The return of {told.names[most]} is {gaps[most]:.1f} standard errors away from {told.method_in_words}: check "
+        "the log's probabilities, and whether log and returns are of the same users"
+    ]
+
+
+def _other_units(told: Predictions) -> list[str]:
+    """Return a note on known returns that are far smaller or larger than the values; none if they are not."""
+    if told.learns_returns or told.values is None:
+        return []
+    returns, values = told.returns[told.known], told.values[told.known]
+    sizes = [(np.median(np.abs(each)), np.std(each)) for each in (returns, values)]
+    ratios = [measured / simulated if simulated else 1.0 for measured, simulated in zip(*sizes, strict=True)]
+    if min(ratios) <= _OTHER_SCALE and max(ratios) >= 1 / _OTHER_SCALE:
+        return []
+    return [
+        f"The known returns are {number(float(ratios[0]))} times the values of {told.method_in_words}: give sums of an "
+        "episode's rewards in the units of the log, neither means nor discounted sums"
+    ]

@@ -1,0 +1,76 @@
+"""Possible joint returns of policies: draws, probabilities, and whose measurement gains most."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..estimators.gaussian_process_posterior import Posterior
+
+_DRAWS = 4096
+_EQUAL = 1e-4  # returns that differ by less, in units of their spread, are equal
+
+
+def draw_returns(posterior: Posterior, seed: int) -> np.ndarray:
+    """Draw possible joint returns (draws, P), equal whatever the order of policies and the unit of returns."""
+    from scipy.linalg.blas import dtrmm
+
+    order = np.argsort(-posterior.mean, kind="stable")
+    noise = np.random.default_rng([seed, 9]).standard_normal((_DRAWS, len(order)))
+    draws = dtrmm(1.0, _root(posterior.covariance[np.ix_(order, order)]), noise.T, lower=1, overwrite_b=1).T
+    draws += posterior.mean[order]
+    return draws[:, np.argsort(order)].clip(*posterior.limits)
+
+
+def _root(covariance: np.ndarray) -> np.ndarray:
+    """Return a lower factor of a covariance, to whose diagonal as little is added as it takes."""
+    variances = np.diagonal(covariance).copy()
+    added = 1e-10 * (float(variances.mean()) or 1.0)
+    while True:
+        covariance[np.diag_indices(len(variances))] = variances + added
+        try:
+            return np.linalg.cholesky(covariance)
+        except np.linalg.LinAlgError:
+            added *= 100
+
+
+def probability_best(posterior: Posterior, draws: np.ndarray) -> np.ndarray:
+    """Return each policy's probability (P,) of having the highest return, which equal policies share."""
+    winners = draws >= draws.max(1, keepdims=True) - _EQUAL * posterior.unit
+    return (winners / winners.sum(1, keepdims=True)).mean(0)
+
+
+def probability_beats(posterior: Posterior, other: int) -> np.ndarray:
+    """Return each policy's probability (P,) of a higher return than policy `other`; 0.5 for certainly equal returns."""
+    from scipy.special import ndtr
+
+    mean, covariance = posterior.mean, posterior.covariance
+    variance = np.diagonal(covariance) + covariance[other, other] - 2 * covariance[other]
+    gap = mean - mean[other]
+    certain = variance <= 1e-12 * np.abs(covariance).max()
+    return np.where(certain, 0.5 * (1 + np.sign(gap)), ndtr(gap / np.sqrt(np.where(certain, 1, variance))))
+
+
+def best_to_measure(draws: np.ndarray, mean: np.ndarray, floor: np.ndarray, k: int) -> tuple[list[int], float]:
+    """Choose the k of Q policies whose measurement is expected to gain most over what is there.
+
+    Policies join one by one: each raises the expected maximum of `floor` and the chosen ones most (parallel expected
+    improvement), so that several whose returns are strongly correlated are not chosen together.
+
+    Args:
+        draws: (draws, Q) possible joint returns.
+        mean: (Q,) expected returns, which decide between equal gains.
+        floor: (draws,) what is there.
+        k: How many.
+
+    Returns:
+        The policies, the best first, and what the first is expected to gain; 0 without policies.
+    """
+    best, chosen, gain = floor, list[int](), 0.0
+    for _ in range(min(k, len(mean))):
+        value = np.maximum(draws, best[:, None]).mean(0)
+        value[chosen] = -np.inf
+        pick = int(np.lexsort((mean, value))[-1])
+        gain = gain if chosen else float(value[pick] - floor.mean())
+        best = np.maximum(best, draws[:, pick])
+        chosen.append(pick)
+    return chosen, gain
