@@ -3,6 +3,7 @@
 python -m bench.selection make     # trains policies, writes logs and measures returns
 python -m bench.selection study    # select on all of them
 python -m bench.selection table    # tables of both halves; writes the one in docs/how-well-it-ranks.md
+python -m bench.selection peers    # select and what users have otherwise, on offline policies; writes their table there
 python -m bench.selection games    # select on the paper's games, whose logs `python -m bench.paper logs` makes
 """
 
@@ -11,15 +12,18 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from . import peers
 from .make import make
 from .study import SEEDS, of_games, run
 from .table import describe, markdown, results, update_page
 from .tasks import LOGS, SETS, TASKS
 
+PAGE = Path(__file__).parents[2] / "docs" / "how-well-it-ranks.md"
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=["make", "study", "table", "games"])
+    parser.add_argument("stage", choices=["make", "study", "table", "peers", "games"])
     tasks = {task.environment: task for task in TASKS}
     parser.add_argument("--tasks", nargs="+", choices=tasks, default=list(tasks))
     parser.add_argument("--logs", nargs="+", choices=LOGS, default=LOGS)
@@ -36,6 +40,9 @@ def main() -> None:
     elif options.stage == "study":
         made = [task for task in chosen if (SETS / task.name).exists()]
         run(made, options.logs, options.seeds, options.out)
+    elif options.stage == "peers":
+        peers.run(chosen, options.logs)
+        peers.update_page(PAGE)
     elif options.stage == "games":
         columns = ["spearman", "regret@1", "regret@3", "coverage"]
         means = of_games(options.sets, options.out).groupby(["kind", "game", "log"])[columns].mean()
@@ -44,7 +51,7 @@ def main() -> None:
         for words, chooses in (("Choosing", True), ("Judging", False)):
             rows = results(chooses=chooses)
             print(f"{words} tasks: {describe(rows)}\n\n{markdown(rows)}\n")
-        update_page(Path(__file__).parents[2] / "docs" / "how-well-it-ranks.md")
+        update_page(PAGE)
 
 
 if __name__ == "__main__":

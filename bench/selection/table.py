@@ -34,7 +34,6 @@ COLUMNS = {  # heading: method and result
 }
 _PAGE = ["`select`", "simulator", "nearest policy", "latest snapshot", "its regret@1", "regret@1", "regret@3"]
 _PAGE += ["80 % intervals", "says deploy", "of these right"]
-_MARK = re.compile(r"(?<=<!-- selection -->\n)(.*?)(?=<!-- end selection -->)", re.DOTALL)
 
 
 def results(*, chooses: bool) -> pandas.DataFrame:
@@ -73,15 +72,25 @@ def update_page(page: Path) -> None:
     cells = {heading: (rows, *COLUMNS[heading]) for heading in _PAGE}
     table = _table(cells | {"choosing tasks": (others, *COLUMNS["`select`"])}, (0, 10))
     names = f"Judging (pairs of log and seed): {describe(rows)}. Choosing: {describe(others)}."
-    text = page.read_text()
-    if not _MARK.search(text):
-        raise ValueError(f"{page} has no lines <!-- selection --> and <!-- end selection -->")
-    page.write_text(_MARK.sub(lambda _: f"\n{table}\n\n{names}\n\n", text))
+    fill(page, "selection", f"{table}\n\n{names}")
+
+
+def fill(page: Path, part: str, text: str) -> None:
+    """Write text between the marks of a part of a page."""
+    marks = re.compile(rf"(?<=<!-- {part} -->\n)(.*?)(?=<!-- end {part} -->)", re.DOTALL)
+    whole, count = marks.subn(lambda _: f"\n{text}\n\n", page.read_text())
+    if not count:
+        raise ValueError(f"{page} has no lines <!-- {part} --> and <!-- end {part} -->")
+    page.write_text(whole)
 
 
 def _cell(rows: pandas.DataFrame, kind: str, method: str, count: int, column: str) -> str:
-    """Return "mean ± standard error" over tasks, of their means over logs, seeds and candidates."""
     rows = rows[(rows["kind"] == kind) & (rows["method"] == method) & (rows["known"] == count)]
+    return mean_of_tasks(rows, column)
+
+
+def mean_of_tasks(rows: pandas.DataFrame, column: str) -> str:
+    """Return "mean ± standard error" over tasks, of their means."""
     means = rows.groupby("task")[column].mean().dropna()
     if means.empty:
         return "—"
