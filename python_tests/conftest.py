@@ -9,7 +9,7 @@ from hypothesis import settings
 from support import operators
 from support.emulator import cuda_module_for_cpu, emulated  # noqa: F401
 
-from sopr_fast.runtime import native
+from sopr_fast import native
 
 # The same examples in every run: a change that breaks none of them cannot fail by chance.
 settings.register_profile("repeatable", derandomize=True, database=None)

@@ -17,7 +17,7 @@ import torch
 from support.needs import needs
 
 import sopr_fast
-from sopr_fast.runtime import native
+from sopr_fast import native
 
 ROOT = Path(__file__).parent.parent
 MODULES = [module for module in (native._cpu, native._cuda) if module]

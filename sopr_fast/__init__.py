@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from .inputs.logs import load_log as load_log
     from .inputs.policies import load_policies as load_policies
     from .inputs.returns import load_returns as load_returns
+    from .native import build_info as build_info
     from .reports import report as report
     from .results import metrics as metrics
     from .results.estimates import UncertainEstimateWarning as UncertainEstimateWarning
     from .results.ranking import Ranking as Ranking
     from .results.warnings import ForeignPolicyWarning as ForeignPolicyWarning
     from .results.warnings import TrainingPolicyWarning as TrainingPolicyWarning
-    from .runtime.native import build_info as build_info
     from .runtime.options import options as options
     from .selection import Evaluation as Evaluation
     from .selection import Selection as Selection

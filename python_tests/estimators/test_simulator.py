@@ -9,8 +9,8 @@ from support.mdps import Linear, LinearGain, TablePolicy, Tabular
 from support.problems import transitions
 
 import sopr_fast
+from sopr_fast import native
 from sopr_fast.estimators import Simulator, UncertainEstimateWarning
-from sopr_fast.runtime import native
 
 QUICK = Simulator(updates=600, hidden=(64, 64), members=2, rollouts=30)
 GAINS = {"strong": np.array([-0.2, -0.8]), "weak": np.array([0.3, -0.3]), "none": np.array([0.2, 0.1])}

@@ -7,8 +7,7 @@ import pytest
 import torch
 from support.problems import blobs
 
-from sopr_fast import ops
-from sopr_fast.runtime import native
+from sopr_fast import native, ops
 
 pytestmark = pytest.mark.emulated
 

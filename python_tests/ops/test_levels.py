@@ -3,7 +3,7 @@
 import pytest
 from support.python import python
 
-from sopr_fast.runtime import native
+from sopr_fast import native
 
 SCRIPT = """
 from support.operators import CALLS, check

@@ -7,8 +7,7 @@ import torch
 from support import operators
 from torch import nn
 
-from sopr_fast import ops
-from sopr_fast.runtime import native
+from sopr_fast import native, ops
 
 
 def module(row, sizes, activation):

@@ -8,9 +8,8 @@ import torch
 from support import operators
 from support.problems import default_dtype
 
-from sopr_fast import ops
+from sopr_fast import native, ops
 from sopr_fast.ops import library, tensor_checks
-from sopr_fast.runtime import native
 
 
 @pytest.mark.parametrize("name", operators.CALLS)

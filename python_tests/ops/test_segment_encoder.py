@@ -15,9 +15,8 @@ from support.segment_encoder import (
     run,
 )
 
-from sopr_fast import ops
+from sopr_fast import native, ops
 from sopr_fast.ops import composed
-from sopr_fast.runtime import native
 
 
 @pytest.mark.parametrize(

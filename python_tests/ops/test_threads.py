@@ -10,8 +10,7 @@ import torch
 from support.operators import CALLS, run
 from support.python import python
 
-from sopr_fast import ops
-from sopr_fast.runtime import native
+from sopr_fast import native, ops
 
 
 def results(name: str) -> list[torch.Tensor]:
@@ -125,7 +124,7 @@ PEAK_SCRIPT = """
 import re, torch
 from support.operators import CALLS, run
 from sopr_fast import ops
-from sopr_fast.runtime import native
+from sopr_fast import native
 
 native.threads = torch.get_num_threads  # whatever the CPU quota is
 

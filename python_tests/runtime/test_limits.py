@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sopr_fast.runtime import limits, native
+from sopr_fast import native
+from sopr_fast.runtime import limits
 from sopr_fast.runtime.limits import cpu_limit, free_memory
 
 GROUP = "sys/fs/cgroup/"

@@ -103,7 +103,7 @@ def test_a_signal_handler_that_raises_cancels_a_kernel(threads):
 EXIT = """
 import threading, torch
 from sopr_fast import ops
-from sopr_fast.runtime import native
+from sopr_fast import native
 torch.set_num_threads(2)
 points = torch.randn(1, 200_000, 16)
 start = points[:, :2000].contiguous()

@@ -14,8 +14,8 @@ import pytest
 import torch
 from support.needs import needs
 
+from sopr_fast import native
 from sopr_fast.ops import library
-from sopr_fast.runtime import native
 
 HERE = Path(__file__).parent
 CSRC = HERE.parents[1] / "csrc"

@@ -9,8 +9,7 @@ import threading
 import torch
 from support.operators import CALLS, run
 
-from sopr_fast import ops
-from sopr_fast.runtime import native
+from sopr_fast import native, ops
 
 
 def call_all() -> None:

@@ -159,7 +159,7 @@ def _demo(options: argparse.Namespace) -> None:
 
 def _info(options: argparse.Namespace) -> None:
     if options.path is None:
-        from ..runtime.native import build_info
+        from ..native import build_info
 
         info = build_info()
         why_no_cuda, modules = info.pop("why_no_cuda"), info.pop("modules")

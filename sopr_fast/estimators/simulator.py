@@ -14,11 +14,11 @@ from torch import Tensor
 from ..inputs.logs.schema import LIMIT
 from ..inputs.policies import ArrayPolicy, Layout, Policy
 from ..inputs.returns import check_returns
+from ..native import torch_on_one_thread
 from ..results.estimates import Estimates, UncertainEstimateWarning, warn_about
 from ..results.metrics import agreement, spearman
 from ..runtime.checkpoints import check_checkpoint
 from ..runtime.checks import integer, option, optional, widths
-from ..runtime.native import torch_on_one_thread
 from ..runtime.options import current
 from ..runtime.progress import progress_bar
 from ..runtime.text import list_names

@@ -11,8 +11,8 @@ import torch
 
 from ..inputs.policies.callables import RECURRENT, Called, adapt
 from ..inputs.policies.reading_options import ReadingOptions
+from ..native import threads
 from ..runtime.extras import library
-from ..runtime.native import threads
 from ..runtime.text import list_names
 
 _ONNXRUNTIME = (1, 24, 4)  # earlier versions follow external data out of the graph's folder

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from ..runtime import native
+from .. import native
 from .library import call, define
 from .tensor_checks import check_finite, check_problems, check_seeds, check_tensor
 

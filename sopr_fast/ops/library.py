@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..runtime import native
+from .. import native
 from .tensor_checks import check_are_tensors, check_arguments, check_reverse_mode, common_device
 
 library = torch.library.Library("sopr_fast", "DEF")

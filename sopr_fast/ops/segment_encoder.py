@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..runtime import native
+from .. import native
 from . import composed
 from .encoder_parameters import EncoderOptions, encoder_shapes
 from .library import by_position, call, call_cpu, contiguous, current_device, define, differentiable_once, longest_first

@@ -8,7 +8,7 @@ import math
 import torch
 from torch import nn
 
-from ..runtime.native import torch_on_one_thread
+from ..native import torch_on_one_thread
 
 
 class Linear(nn.Linear):

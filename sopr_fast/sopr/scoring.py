@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..native import torch_on_one_thread
 from ..runtime.devices import put
 from ..runtime.graphs import Replayed
 from ..runtime.limits import tile_bytes
-from ..runtime.native import torch_on_one_thread
 from .model import ScoringModel
 from .subsets import Subsets
 

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..native import torch_on_one_thread
 from ..runtime import devices
 from ..runtime.checkpoints import Checkpoint, State
 from ..runtime.devices import without_autocast
-from ..runtime.native import torch_on_one_thread
 from ..runtime.progress import progress_bar
 from ..runtime.tensor_files import by_prefix, check_like, reading
 from ..runtime.warn import warn

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...runtime.native import threads, torch_on_one_thread
+from ...native import threads, torch_on_one_thread
 from ...runtime.options import current
 from ...runtime.text import list_names
 from ...runtime.warn import warn

@@ -10,35 +10,32 @@ import threading
 import time
 from collections.abc import Iterator
 from importlib.util import find_spec
-from types import ModuleType
 from typing import Any
 
 import torch
 
-from .._version import __version__
-from .limits import cpu_limit
-from .process import fork_safe_lock
+from ._version import __version__
+from .runtime.limits import cpu_limit
+from .runtime.process import fork_safe_lock
 
-_package = __package__.rpartition(".")[0]
-if find_spec("._cpu", _package) is None:
+if find_spec("._cpu", __package__) is None:
     raise ImportError("the compiled module of sopr_fast is missing; build it with `pip install .` in the source folder")
 try:
-    from .. import _cpu
+    from . import _cpu
 except ImportError as error:
     raise ImportError(f"the compiled module of sopr_fast cannot be loaded: {error}") from error
 
 _cuda: Any = None  # the CUDA module, or None; a test may replace it
 why_no_cuda: str | None = "not built; build it with SOPR_FAST_CUDA=ON CMAKE_CUDA_ARCHITECTURES=90 pip install ."
-if find_spec("._cuda", _package):
+if find_spec("._cuda", __package__):
     try:
-        from .. import _cuda
+        from . import _cuda
 
         why_no_cuda = None
     except ImportError as error:
         why_no_cuda = f"cannot be loaded: {error}"
 
-_modules: list[ModuleType] = [_cpu] if _cuda is None else [_cpu, _cuda]
-for _module in _modules:
+for _module in filter(None, (_cpu, _cuda)):
     if _module.version != __version__:
         raise ImportError(
             f"{_module.__file__} has version {_module.version}, but the Python sources have version {__version__}; "
