@@ -15,7 +15,7 @@ from .folds import Fold
 if TYPE_CHECKING:
     import pandas
 
-MEASURES = ("spearman", "regret@1", "regret@3")
+MEASURES = ("spearman", "regret@1", "regret@3")  # the first orders methods
 _REPLICATES = 200
 _LEVEL = 0.9
 FEWEST_RANKED = 3  # policies whose order says something
@@ -72,18 +72,13 @@ class Evaluation(Result):
             kind: One of `kinds`; None for the first.
 
         Returns:
-            Method -> measure -> mean, lower and upper end of the 90 % interval; NaN where undefined.
+            Method -> measure -> mean, lower and upper end of the 90 % interval; NaN where undefined. The method with the
+            highest rank correlation is the first.
 
         Raises:
             ValueError: There are no such folds.
         """
-        return {
-            method: {
-                name: (float(mean), float(low), float(high))
-                for name, mean, low, high in zip(MEASURES, replicates[0], *_interval(replicates[1:]), strict=True)
-            }
-            for method, replicates in self._replicates(kind).items()
-        }
+        return {method: _summary(replicates) for method, replicates in self._replicates(kind).items()}
 
     def tied(self, kind: str | None = None) -> list[str]:
         """Return the methods that order policies as well as any, the highest rank correlation first.
@@ -93,14 +88,15 @@ class Evaluation(Result):
         Args:
             kind: One of `kinds`; None for the first.
         """
-        place = MEASURES.index("spearman")
-        found = {method: each[:, place] for method, each in self._replicates(kind).items()}
-        order = sorted(found, key=lambda method: -np.nan_to_num(found[method][0], nan=-2))
-        best = found[order[0]][1:]
-        return [method for method in order if method == order[0] or np.mean(found[method][1:] < best) < 0.95]
+        found = {method: each[1:, 0] for method, each in self._replicates(kind).items()}
+        best = next(iter(found))
+        return [method for method in found if method == best or np.mean(found[method] < found[best]) < 0.95]
 
     def _replicates(self, kind: str | None) -> dict[str, np.ndarray]:
-        """Return the measures (1 + 200, measures) of every method: of all policies, then of bootstrap samples."""
+        """Return the measures (1 + 200, measures) of every method: of all policies, then of bootstrap samples.
+
+        The method with the highest rank correlation is the first.
+        """
         kind = self.kinds[0] if kind is None else kind
         places = [k for k, fold in enumerate(self.folds) if fold.kind == kind]
         if not places:
@@ -118,7 +114,8 @@ class Evaluation(Result):
                 rows = [_measure(self.returns[tested[s]], own[s], s) for s in samples]
                 tables[method].append(rows)
         none = np.full((1, 1 + _REPLICATES, len(MEASURES)), np.nan)
-        return {method: _nan_mean(np.array(table) if table else none) for method, table in tables.items()}
+        found = {method: _nan_mean(np.array(table) if table else none) for method, table in tables.items()}
+        return dict(sorted(found.items(), key=lambda item: -np.nan_to_num(item[1][0, 0], nan=-2)))
 
     def table(self, rows: int | None = None) -> str:
         """Return the measures as text of 80 columns, the methods with the best Spearman correlation first."""
@@ -136,23 +133,19 @@ class Evaluation(Result):
 
     def _block(self, kind: str) -> str:
         measures, tied = self.measures(kind), self.tied(kind)
-        order = sorted(measures, key=lambda name: -np.nan_to_num(measures[name]["spearman"][0], nan=-2))
-        cells = {"method": order, "spearman": [_cell(*measures[method]["spearman"]) for method in order]}
-        for name in ("regret@1", "regret@3"):
-            cells[name] = [_cell(measures[method][name][0]) for method in order]
-        cells["seconds"] = [f"{self.seconds[method]:.1f}" for method in order]
+        cells = {"method": [*measures]}
+        for name in MEASURES:
+            cells[name] = [_cell(*each[name][: None if name == "spearman" else 1]) for each in measures.values()]
+        cells["seconds"] = [f"{self.seconds[method]:.1f}" for method in measures]
         table = to_text(cells, left=("method",))
         return f"{table}\n{wrapped('no clear difference: ' + ', '.join(tied))}" if len(tied) > 1 else table
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists and numbers, ready for JSON (NaN where a measure is undefined)."""
-        measures = {
-            kind: {
-                method: {name: {"mean": mean, "low": low, "high": high} for name, (mean, low, high) in each.items()}
-                for method, each in self.measures(kind).items()
-            }
-            for kind in self.kinds
-        }
+        measures: dict[str, Any] = {}
+        for kind, method, measure, *interval in self._rows():
+            ends = dict(zip(("mean", "low", "high"), interval, strict=True))
+            measures.setdefault(kind, {}).setdefault(method, {})[measure] = ends
         folds = [
             {
                 "kind": fold.kind,
@@ -193,18 +186,16 @@ def _measure(returns: np.ndarray, values: np.ndarray, sample: np.ndarray) -> lis
 
 def _nan_mean(table: np.ndarray) -> np.ndarray:
     """Return means over the first axis, NaN where nothing is defined."""
-    counted = np.isfinite(table).sum(0)
-    return np.where(counted > 0, np.nansum(table, 0) / np.maximum(counted, 1), np.nan)
+    return np.ma.masked_invalid(table).mean(0).filled(np.nan)
 
 
-def _interval(replicates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return lower and upper ends (measures,) of 90 % intervals, NaN for measures that are rarely defined."""
-    ends = np.full((2, len(MEASURES)), np.nan)
-    for m, column in enumerate(replicates.T):
-        defined = column[np.isfinite(column)]
-        if len(defined) >= _REPLICATES / 2:
-            ends[:, m] = np.quantile(defined, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
-    return ends[0], ends[1]
+def _summary(replicates: np.ndarray) -> dict[str, tuple[float, float, float]]:
+    """Return mean, lower and upper end of the 90 % interval of each measure, NaN if it is rarely defined."""
+    samples = replicates[1:]
+    defined = np.isfinite(samples).sum(0) >= _REPLICATES / 2
+    ends = np.nanquantile(np.where(defined, samples, 0), [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2], axis=0)
+    table = np.stack([replicates[0], *np.where(defined, ends, np.nan)], 1)
+    return {name: (mean, low, high) for name, (mean, low, high) in zip(MEASURES, table.tolist(), strict=True)}
 
 
 def _cell(mean: float, low: float = np.nan, high: float = np.nan) -> str:
