@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ..estimators.action_distance import shared_distances
-from ..inputs.logs import Transitions, load_log
+from ..inputs.logs import StoredStates, Transitions, load_log
 from ..inputs.policies import ArrayPolicy, Policies, Policy, facts, probe
 from ..inputs.policies.acting import collect_shared
 from ..sopr.subsets import as_subsets
@@ -76,19 +76,13 @@ class Compared:
         """Read the log and ask P policies for their actions."""
         subsets = None if isinstance(log, Transitions) else as_subsets(log)
         given, log = log, load_log(log) if subsets is None else subsets.to("cpu")
+        count, total = (len(log), len(log)) if subsets is None else (log.states_count, len(log.states))
         if isinstance(log, Transitions):
-            count, total = log.source_count, len(log)
-        else:
-            count, total = (len(log), len(log)) if subsets is None else (log.states_count, len(log.states))
+            count = log.source_count
 
         def read(rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:  # states, and their rows in the data
-            if isinstance(log, Transitions):
-                states, source = log.states[rows], log.source[rows]
-            elif subsets is None:
-                states, source = log.read(rows), rows
-            else:
-                return log.states[rows], log.source[rows]
-            return torch.from_numpy(states), torch.from_numpy(source)
+            found = (log.read(rows), rows) if isinstance(log, StoredStates) else (log.states[rows], log.source[rows])
+            return torch.as_tensor(found[0]), torch.as_tensor(found[1])
 
         adapted = policies.for_log(count, given)
         states, source = read(_spread(total))
@@ -100,8 +94,7 @@ class Compared:
         for group in [np.flatnonzero(first == i) for i in np.unique(first)]:
             if len(group) > 1 and total > len(states):
                 own, parts = [adapted[i] for i in group], np.array_split(np.arange(total), -(-total // _ROWS))
-                everywhere = map(read, parts)
-                first[group] = group[_first_alike(collect_shared(own, *at, layout).numpy() for at in everywhere)]
+                first[group] = group[_first_alike(collect_shared(own, *read(rows), layout).numpy() for rows in parts)]
         distances, is_discrete = shared_distances(columns, columns), layout.kind == "discrete"
         return cls(adapted, log, distances, len(states), first, total, found, is_discrete)
 

@@ -47,7 +47,7 @@ def evaluate(
         methods: Names (see `sopr_fast.estimators.METHODS`), estimators, or a mapping from label to either; None for
             the default ones. "select" is the model of `select`.
         groups: Group of each policy, by name or in order. None finds them by name.
-        cv: Number of random folds.
+        cv: Number of random folds; at most one for each policy.
         seed: Seed of everything random.
         checkpoints: Folder to keep the training of methods in, and to resume from.
 
@@ -71,6 +71,8 @@ def evaluate(
     loaded = load_policies(policies)
     check_ordered("groups", groups, loaded)
     known, table = with_returns(loaded, returns)
+    group_of = dict(zip(known, read_groups(groups, list(known), list(loaded)), strict=True))
+    cv = integer(2)("cv", cv)
     compared = Compared.build(known, log)
     small = SOPR(Config.small(compared.all_states))  # which a log of few states allows
     chosen = {label: small if method == SOPR(Config.small()) else method for label, method in chosen.items()}
@@ -79,14 +81,14 @@ def evaluate(
     splits = random_folds(len(names), cv, seed)
     if np.ptp(values) == 0:
         raise ValueError("the returns of all policies are equal: there is no order to evaluate")
-    labels = read_groups(groups, names, list(loaded))
+    labels = [group_of[name] for name in names]
     splits += group_folds(labels)
     found, dropped, timings = _values(chosen, compared, values, errors, splits, seed, checkpoints)
     notes = [*compared.facts, *measured.note()]
+    if cv > len(names):
+        notes.append(f"There are fewer policies than folds ({cv}): each is left out alone")
     if not any(fold.kind == "group" and len(fold.test) >= FEWEST_RANKED for fold in splits):
-        notes.append(
-            "Nothing shows how foreign candidates are ranked: pass groups=… (--groups …) of three or more policies"
-        )
+        notes.append("Nothing shows how foreign candidates are ranked: give groups of three or more policies")
     evaluation = Evaluation(
         names=names,
         returns=values,

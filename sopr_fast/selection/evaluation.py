@@ -72,8 +72,8 @@ class Evaluation(Result):
             kind: One of `kinds`; None for the first.
 
         Returns:
-            Method -> measure -> mean, lower and upper end of the 90 % interval; NaN where undefined. The method with the
-            highest rank correlation is the first.
+            Method -> measure -> mean, lower and upper end of the 90 % interval; NaN where undefined. The first method
+            has the highest rank correlation.
 
         Raises:
             ValueError: There are no such folds.
@@ -162,15 +162,18 @@ class Evaluation(Result):
         """Return a data frame with one row for each kind of folds, method and measure."""
         import pandas
 
-        rows = [
+        columns = ["folds", "method", "measure", "mean", "low", "high"]
+        frame = pandas.DataFrame(self._rows(), columns=columns, dtype=object)  # a `str` of pandas must be UTF-8
+        return frame.astype(dict.fromkeys(columns[3:], float))
+
+    def _rows(self) -> list[tuple[Any, ...]]:
+        """Return kind of folds, method, measure, mean, low and high of all measures."""
+        return [
             (kind, method, name, *interval)
             for kind in self.kinds
             for method, each in self.measures(kind).items()
             for name, interval in each.items()
         ]
-        columns = ["folds", "method", "measure", "mean", "low", "high"]
-        frame = pandas.DataFrame(rows, columns=columns, dtype=object)  # a `str` of pandas must be UTF-8
-        return frame.astype(dict.fromkeys(columns[3:], float))
 
 
 def _measure(returns: np.ndarray, values: np.ndarray, sample: np.ndarray) -> list[float]:

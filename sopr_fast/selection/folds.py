@@ -16,7 +16,6 @@ import numpy as np
 from ..estimators import Estimator, UncertainEstimateWarning
 from ..inputs.returns import check_groups
 from ..results.warnings import ForeignPolicyWarning, TrainingPolicyWarning
-from ..runtime.checks import integer
 from .compared import Compared
 
 FEWEST_TRAINING = 4  # policies with returns, to learn from some and test others
@@ -47,7 +46,6 @@ class Fold:
 
 def random_folds(count: int, folds: int, seed: int) -> list[Fold]:
     """Split policies, at least four, into two or more folds of nearly equal size, at most one for each policy."""
-    folds = integer(2)("cv", folds)
     if count < FEWEST_TRAINING:
         raise ValueError(f"at least {FEWEST_TRAINING} policies with known returns are needed, got {count}")
     order = np.random.default_rng([seed, 7]).permutation(count)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -103,71 +102,42 @@ def select(
     table = pandas.DataFrame(np.nan, names, ["return", "error", "rollouts"])
     if returns is not None:
         table = find_returns(returns, everyone).loc[names]
+    shares = None if progress is None else trained_shares(progress, names, read_groups(groups, names, names))
     compared = Compared.build(loaded, log)
     measured = Measured(names, compared.first, table, incumbent, compared.all_states)
     compared, (values, _) = compared.without_copies(), measured.pooled()
-    shares = None
-    if progress is not None:
-        shares = trained_shares(progress, names, read_groups(groups, names, names))
-        shares = shares[[group[0] for group in measured.groups]]
-    known = np.flatnonzero(np.isfinite(values))
-    valued = _value(compared, values, estimator, checkpoints, seed)
-    if valued.values is None and not len(known):
-        remedy = (
-            "policies that can act in any state, or simulator=sopr_fast.estimators.BehaviourQ() (sopr-fast estimate "
-            "--method sarsa-critic)"
-        )
-        if not compared.has_rewards:
-            remedy = (
-                "a log with rewards: name them by sopr_fast.load_log(…, columns={'rewards': …}) (--columns rewards=…)"
-            )
-        raise ValueError(f"{valued.notes[0]}, and no return is known: pass returns (--returns), or {remedy}")
+    told = _value(compared, values, estimator, checkpoints, seed)
+    has_rewards = compared.has_rewards
+    if "values" not in told and not np.isfinite(values).any():
+        remedy = "policies that can act in any state, or simulator='SARSA-critic'"
+        if not has_rewards:
+            remedy = "a log with rewards: name them by load_log(…, columns={'rewards': …})"
+        raise ValueError(f"{told['notes'][0]}, and no return is known: pass returns=…, or {remedy}")
+    settings = {"seed": seed, "policies": len(names), "compared states": compared.states}
+    settings |= {"mean": told.get("method", "constant"), "kept in": told.pop("kept in", None)}
+    short = has_rewards and compared.log.longest == 1
     return Selection(
-        measured,
-        compared.distances,
-        valued.values,
-        valued.method,
-        possible_returns(compared.log) if compared.has_rewards else (-np.inf, np.inf),
-        seed,
-        SHORT_EPISODES if compared.has_rewards and not (np.diff(compared.log.episodes) > 1).any() else EPISODES,
-        [*compared.facts, *valued.notes],
-        {
-            "seed": seed,
-            "policies": len(names),
-            "compared states": compared.states,
-            "mean": valued.method or "constant",
-            "kept in": valued.kept,
-        },
-        valued.outside,
-        float(compared.log.returns.std()) if compared.has_rewards else 0.0,
-        valued.members,
-        valued.unsupported,
-        shares,
-        valued.covariance,
-        valued.learns_returns,
-        compared.has_rewards and compared.log.are_costs,
+        measured=measured,
+        distances=compared.distances,
+        bounds=possible_returns(compared.log) if has_rewards else (-np.inf, np.inf),
+        seed=seed,
+        episodes=SHORT_EPISODES if short else EPISODES,
+        notes=[*compared.facts, *told.pop("notes", [])],
+        settings=settings,
+        logged_spread=float(compared.log.returns.std()) if has_rewards else 0.0,
+        progress=None if shares is None else shares[[group[0] for group in measured.groups]],
+        are_costs=has_rewards and compared.log.are_costs,
+        **told,
     )
 
 
-@dataclass(frozen=True)
-class _Valued:
-    """What a method says of P policies, see `Selection`."""
-
-    values: np.ndarray | None = None
-    method: str = ""
-    notes: list[str] = field(default_factory=list)
-    outside: np.ndarray | None = None
-    members: np.ndarray | None = None
-    unsupported: np.ndarray | None = None
-    covariance: np.ndarray | None = None
-    learns_returns: bool = False
-    kept: str | None = None
-
-
-def _value(compared: Compared, returns: np.ndarray, simulator: Estimator | None, folder: Any, seed: int) -> _Valued:
+def _value(
+    compared: Compared, returns: np.ndarray, simulator: Estimator | None, folder: Any, seed: int
+) -> dict[str, Any]:
+    """Return what a method tells of P policies: fields of `Selection`, and the file that it is "kept in"."""
     known = np.flatnonzero(np.isfinite(returns))
     if len(known) == len(returns) and simulator is None:
-        return _Valued()  # nothing is left to predict
+        return {}  # nothing is left to predict
     if simulator is None and compared.is_bandit:
         simulator = ImportanceWeighting()
     if simulator is None and compared.has_rewards and not compared.can_roll_out and compared.log.longest == 1:
@@ -194,32 +164,31 @@ def _value(compared: Compared, returns: np.ndarray, simulator: Estimator | None,
     notes = unfinished(compared.names, np.asarray(estimates.diagnostics.get("unfinished", 0)))
     if isinstance(chosen, BehaviourQ) and compared.log.longest > 1:
         notes = [f"Values of the {method} are not returns of episodes: rely on the order of the candidates only"]
-    is_unbiased = isinstance(chosen, ImportanceWeighting | DoublyRobust) and compared.is_bandit
-    if is_unbiased and estimates.replicates is not None:
-        return _Valued(values, method, notes, covariance=np.atleast_2d(np.cov(estimates.replicates)))
-    return _Valued(
-        values,
-        method,
-        notes,
-        None if inside is None else 1 - np.asarray(inside, np.float64),
-        None if inside is None else estimates.replicates,
-        estimates.diagnostics.get("unsupported"),
-        learns_returns=chosen.supervised,
-        kept=str(file) if file is not None and file.exists() else None,
-    )
+    told = {"values": values, "method": method, "notes": notes}
+    if isinstance(chosen, ImportanceWeighting | DoublyRobust) and compared.is_bandit:
+        if estimates.replicates is not None:
+            told["covariance"] = np.atleast_2d(np.cov(estimates.replicates))
+        return told
+    if inside is not None:
+        told |= {"outside": 1 - np.asarray(inside, np.float64), "members": estimates.replicates}
+    return told | {
+        "unsupported": estimates.diagnostics.get("unsupported"),
+        "learns_returns": chosen.supervised,
+        "kept in": str(file) if file is not None and file.exists() else None,
+    }
 
 
-def _score(compared: Compared, returns: np.ndarray, seed: int) -> _Valued:
+def _score(compared: Compared, returns: np.ndarray, seed: int) -> dict[str, Any]:
     """Return the scores of SOPR-T, if there are enough known returns; those of known policies are cross-fitted."""
     known, values = np.flatnonzero(np.isfinite(returns)), np.empty(len(returns))
     lack = "Policies are arrays of actions" if compared.has_rewards else "The log holds no rewards"
     if len(known) < FEWEST_TRAINING or np.ptp(returns[known]) == 0:
-        note = f"{lack}, so only known returns and action distances count"
-        return _Valued(notes=[note], learns_returns=True)
+        return {"notes": [f"{lack}, so only known returns and action distances count"], "learns_returns": True}
     splits = [Fold("random", "", known[fold.train], known[fold.test]) for fold in random_folds(len(known), 5, seed)]
     splits.append(Fold("candidates", "", known, np.setdiff1d(np.arange(len(returns)), known)))
     splits = [fold for fold in splits if len(fold.test)]
     found = cross_fit(SOPR(Config.small(compared.all_states)), compared, returns, splits, seed=seed)
     for fold, own in zip(splits, found, strict=True):
         values[fold.test] = own
-    return _Valued(values, SOPR_T, [f"{lack}, so SOPR-T takes the place of the simulator"], learns_returns=True)
+    note = f"{lack}, so SOPR-T takes the place of the simulator"
+    return {"values": values, "method": SOPR_T, "notes": [note], "learns_returns": True}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from ..estimators.log_support import agreement_in_words, is_unsupported, unsupported_in_words
 from ..inputs.accepted import ReturnsLike
+from ..inputs.returns import is_ordered
 from ..results.result import Result
 from ..results.tables import to_text, wrapped
 from ..runtime.checks import integer
@@ -84,21 +84,20 @@ class Selection(Predictions, Result):
         """Return the selection after policies were measured, as `select` with all returns does; nothing is trained.
 
         Args:
-            returns: Returns by name, as for `select`. They replace earlier ones of the same name. Names that are not in
-                the selection are ignored in files.
+            returns: Returns by name, as for `select`. They replace earlier ones of the same name.
 
         Raises:
             TypeError: Returns have no names.
-            ValueError: A name is unknown, a return is not finite, or a method has learned from the known returns.
+            ValueError: No policy has a return, one is not finite, or a method has learned from the known returns.
+
+        Warns:
+            UserWarning: A name is of no policy.
         """
         if self.learns_returns:
             raise ValueError(
                 f"{self.method or 'SOPR-T'} has learned from the known returns: call select again, with all returns"
             )
-        names = self.measured.names
-        if isinstance(returns, Mapping) and (strangers := [name for name in returns if name not in names]):
-            raise ValueError(f"no policy {strangers[0]!r} in the selection; its policies are {list_names(names)}")
-        if not (hasattr(returns, "keys") or isinstance(returns, str) or hasattr(returns, "__fspath__")):
+        if is_ordered(returns):
             raise TypeError(f"returns must be by name, or a file or data frame, got {type(returns).__name__}")
         return replace(self, measured=self.measured.update(returns))
 
@@ -162,7 +161,7 @@ class Selection(Predictions, Result):
         cells[""] = columns["note"]
         verdict = [*map(wrapped, (f"{self.verdict.text}.", self.verdict.reason, *agreement_in_words(self.agreement)))]
         shortened = rows is not None and len(self.names) > rows
-        below = [legend + ("; all rows: --json, to_pandas()" if shortened else ""), *self.remarks]
+        below = [legend + ("; all rows: JSON, to_pandas()" if shortened else ""), *self.remarks]
         return "\n".join([*verdict, "", to_text(cells, left=("policy", ""), rows=rows), "", *map(wrapped, below)])
 
     def unrankable(self) -> list[str]:
