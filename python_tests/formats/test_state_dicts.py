@@ -73,6 +73,14 @@ def test_weights_of_every_container_act_in_the_users_module(tmp_path, states, fi
         torch.testing.assert_close(policy.act(states), ACTOR(states).detach())
 
 
+def test_weights_in_memory_act_in_the_users_module(states):
+    for content, key in ((WEIGHTS, None), (CHECKPOINT, "actor")):
+        policy = load({"x": content}, module=Squashed, key=key)["x"]
+        torch.testing.assert_close(policy.act(states), ACTOR(states).detach())
+    with pytest.raises(ValueError, match=r"load_policies\(\{'x': …\}, module=make_actor\), where"):
+        load({"x": mlp(DS, 8, DA).state_dict()})
+
+
 def test_modules_keep_their_precision_and_counters(tmp_path, states):
     net = nn.Sequential(nn.BatchNorm1d(DS), nn.Linear(DS, DA)).double()
     net(torch.randn(50, DS).double())
@@ -105,6 +113,7 @@ def test_weights_that_are_not_those_of_the_module_list_both_sides(tmp_path):
         ("other.pt", None, lambda: wide, r"only the file has extra\.weight \(2,\); only the module has 4\.weight \(1, "
          r"1\), 4\.bias \(1,\); of other shapes are 0\.weight \(8, 5\), in the module \(9, 5\), "),
         ("net.pt", "policy", Squashed, "nothing under key='policy', its keys are actor, actor_optimizer, cri"),
+        ("net.pt", None, Squashed, r"only the module has .*; pass key='actor'$"),
         ("net.pt", "actor", lambda: 3, "module=… made a int, expected a torch.nn.Module"),
         ("net.pt", "actor", nn.Linear, "module=… raised TypeError, called without arguments: .*in_features"),
     ):  # fmt: skip

@@ -69,7 +69,7 @@ def test_rank_does_not_depend_on_tiling_or_threads(ranker, candidates, monkeypat
     expected, *others = on_threads(scores, 1, 2, 5)
     monkeypatch.setattr("sopr_fast.runtime.limits.free_memory", lambda: 0.0)
     for tiles in (1 << 30, 0):  # columns of so many tiles stay in memory
-        monkeypatch.setattr("sopr_fast.inputs.policies.acting._MEMORY_TILES", tiles)
+        monkeypatch.setattr("sopr_fast.inputs.policies.columns._MEMORY_TILES", tiles)
         others.append(scores())
     assert all(np.array_equal(other, expected) for other in others)
 
@@ -259,7 +259,7 @@ def test_only_a_model_that_sorts_clusters_needs_as_many(ranker, candidates, monk
     fewer = Subsets.draw(log(), 2, size=TINY.subset_size, clusters=TINY.clusters - 1)
     with pytest.warns(UserWarning, match="in 7 clusters, but the model was trained on subsets of 128 states in 8"):
         assert np.isfinite(ranker.rank(candidates, fewer).scores).all()
-    monkeypatch.setattr("sopr_fast.sopr.ranker.collect_all", None)
+    monkeypatch.setattr("sopr_fast.sopr.ranker.collect", None)
     with pytest.raises(ValueError, match="subsets have 7 clusters, but a model with score='sort' needs the 8 it was"):
         sorting.rank(candidates, fewer)
 

@@ -543,7 +543,7 @@ def test_tables_of_actions_are_in_the_order_of_the_data():
     loaded = load_log(data)
     expected = choose_among(data, like=steps.states)
     np.testing.assert_array_equal(choose_among(loaded, like=steps.states), expected)
-    with pytest.raises(ValueError, match="rows of the log were sorted by episode and step: sort the data before it is"):
+    with pytest.raises(ValueError, match="rows of the log were sorted: sort the data before it is"):
         choose_among(by_step, like=shuffled["states"])
     with pytest.raises(
         ValueError, match=r"actions for 570 states, the data has 600: make an array of 600 rows, and set"

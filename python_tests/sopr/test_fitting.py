@@ -181,7 +181,7 @@ def test_numpy_options_and_seeds_are_plain_ones_and_columns_may_be_on_disk(tmp_p
     kept = json.loads(json.dumps(dataclasses.replace(TINY, **options).to_dict()))
     assert {name: kept[name] for name in options} == {"steps": 7, "dropout": 0.5, "class_token": True}
     fit(seed=3, keep_subsets=1).save(tmp_path / "expected")
-    monkeypatch.setattr("sopr_fast.inputs.policies.acting._MEMORY_TILES", 0)
+    monkeypatch.setattr("sopr_fast.inputs.policies.columns._MEMORY_TILES", 0)
     ranker = fit(seed=np.int64(3), keep_subsets=np.uint8(1))
     ranker.save(tmp_path / "actual")
     assert (tmp_path / "expected").read_bytes() == (tmp_path / "actual").read_bytes()
@@ -197,7 +197,7 @@ def test_disk_space_of_columns_is_reserved_before_writing(monkeypatch, tmp_path)
         reserved.extend(file.stat().st_blocks * 512 >= file.stat().st_size for file in tmp_path.iterdir())
         return LinearPolicy(0.3)(states)
 
-    monkeypatch.setattr("sopr_fast.inputs.policies.acting._MEMORY_TILES", 0)
+    monkeypatch.setattr("sopr_fast.inputs.policies.columns._MEMORY_TILES", 0)
     kept = partial(tempfile.NamedTemporaryFile, dir=tmp_path, delete=False)
     monkeypatch.setattr(tempfile, "NamedTemporaryFile", kept)
     fit(policies={"watch": watch} | ladder(GAINS[:4]))

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..inputs.policies import Policy, probe
-from ..inputs.policies.acting import collect_shared
+from ..inputs.policies import Policy, collect_shared, probe
 from ..results.estimates import Estimates
 from ..results.metrics import policy_distances
 from ..runtime.checks import integer, option

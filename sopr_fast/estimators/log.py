@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..inputs.logs import Transitions, load_transitions
-from ..inputs.policies import Layout, Policy, collect, doubts, facts, load_policies, probe
+from ..inputs.policies import Layout, Policy, collect, facts, load_policies, probe
 from ..inputs.policies.output import one_hot
 from ..results.estimates import UncertainEstimateWarning, warn_about
 from ..runtime import distributed
@@ -218,9 +218,6 @@ def read(policies: Any, log: Any) -> tuple[list[Policy], Layout, Log]:
         raise ValueError(f"log: the probability of a discrete action is {chance:.3g} at row {row}: correct it")
     rows = np.linspace(0, len(states) - 1, min(len(states), _COMPARED_ROWS)).astype(np.int64)
     acted = collect(adapted, states[rows], source[rows], layout)
-    shown = layout.kind, layout.action_dim, acted.numpy(), transitions.states[rows], transitions.actions
-    for doubt in doubts(adapted, *shown):
-        warn(doubt, UncertainEstimateWarning)
     distributed.current().check_same(
         states=transitions.states,
         logged_actions=transitions.actions,
@@ -234,5 +231,7 @@ def read(policies: Any, log: Any) -> tuple[list[Policy], Layout, Log]:
     prepared = Log(
         transitions, action_count=layout.action_dim if layout.kind == "discrete" else None, device=current_device()
     )
-    prepared.facts = facts(adapted, *shown)
+    prepared.facts = facts(adapted, layout, acted.numpy(), transitions.states[rows], transitions.actions, rows)
+    for fact in prepared.facts:
+        warn(fact, UncertainEstimateWarning)
     return adapted, layout, prepared

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..inputs.policies import Policy, probe
-from ..inputs.policies.acting import collect_shared
+from ..inputs.policies import Policy, collect_shared, probe
 from ..results.estimates import Estimates
 from ..runtime.checks import instance, option
 from ..runtime.options import current_device

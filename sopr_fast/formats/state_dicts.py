@@ -22,12 +22,12 @@ from ..inputs.policies.callables import acts, adapt
 from ..inputs.policies.output import Bounds, to_array
 from ..inputs.policies.policy import Policy
 from ..inputs.policies.reading_options import ReadingOptions
-from ..runtime.containers import member_names, open_archive
-from ..runtime.files import open_regular, read_regular
+from ..runtime.containers import open_archive
+from ..runtime.files import read_regular
 from ..runtime.pickles import RefusedError, read_pickle
 from ..runtime.tensor_files import is_own
 from ..runtime.text import list_names, printable
-from ..runtime.torch_files import MAGIC, read_weights
+from ..runtime.torch_files import is_torch_file, read_weights
 from ..runtime.warn import warn
 from .shared.perceptrons import Arrays, finite, flatten, floats, layer, numbered, perceptron
 
@@ -86,8 +86,7 @@ _EPSILON = 1e-2  # that rsl_rl adds to deviations
 
 def read_torch(path: Path, options: ReadingOptions) -> Sequence[Policy]:
     """Read the policy in a file of `torch.save` or of `pickle`: weights, or, with trust, a pickled module."""
-    with open_regular(path) as file:
-        is_torch = path.suffix.lower() not in (".pkl", ".pickle") or member_names(path) != [] or MAGIC in file.read(20)
+    is_torch = path.suffix.lower() not in (".pkl", ".pickle") or is_torch_file(path)
     try:
         content = read_weights(path) if is_torch else read_pickle(path)
     except RefusedError as error:
@@ -96,7 +95,7 @@ def read_torch(path: Path, options: ReadingOptions) -> Sequence[Policy]:
         if not options.trust:
             raise RefusedError(f"{error}; trust=True opens it as code, if you trust its maker") from error
         content = torch.load(path, map_location="cpu", weights_only=False)
-    return [_from_weights(path, content, options)]
+    return [read_content(content, options, path)]
 
 
 def read_safetensors(path: Path, options: ReadingOptions) -> Sequence[Policy]:
@@ -104,7 +103,7 @@ def read_safetensors(path: Path, options: ReadingOptions) -> Sequence[Policy]:
     data = read_regular(path)
     if is_own(data):
         raise ValueError("a model, subsets or a checkpoint of sopr_fast, not a policy: move it to another folder")
-    return [_from_weights(path, load(data), options)]
+    return [read_content(load(data), options, path)]
 
 
 def read_npz(path: Path, options: ReadingOptions) -> Sequence[Policy]:
@@ -117,41 +116,36 @@ def read_npz(path: Path, options: ReadingOptions) -> Sequence[Policy]:
     layers = {key: value for key, value in arrays.items() if key.endswith((".weight", ".bias"))}
     counts = {len(value) if value.ndim > 1 + key.endswith(".weight") else 0 for key, value in layers.items()}
     if options.module is not None or not any(counts):
-        return [_from_weights(path, arrays, options)]
+        return [read_content(arrays, options, path)]
     if len(counts) > 1:
         shapes = ", ".join(f"{key} {value.shape}" for key, value in sorted(layers.items()))
         raise ValueError(f"its arrays are not layers of one number of stacked policies: {shapes}")
-    return [
-        _from_weights(
-            path,
-            arrays | {key: value[i] for key, value in layers.items()},
-            replace(options, name=f"{options.name}-{i:03d}"),
-        )
-        for i in range(counts.pop())
-    ]
+    stacks = [arrays | {key: value[i] for key, value in layers.items()} for i in range(counts.pop())]
+    named = [replace(options, name=f"{options.name}-{i:03d}") for i in range(len(stacks))]
+    return [read_content(own, each, path) for own, each in zip(stacks, named, strict=True)]
 
 
-def _from_weights(path: Path, content: Any, options: ReadingOptions) -> Policy:
-    if options.module is not None or acts(content):
-        own = content if acts(content) else _under(content, options.take("key"))
-        if options.module is None or acts(own):
-            return adapt(options.name, own)
-        return adapt(options.name, _built(options.take("module"), _arrays(flatten(own))))
-    if options.key is not None and acts(own := _under(content, options.take("key"))):
+def read_content(content: Any, options: ReadingOptions, path: Path | None = None) -> Policy:
+    """Return the policy of a state dict or checkpoint: what acts in it, the user's module, or that of a known form."""
+    own = content if options.key is None or acts(content) else _under(content, options.take("key"))
+    if acts(own):
         return adapt(options.name, own)
+    if options.module is not None:
+        return adapt(options.name, _built(options.take("module"), _arrays(flatten(own)), options.key))
     arrays = flatten(content)
     for form in FORMS:
-        if names := _layers(form, path.suffix.lower(), arrays):
-            return _of_form(path, form, names, arrays, options)
+        if names := _layers(form, "" if path is None else path.suffix.lower(), arrays):
+            return _of_form(form, names, arrays, options, path)
     if not (shapes := [f"{name} {tuple(value.shape)}" for name, value in _arrays(arrays).items()]):
         raise ValueError(f"expected arrays, found {list_names([*map(str, arrays)])}; pass a callable of states instead")
     keys = [*dict.fromkeys(name.partition(".")[0] for name in _arrays(arrays) if name.count(".") > 1)]
     key = f", key={keys[0]!r}" if keys else ""
     choice = f", where key is one of {list_names(keys)}" if len(keys) > 1 else ""
+    source = f"{{{options.name!r}: …}}" if path is None else repr(printable(path))
     raise ValueError(
-        "a state dict does not say its network. Build it: load_policies("
-        f"{printable(str(path))!r}, module=make_actor{key}), where make_actor() returns the torch.nn.Module from "
-        f"states to actions{choice}; its arrays are {list_names(shapes, 12)}"
+        f"a state dict does not say its network. Build it: load_policies({source}, module=make_actor{key}), where "
+        f"make_actor() returns the torch.nn.Module from states to actions{choice}; its arrays are "
+        f"{list_names(shapes, 12)}"
     )
 
 
@@ -177,7 +171,7 @@ def _under(content: Any, key: str | None) -> Any:
     raise ValueError(f"nothing under key={key!r}, its keys are {list_names([*seen])}")
 
 
-def _built(make: Any, arrays: Arrays) -> nn.Module:
+def _built(make: Any, arrays: Arrays, key: str | None) -> nn.Module:
     """Return the user's module with these weights, or raise ValueError if it fails, or names or shapes differ."""
     try:
         module = copy.deepcopy(make) if isinstance(make, nn.Module) else make()
@@ -197,7 +191,10 @@ def _built(make: Any, arrays: Arrays) -> nn.Module:
         ],
     }
     if said := [f"{what} {list_names(names)}" for what, names in differences.items() if names]:
-        raise ValueError(f"its weights are not those of the module: {'; '.join(said)}")
+        fits = {name.partition(".")[0] for name in shapes}  # keys under which the weights are those of the module
+        fits = {start for start in fits if all(shapes.get(f"{start}.{name}") == wanted[name] for name in wanted)}
+        hint = f"; pass key={'.'.join(filter(None, (key, min(fits))))!r}" if fits else ""
+        raise ValueError(f"its weights are not those of the module: {'; '.join(said)}{hint}")
     for name, tensor in expected.items():
         tensor.copy_(torch.from_numpy(finite(arrays, name) if tensor.is_floating_point() else to_array(arrays[name])))
     return module.eval()
@@ -218,7 +215,7 @@ def _layers(form: Form, suffix: str, arrays: Arrays) -> list[str]:
     return [] if left else names
 
 
-def _of_form(path: Path, form: Form, names: list[str], arrays: Arrays, options: ReadingOptions) -> Actor:
+def _of_form(form: Form, names: list[str], arrays: Arrays, options: ReadingOptions, path: Path | None) -> Actor:
     """Return the actor of a file of a known form."""
     activation, squash = (
         str(arrays.get(name, default)) for name, default in zip(form.says, (form.activation, form.squash), strict=True)
@@ -235,7 +232,7 @@ def _of_form(path: Path, form: Form, names: list[str], arrays: Arrays, options: 
         mean, std = (floats(arrays, f"{statistics}{part}").double().reshape(-1) for part in ("_mean", "_std"))
         standardisation = Standardisation(mean, std + _EPSILON)
     elif form.warning:
-        warn(f"{printable(path)}: {form.warning}")
+        warn(f"{printable(path or options.name)}: {form.warning}")
     acting: dict[str, Any] = {"activation": activation, "standardisation": standardisation}
     acting["stochastic"] = options.stochastic
     if form.head != "action":

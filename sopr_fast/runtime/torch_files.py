@@ -9,14 +9,22 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from .containers import Archive, open_archive
-from .files import opened, size_of
+from .files import open_regular, opened, size_of
 from .pickles import STORAGES, PlainUnpickler, RefusedError, Storage, damaged
 
 _TORCH_RECORDS = (
     "torch.device",
     *(f"torch.{dtype}" for dtype, _ in STORAGES.values()),
 )
-MAGIC = (0x1950A86A20F9469CFC6C).to_bytes(10, "little")  # of torch.save before 1.6
+_ZIP = b"PK\x03\x04"
+_MAGIC = (0x1950A86A20F9469CFC6C).to_bytes(10, "little")  # of torch.save before 1.6
+
+
+def is_torch_file(path: Path) -> bool:
+    """Return whether a file begins as one that `torch.save` wrote."""
+    with open_regular(path) as file:
+        head = file.read(20)
+    return head.startswith(_ZIP) or _MAGIC in head
 
 
 def read_weights(source: Path | BinaryIO | bytes) -> Any:
@@ -24,11 +32,11 @@ def read_weights(source: Path | BinaryIO | bytes) -> Any:
     with opened(source) as stream:
         head = stream.read(20)
         size = size_of(stream)
-        if head.startswith(b"PK\x03\x04"):  # torch, too, goes by the first bytes, not by a zip behind others
+        if head.startswith(_ZIP):  # torch, too, goes by the first bytes, not by a zip behind others
             with open_archive(stream) as archive, damaged():
                 return _from_archive(archive, size)
         with damaged():
-            if MAGIC not in head:
+            if _MAGIC not in head:
                 raise ValueError("not a file that torch.save wrote")
             return _from_stream(stream, size)
 

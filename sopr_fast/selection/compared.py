@@ -12,8 +12,7 @@ import torch
 
 from ..estimators.action_distance import shared_distances
 from ..inputs.logs import StoredStates, Transitions, load_log
-from ..inputs.policies import ArrayPolicy, Policies, Policy, facts, probe
-from ..inputs.policies.acting import collect_shared
+from ..inputs.policies import ArrayPolicy, Policies, Policy, collect_shared, facts, probe
 from ..sopr.subsets import as_subsets
 
 FEWEST_KNOWN = 6  # known policies that show how far apart policies are, and how far predictions err
@@ -85,11 +84,11 @@ class Compared:
             return torch.as_tensor(found[0]), torch.as_tensor(found[1])
 
         adapted = policies.for_log(count, given)
-        states, source = read(_spread(total))
+        states, source = read(rows := _spread(total))
         logged = getattr(log, "actions", None)
         layout = probe(adapted, states, source, logged=logged)
         columns = collect_shared(adapted, states, source, layout).numpy()
-        found = facts(adapted, layout.kind, layout.action_dim, columns, states.numpy(), logged)
+        found = facts(adapted, layout, columns, states.numpy(), logged, rows)
         first = _first_alike([columns])
         for group in [np.flatnonzero(first == i) for i in np.unique(first)]:
             if len(group) > 1 and total > len(states):

@@ -13,8 +13,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
-from ..inputs.policies import Layout, Policies, Policy, load_policies, probe
-from ..inputs.policies.acting import collect_all
+from ..inputs.policies import Layout, Policies, Policy, collect, load_policies, probe
 from ..inputs.returns import check_ordered, with_returns
 from ..results.warnings import TrainingPolicyWarning
 from ..runtime import distributed
@@ -169,7 +168,8 @@ def _act(known: list[list[Policy]], drawn: Drawing | Subsets, logged: Any) -> tu
     for validation in known[1:]:
         probe(validation, states, source, layout)
     own = [blocks.policies_of(group.part(len(blocks))) for blocks in map(Blocks, map(len, known))]
-    return layout, own, [collect_all(some[part], states, source, layout) for some, part in zip(known, own, strict=True)]
+    acting = [some[part] for some, part in zip(known, own, strict=True)]
+    return layout, own, [collect(some, states, source, layout, show=True) for some in acting]
 
 
 def _warn_of_copies(names: list[str], training: Tensor, validation: Tensor | None = None) -> None:

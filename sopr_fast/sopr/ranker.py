@@ -13,8 +13,7 @@ from torch import Tensor
 
 from ..inputs.accepted import LogLike, PoliciesLike
 from ..inputs.logs import StoredStates
-from ..inputs.policies import ArrayPolicy, Layout, Policy, check_widths, load_policies, warn_of_answers
-from ..inputs.policies.acting import collect_all
+from ..inputs.policies import ArrayPolicy, Layout, Policy, check_widths, collect, load_policies, warn_of_answers
 from ..results.ranking import Ranking, Training
 from ..results.warnings import warn_of_candidates, warn_of_scores, warn_of_states
 from ..runtime import distributed
@@ -226,7 +225,7 @@ class Ranker:
         training, count = self.training_policies, len(drawn.states)
         sampled = training.source if log_is_known else drawn.source[:1].expand(len(training.source))
         states, source = torch.cat([drawn.states, training.states]), torch.cat([drawn.source, sampled])
-        columns = collect_all(policies, states, source, self.layout)
+        columns = collect(policies, states, source, self.layout, show=True)
         warn_of_answers(policies, columns, states, source, self.layout)
         return columns[:, :count], columns[:, count:]
 

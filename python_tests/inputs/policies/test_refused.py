@@ -88,22 +88,22 @@ def test_wrong_outputs(policy, count, layout, message):
 NAMED = nn.Linear(5, 3)
 NAMED.name = "sac"
 FRAME = pandas.DataFrame({"policy": ["a", "b"], "a0": [0.1, 0.2]})
-ONE = "policies must be a dict or sequence of policies, got "
+ONE = "policies must be a dict or sequence of policies, not of type "
 NO_POLICIES = {
-    "nothing": (None, TypeError, f"{ONE}a NoneType; put one in a list"),
+    "nothing": (None, TypeError, f"{ONE}NoneType; put one in a list"),
     "a module": (nn.Linear(5, 3), TypeError, ONE),
     "a distribution": (Gaussian(*[np.zeros((4, 3))] * 2), TypeError, ONE),
-    "a set": ({good, np.tanh}, TypeError, f"{ONE}a set"),
-    "a frame": (FRAME, TypeError, f"{ONE}a DataFrame"),
+    "a set": ({good, np.tanh}, TypeError, f"{ONE}set"),
+    "a frame": (FRAME, TypeError, f"{ONE}DataFrame"),
     "a key": ({3: good}, TypeError, "names of policies must be strings, got 3"),
-    "a number in it": ([good, 3], TypeError, "policy 'policy-001' is a int, expected a callable, a torch module, an"),
+    "a number in it": ([good, 3], TypeError, "policy 'policy-001' is of type int, expected a callable, a torch"),
     "returns": ({"x": -1.5}, TypeError, "or a path; pass known returns as returns="),
     "empty": ([], ValueError, "no policies given"),
     "one name": ([NAMED, good, NAMED], ValueError, "2 policies are named 'sac': name them in a dict"),
     "a count": ({"x": good}, ValueError, "action_count"),
     "words": ({"x": np.array(["left"])}, ValueError, "'x' holds values of dtype <U4, expected numbers; give words as"),
     "paths and others": ([good, "a.npz"], TypeError, "some policies are paths, others are not: name all of them"),
-    "numbers of rows": ({"x": pandas.DataFrame({"id": [3, 4, 5], "a": 0.0})}, ValueError, "'x': 'id' numbers the rows"),
+    "numbers of rows": ({"x": pandas.DataFrame({"id": [3, 4, 5], "a": 0.0})}, ValueError, "'x': expected one of the"),
     **{f"a frame with {name}": ({"x": pandas.DataFrame(columns)}, ValueError, message) for name, columns, message in (
         ("other names", {"reward": [1.0, 2.0]}, "of the columns actions, action, act, acts; found reward"),
         ("a gap", {"action_0": [1.0], "action_2": [1.0]}, "numbers of the columns action_0, action_2 leave some out"),

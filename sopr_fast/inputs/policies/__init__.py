@@ -2,9 +2,9 @@
 
 from .actor import Actor
 from .array_policy import ArrayPolicy
-from .layout import Layout, collect, probe, warn_of_answers
-from .meeting import check_actions, check_widths, doubts, facts
-from .output import Gaussian, Output, Probabilities
+from .columns import collect, collect_shared, probe, warn_of_answers
+from .meeting import check_widths, facts
+from .output import Gaussian, Layout, Output, Probabilities
 from .policies import Policies, load_policies
 from .policy import Policy
 
@@ -17,10 +17,9 @@ __all__ = [
     "Policies",
     "Policy",
     "Probabilities",
-    "check_actions",
     "check_widths",
     "collect",
-    "doubts",
+    "collect_shared",
     "facts",
     "load_policies",
     "probe",

@@ -12,7 +12,7 @@ from ...runtime.rows import FileRows
 from ...runtime.text import list_names
 from .. import table_files as tables
 from ..lazy_arrays import numbered
-from ..logs.schema import KEYS, check_is_policy, part_of
+from ..logs.schema import KEYS, check_is_policy
 from .output import WORDS, Gaussian, Probabilities, to_array
 from .policy import Policy
 from .reading_options import ReadingOptions
@@ -31,8 +31,6 @@ class ArrayPolicy(Policy):
     Raises:
         ValueError: The array is not of numbers, or not of one or two dimensions.
     """
-
-    follows_data = False  # whether its rows are known to be in the order of the data
 
     def __init__(self, name: str, values: Any):
         self.name, self.original = name, values
@@ -82,20 +80,16 @@ def read_parquet(path: Path, options: ReadingOptions) -> list[ArrayPolicy]:
 
 
 def of_frame(frame: Any, where: str) -> np.ndarray:
-    """Return the columns of actions of a data frame; all columns, in their order, if none has a known name."""
+    """Return the columns of actions of a data frame; all columns if they have no names, but numbers from 0."""
+    if [*frame.columns] == [*range(len(frame.columns))]:
+        return np.asarray(frame.to_numpy())
     arrays = tables.read_frame(frame, where)
-    if not any(map(part_of, arrays)):
-        values = frame.to_numpy()
-        if len(values) > 2 and values.dtype.kind in "fiu" and (rows := (np.diff(values, axis=0) == 1).all(0)).any():
-            raise ValueError(f"{where}: {frame.columns[rows][0]!r} numbers the rows: leave only the columns of actions")
-        return values
     named = [name for name in arrays if name in KEYS["actions"]]
     if len(named) != 1:
         raise ValueError(
             f"{where}: expected one of the columns {', '.join(KEYS['actions'])}; found {list_names([*arrays])}; write "
             "one table for each policy, with a row for each state and columns actions_0, actions_1, …"
         )
-    columns = [name for name in arrays if numbered(name)[1] is not None and numbered(name)[0] == named[0]]
-    if columns and (shape := arrays[named[0]].shape) and shape[1:] != (len(columns),):
-        raise ValueError(f"{where}: there are {named[0]!r} and {columns[-1]!r}: leave only the columns of the actions")
+    if named[0] in frame.columns and (others := [n for n in arrays if n != named[0] and numbered(n)[0] == named[0]]):
+        raise ValueError(f"{where}: there are {named[0]!r} and {others[-1]!r}: leave only the columns of the actions")
     return np.asarray(arrays[named[0]])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...runtime.text import list_names
+from .output import Layout
 from .policy import Policy
 
 _CHOOSE_COLUMNS = (
@@ -28,18 +29,12 @@ def check_widths(policies: Sequence[Policy], width: int, whose: str = "the log",
         )
 
 
-def check_actions(policies: Sequence[Policy], kind: str, action_dim: int, logged: Any) -> None:
-    """Raise ValueError if logged actions are not those of the policies' kind and width, see `Layout`.
+def check_actions(policies: Sequence[Policy], layout: Layout, logged: Any) -> None:
+    """Raise ValueError if logged actions (N,) or (N, width), which may lie in a file, are not those of the layout.
 
     Discrete ones are indices (N,) or (N, 1) from 0, or one-hot (N, action_dim).
-
-    Args:
-        policies: At least one.
-        kind: Kind of the policies' layout.
-        action_dim: Width of the policies' actions, or their number of discrete ones.
-        logged: (N,) or (N, width) logged actions, which may lie in a file.
     """
-    is_discrete, width = kind == "discrete", int(np.prod(logged.shape[1:]))
+    is_discrete, action_dim, width = layout.kind == "discrete", layout.action_dim, int(np.prod(logged.shape[1:]))
     if width != action_dim and not (is_discrete and width == 1):
         hint = ""
         if not is_discrete and action_dim == 2 * width:
@@ -71,66 +66,77 @@ def check_actions(policies: Sequence[Policy], kind: str, action_dim: int, logged
 
 
 def facts(
-    policies: Sequence[Policy], kind: str, action_dim: int, columns: np.ndarray, states: np.ndarray, logged: Any
+    policies: Sequence[Policy], layout: Layout, columns: np.ndarray, states: np.ndarray, logged: Any, rows: np.ndarray
 ) -> list[str]:
-    """Return what a reader should see of policies next to a log: `doubts`, and ranges of actions that differ by half.
+    """Return what a reader should see of policies next to a log: units, labels and statistics that may not be meant.
 
     Args:
         policies: P policies.
-        kind: Kind of their layout.
-        action_dim: Width of their actions, or number of discrete ones.
+        layout: Layout of their columns.
         columns: (P, n, width) what they do in some states.
         states: (n, dim_s) these states.
         logged: (N, width) logged actions, or None.
+        rows: (n,) rows of these states in the logged actions.
     """
-    found = doubts(policies, kind, action_dim, columns, states, logged)
-    if kind == "discrete" or not isinstance(logged, np.ndarray) or _is_one_hot(logged.reshape(len(logged), -1)):
+    found = _of_states(policies, states)
+    if not isinstance(logged, np.ndarray):
         return found
-    acted, logged = columns[:, :, :action_dim].reshape(-1, action_dim), logged.reshape(len(logged), -1)
-    (low, high), (least, most) = ((values.min(0), values.max(0)) for values in (logged, acted))
-    together = np.maximum(high, most) - np.minimum(low, least)
-    if len(differ := np.flatnonzero(together > _SIMILAR * np.minimum(high - low, most - least))):
-        shown = [f"column {k}: {low[k]:.3g} to {high[k]:.3g}, {least[k]:.3g} to {most[k]:.3g}" for k in differ]
-        found.append(
-            f"logged actions and those of the policies have other ranges, {list_names(shown, 5)}: if the units differ, "
-            "scale the logged actions to those of the policies"
-        )
-    return found
+    acted, logged, width = columns[:, :, : layout.action_dim], logged.reshape(len(logged), -1), layout.action_dim
+    if layout.kind == "discrete":
+        if width > 2 and logged.shape[1] == 1 and np.array_equal(np.unique(logged), range(1, width)):
+            what = f"no logged action is 0, but all from 1 to {width - 1} occur"
+            found.append(f"{what}: if they are numbered from 1, {_FROM_ONE}")
+        return found
+    if width > 1 and _is_one_hot(logged):
+        if not _is_one_hot(acted.reshape(-1, width)):
+            found.append(
+                "the log's actions are one-hot, those of the policies are not: if they are values or logits, return "
+                f"the index of the largest and pass action_count={width}"
+            )
+        return found
+    return found + _of_actions(policies, acted, logged, rows)
 
 
-def doubts(
-    policies: Sequence[Policy], kind: str, action_dim: int, columns: np.ndarray, states: np.ndarray, logged: Any
-) -> list[str]:
-    """Return facts about labels and statistics that are rarely meant; see `facts`."""
-    found = []
+def _of_states(policies: Sequence[Policy], states: np.ndarray) -> list[str]:
+    """Return facts of states (n, dim_s), next to the statistics by which policies standardise them."""
     if states.shape[1] == 1 and (states == np.round(states)).all() and (count := len(np.unique(states))) > 2:
-        found.append(f"states are one column of {count} whole numbers: if they are labels, give them one-hot")
+        return [f"states are one column of {count} whole numbers: if they are labels, give them one-hot"]
     low, high = states.min(0), states.max(0)
-    scalings = {policy.name: getattr(policy, "standardisation", None) for policy in policies}
-    for name, scaling in scalings.items():
-        if scaling is None:
+    for policy in policies:
+        if (scaling := getattr(policy, "standardisation", None)) is None:
             continue
         mean, std = scaling.mean.numpy(), scaling.std.numpy()
         if len(outside := np.flatnonzero((mean - std < low) | (mean + std > high))):
             k = int(outside[0])
-            found.append(
-                f"policy {name!r} standardises state column {k} by {mean[k]:.3g} ± {std[k]:.3g}, in the log it "
+            return [
+                f"policy {policy.name!r} standardises state column {k} by {mean[k]:.3g} ± {std[k]:.3g}, in the log it "
                 f"is {low[k]:.3g} to {high[k]:.3g}: if the log is standardised already, give states as the environment "
                 "does"
-            )
-            break
-    if not isinstance(logged, np.ndarray):
-        return found
-    logged = logged.reshape(len(logged), -1)
-    if kind == "discrete":
-        if action_dim > 2 and logged.shape[1] == 1 and np.array_equal(np.unique(logged), range(1, action_dim)):
-            what = f"no logged action is 0, but all from 1 to {action_dim - 1} occur"
-            found.append(f"{what}: if they are numbered from 1, {_FROM_ONE}")
-    elif action_dim > 1 and _is_one_hot(logged) and not _is_one_hot(columns[:, :, :action_dim].reshape(-1, action_dim)):
+            ]
+    return []
+
+
+def _of_actions(policies: Sequence[Policy], acted: np.ndarray, logged: np.ndarray, rows: np.ndarray) -> list[str]:
+    """Return facts of continuous actions (P, n, dim_a) next to logged ones (N, dim_a): their ranges and distances."""
+    found = []
+    (low, high), (least, most) = ((x.min(0) + 0.0, x.max(0) + 0.0) for x in (logged, acted.reshape(-1, acted.shape[2])))
+    together = np.maximum(high, most) - np.minimum(low, least)
+    if len(differ := np.flatnonzero(together > _SIMILAR * np.minimum(high - low, most - least))):
+        shown = [f"column {k}: {low[k]:.3g} to {high[k]:.3g} and {least[k]:.3g} to {most[k]:.3g}" for k in differ]
         found.append(
-            "the log's actions are one-hot, those of the policies are not: if they are values or logits, return the "
-            f"index of the largest and pass action_count={action_dim}"
+            f"logged actions and those of the policies have other ranges, {list_names(shown, 5)}: if the units differ, "
+            "scale the logged actions to those of the policies"
         )
+    variance = logged[rows].var(0, dtype=np.float64)
+    if (varies := variance > 0).any():
+        errors = (((acted - logged[rows]) ** 2).mean(1, dtype=np.float64) / variance)[:, varies].mean(1)
+        nearest = int(errors.argmin())
+        if errors[nearest] > 1:
+            found.append(
+                "every policy is farther from the logged actions than their mean is, the nearest, "
+                f"{policies[nearest].name!r}, by {errors[nearest]:.2g} times its squared distance: if one acted "
+                "in the log, states or actions have other units, as if a policy standardised standardised states again"
+            )
     return found
 
 

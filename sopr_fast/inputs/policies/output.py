@@ -138,6 +138,22 @@ class Output:
         return actions if self.clip is None else actions.clamp(*self.clip)
 
 
+@dataclass(frozen=True)
+class Layout:
+    """Layout of the columns that a model reads of every policy in every state.
+
+    Attributes:
+        kind: "action": the action. "gaussian": mean and standard deviation, the latter 0 for deterministic policies.
+            "discrete": probabilities, one-hot for policies that return indices.
+        action_dim: Width of the action, or number of discrete actions.
+        width: Number of columns: `action_dim`, or twice that for kind "gaussian".
+    """
+
+    kind: str
+    action_dim: int
+    width: int
+
+
 def one_hot(indices: Tensor, width: int) -> Tensor:
     """Return float32 rows (N, width) of zeros, with a one at each index of `indices` (N,)."""
     return torch.nn.functional.one_hot(indices.long(), width).float()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from ... import formats
 from ...runtime.checks import integer
 from ..accepted import PoliciesLike
 from ..logs import Transitions
@@ -23,7 +25,7 @@ from .policy_files import load_files
 from .reading_options import ReadingOptions
 
 _STATES = {"observations", "states"}  # names in a log, of no policy
-_ORDER = "policies come first, then the log, then returns: select(policies, log, returns)"
+_ORDER = "policies come first, then the log, then returns"
 
 
 class Policies(dict[str, Policy]):
@@ -44,17 +46,16 @@ class Policies(dict[str, Policy]):
     def for_log(self, states_count: int, log: Any = None) -> list[Policy]:
         """Return the policies, or raise ValueError if an array of actions has no row for each state of the data.
 
-        Of `Transitions` that the user loaded, arrays may be in the order of the data or of its states, so that a log
-        whose rows were sorted is refused too.
+        Of `Transitions` that were sorted when they were loaded, nothing tells whether arrays are in the order of the
+        data or of the states, so these are refused too.
         """
         source = log.source if isinstance(log, Transitions) else np.zeros(0)
         for policy in (policy for policy in self.values() if isinstance(policy, ArrayPolicy)):
-            if (np.diff(source) < 0).any() and not policy.follows_data:
+            if (np.diff(source) < 0).any():
                 raise ValueError(
-                    f"policy {policy.name!r} is an array of actions, but rows of the log were sorted by episode and "
-                    "step: sort the data before it is loaded, so that both have one order"
+                    f"policy {policy.name!r} is an array of actions, but rows of the log were sorted: sort the data "
+                    "before it is loaded, so that both have one order"
                 )
-            policy.follows_data |= not len(source)
             if wrong := [len(part) for part in policy.parts if len(part) != states_count]:
                 hint = "they are indexed like the states"
                 if wrong[0] == len(source):
@@ -89,6 +90,7 @@ def load_policies(
     - An object with `predict`, such as a model of Stable-Baselines3 or d3rlpy, called with `deterministic=True` if it
       takes that argument. Of a tuple, the first item is the action. An attached `VecNormalize` standardises the states.
     - An array, tensor or data frame of actions, `Gaussian` or `Probabilities`, with one row for each state of the log.
+    - A state dict, or a checkpoint that holds one, with `module`.
     - The path of a file or folder of policies, see `docs/files.md`. Policies are named by their paths, relative to the
       folder that contains all of them; several policies of one key are "key-000", "key-001", …
 
@@ -118,19 +120,12 @@ def load_policies(
     """
     if action_count is not None:
         action_count = integer(2)("action_count", action_count)
-    options = ReadingOptions(
-        action_count=action_count,
-        stochastic=stochastic,
-        trust=trust,
-        activation=activation,
-        module=module,
-        key=key,
-    )
+    options = ReadingOptions("", stochastic, action_count, activation, module, key, trust)
     items = list(_items([source] if isinstance(source, str | PathLike) else source))
     paths = [Path(item) for _, item in items if isinstance(item, str | PathLike)]
     in_memory = isinstance(source, Mapping) or not paths
     if in_memory:
-        result = [policy for item in items for policy in _adapt(*item, options, skip)]
+        result = [policy for name, item in items for policy in _adapt(item, replace(options, name=name), skip)]
     elif len(paths) < len(items):
         raise TypeError("some policies are paths, others are not: name all of them in a dict")
     else:
@@ -157,14 +152,16 @@ def _items(policies: Any) -> Iterator[tuple[str, Any]]:
     is_one = isinstance(policies, Policy) or is_array(policies) or is_frame(policies) or acts(policies)
     if is_one or not isinstance(policies, Iterable) or isinstance(policies, Set):
         raise TypeError(
-            f"policies must be a dict or sequence of policies, got {_kind(policies)}; put one in a list; {_ORDER}"
+            f"policies must be a dict or sequence of policies, not {_kind(policies)}; put one in a list; {_ORDER}"
         )
     for position, item in enumerate(policies):
         own = getattr(item, "name", None)
         yield own if isinstance(own, str) and own else f"policy-{position:03d}", item
 
 
-def _adapt(name: str, item: Any, options: ReadingOptions, skip: bool) -> list[Policy]:
+def _adapt(item: Any, options: ReadingOptions, skip: bool) -> list[Policy]:
+    """Return the policy of an object, or those of a path."""
+    name = options.name
     if isinstance(item, str | PathLike):
         loaded = load_files([Path(item)], options, skip=skip)
         names = [name] if len(loaded) == 1 else [f"{name}-{i:03d}" for i in range(len(loaded))]
@@ -175,19 +172,25 @@ def _adapt(name: str, item: Any, options: ReadingOptions, skip: bool) -> list[Po
         item = item.to_frame("action")
     if is_frame(item):
         item = of_frame(item, f"policy {name!r}")
-    if is_array(item) or acts(item):
-        policy = ArrayPolicy(name, item) if is_array(item) else adapt(name, item)
-        policy.set_action_count(options.action_count)
-        return [policy]
-    hint = "; pass known returns as returns=" if isinstance(item, int | float) else ""
-    if methods := [key for key in ("act", "get_action", "select_action") if callable(getattr(item, key, None))]:
-        hint = f"; pass a callable of states that calls its method {methods[0]}"
-    expected = "a callable, a torch module, an object with predict, an array, Gaussian or Probabilities, or a path"
-    raise TypeError(f"policy {name!r} is {_kind(item)}, expected {expected}{hint}")
+    if is_array(item):
+        policy: Policy = ArrayPolicy(name, item)
+    elif acts(item):
+        policy = adapt(name, item)
+    elif isinstance(item, Mapping):
+        policy = formats.load(formats.STATE_DICT)(item, options)
+    else:
+        methods = [key for key in ("act", "get_action", "select_action") if callable(getattr(item, key, None))]
+        hint = f"; pass a callable of states that calls its method {methods[0]}" if methods else ""
+        hint = "; pass known returns as returns=" if isinstance(item, int | float) else hint
+        expected = "a callable, a torch module, an object with predict, an array, Gaussian or Probabilities, or a path"
+        raise TypeError(f"policy {name!r} is {_kind(item)}, expected {expected}{hint}")
+    policy.set_action_count(options.action_count)
+    return [policy]
 
 
 def _kind(item: Any) -> str:
-    return f"the class {item.__name__}, not an object of it" if isinstance(item, type) else f"a {type(item).__name__}"
+    is_class = isinstance(item, type)
+    return f"the class {item.__name__}, not an object of it" if is_class else f"of type {type(item).__name__}"
 
 
 def _renamed(policy: Policy, name: str, action_count: int | None = None) -> Policy:

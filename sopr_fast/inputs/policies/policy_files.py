@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import glob
 import os
-import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 from ... import formats
 from ...runtime.containers import member_names
@@ -31,15 +31,15 @@ def load_files(places: Sequence[Path], options: ReadingOptions, *, skip: bool = 
     relative to the folder that contains everything given. Files of one folder that differ in the suffix only keep it.
     See `sopr_fast.load_policies`.
     """
+    options.take("stochastic")  # only policies in memory choose for themselves
+    files: list[Path] = []
+    folders: list[Path] = []
+    for place in places:
+        files += (own := _files(place))
+        folders += [place] if place.is_dir() else [file.parent for file in own]
     policies: list[Policy] = []
     reason = ""
-    options.take("stochastic")  # only policies in memory choose for themselves
-    files = [file for path in places for file in _files(path)]
-    folders = [path for path in places if path.is_dir()] + [
-        file.parent for path in places if not path.is_dir() for file in _files(path)
-    ]
-    folder = os.path.commonpath([*map(os.path.abspath, folders)])
-    for file, name in _names(files, Path(folder)).items():
+    for file, name in _names(files, Path(os.path.commonpath([*map(os.path.abspath, folders)]))).items():
         try:
             policies += _read(file, replace(options, name=name))
         except _ERRORS as error:
@@ -56,10 +56,6 @@ def load_files(places: Sequence[Path], options: ReadingOptions, *, skip: bool = 
 
 def _files(path: Path) -> list[Path]:
     """Return the file itself, those of a pattern, or the policy files below a folder."""
-
-    def fail(error: OSError) -> None:
-        raise error
-
     if not path.is_dir():
         if os.path.lexists(path):
             return [path]
@@ -68,7 +64,7 @@ def _files(path: Path) -> list[Path]:
         raise FileNotFoundError(f"{printable(path)}: no such file")
     files: list[Path] = []
     passed: Counter[str] = Counter()
-    for parent, folders, names in os.walk(path, onerror=fail):
+    for parent, folders, names in os.walk(path, onerror=_fail):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for file in (Path(parent, name) for name in names):
             suffix = file.suffix.lower()
@@ -83,6 +79,10 @@ def _files(path: Path) -> list[Path]:
             f"passed over: {seen or 'nothing, since it holds no files'}"
         )
     return sorted(files, key=lambda file: file.parts)
+
+
+def _fail(error: OSError) -> NoReturn:
+    raise error
 
 
 def _is_companion(path: Path) -> bool:
@@ -108,19 +108,18 @@ def _names(files: Iterable[Path], folder: Path) -> dict[Path, str]:
 
 def _read(file: Path, options: ReadingOptions) -> list[Policy]:
     """Read one file, with errors of the documented types that name it."""
+    where = f"{printable(file)}: "
     try:
-        if not stat.S_ISREG(file.stat().st_mode):
-            raise ValueError("not a regular file")
         policies = list(_reader(file)(file, options))
         for policy in policies:
             policy.set_action_count(options.action_count)
         return policies
     except _ERRORS as error:
         kind = next(kind for kind in _ERRORS if isinstance(error, kind))
-        raise kind(f"{printable(file)}: {one_line(error) or kind.__name__}") from error
+        raise kind(where + (one_line(error).removeprefix(where) or kind.__name__)) from error
     except Exception as error:  # a damaged file, or code in it, may raise nearly any type
-        message = f"damaged, or of a form that cannot be opened ({type(error).__name__}: {error})"
-        raise ValueError(f"{printable(file)}: {one_line(message)}") from error
+        what = f"damaged, or of a form that cannot be opened ({type(error).__name__}: {error})"
+        raise ValueError(where + one_line(what)) from error
 
 
 def _reader(path: Path) -> Reader:

@@ -2,42 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import os
+import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ...native import threads, torch_on_one_thread
+from ...runtime import distributed
+from ...runtime.limits import tile_bytes
 from ...runtime.options import current
+from ...runtime.progress import progress_bar
 from ...runtime.text import list_names
 from ...runtime.warn import warn
 from .actor import Actor
 from .callables import Called
 from .meeting import check_actions, check_widths
-from .output import Output
+from .output import Layout, Output
 from .policy import Policy
 
+_MEMORY_TILES = 4  # whose columns stay in memory
+_TILE_BYTES = 256 << 20  # at most
 _PROBE_ROWS = 13  # unlikely to be mistaken for an action width
 _BATCH_ROUNDING = 0.02  # of the largest action: half precision and TF32 round otherwise in batches of other sizes
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Layout of the columns that a model reads of every policy in every state.
-
-    Attributes:
-        kind: "action": the action. "gaussian": mean and standard deviation, the latter 0 for deterministic policies.
-            "discrete": probabilities, one-hot for policies that return indices.
-        action_dim: Width of the action, or number of discrete actions.
-        width: Number of columns: `action_dim`, or twice that for kind "gaussian".
-    """
-
-    kind: str
-    action_dim: int
-    width: int
 
 
 def probe(
@@ -65,7 +57,7 @@ def probe(
         is_gaussian = outputs[0].kind != "discrete" and any(output.kind == "gaussian" for output in outputs)
         layout = Layout("gaussian", width, 2 * width) if is_gaussian else Layout(outputs[0].kind, width, width)
     if logged is not None:
-        check_actions(policies, layout.kind, layout.action_dim, logged)
+        check_actions(policies, layout, logged)
     pairs = zip(policies, outputs, strict=True)
     columns = torch.stack([_columns(policy, output, layout, whose) for policy, output in pairs])
     warn_of_answers(policies, columns, states, source, layout)
@@ -109,36 +101,30 @@ def warn_of_answers(
 
 
 def collect(
-    policies: Sequence[Policy],
-    states: Tensor,
-    source: Tensor,
-    layout: Layout,
-    *,
-    progress: Callable[[int], Any] = lambda _: None,
-    out: Tensor | None = None,
+    policies: Sequence[Policy], states: Tensor, source: Tensor, layout: Layout, *, show: bool = False
 ) -> Tensor:
-    """Return the columns (P, U, layout.width) float32 of every policy; each sees each state once.
+    """Return the columns (P, U, layout.width) float32 of every policy on the CPU; each sees each state once.
 
     A policy gets at most the `batch_size` of `sopr_fast.options` states at a time. Under kind "action", a stochastic
     policy contributes its mean. Actors read from files act in parallel, each on one thread, so that their actions do
-    not depend on the number of threads; other policies act one after another.
+    not depend on the number of threads; other policies act one after another. Columns are kept on disk if they exceed
+    1 GiB, or a quarter of the free memory.
 
     Args:
         policies: The policies.
         states: (U, dim_s) float32 on the CPU.
         source: (U,) int64, the states' rows in the user's data.
         layout: Layout of the columns.
-        progress: Called with 1 after every policy.
-        out: Tensor to write to, instead of a new one.
+        show: Show a progress bar.
 
     Raises:
+        OSError: The disk has no room for the columns.
         ValueError: A policy returned something wrong, or actions of another kind or width than the layout's. The
             message names the policy and the row of the user's data.
         RuntimeError: A policy raised; its error is the cause.
     """
     batch_size = current().batch_size
-    shape = len(policies), len(states), layout.width
-    columns = torch.empty(shape, dtype=torch.float32, device="cpu") if out is None else out
+    columns = _empty((len(policies), len(states), layout.width))
 
     def fill(policy: Policy, columns: Tensor) -> None:
         for first in range(0, len(states), batch_size):
@@ -146,14 +132,41 @@ def collect(
             columns[rows] = _columns(policy, policy.output(states[rows], source[rows]), layout)
 
     parts = list(zip(policies, columns, strict=True))
-    with torch_on_one_thread(), ThreadPoolExecutor(threads(), initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        for _ in pool.map(lambda part: fill(*part), [part for part in parts if isinstance(part[0], Actor)]):
-            progress(1)
-    for policy, own in parts:
-        if not isinstance(policy, Actor):
-            fill(policy, own)
-            progress(1)
+    with progress_bar(len(parts), "acting", "policy", show=show) as bar:
+        with (
+            torch_on_one_thread(),
+            ThreadPoolExecutor(threads(), initializer=torch.set_num_threads, initargs=(1,)) as pool,
+        ):
+            for _ in pool.map(lambda part: fill(*part), [part for part in parts if isinstance(part[0], Actor)]):
+                bar.update()
+        for policy, own in parts:
+            if not isinstance(policy, Actor):
+                fill(policy, own)
+                bar.update()
     return columns
+
+
+def collect_shared(policies: list[Policy], states: Tensor, source: Tensor, layout: Layout) -> Tensor:
+    """Return the columns as `collect` does; processes share the policies, and each gets all columns."""
+    group = distributed.current()
+    return group.gather(collect(policies[group.part(len(policies))], states, source, layout, show=True))
+
+
+def _empty(shape: tuple[int, ...]) -> Tensor:
+    """Return uninitialised float32, in an unnamed file if it is large, with its space reserved if the platform can."""
+    size = 4 * math.prod(shape)
+    if size <= _MEMORY_TILES * tile_bytes(_TILE_BYTES):
+        return torch.empty(shape, dtype=torch.float32, device="cpu")
+    with tempfile.NamedTemporaryFile(prefix="sopr_fast-columns-") as file:
+        if hasattr(os, "posix_fallocate"):  # else a full disk ends the process when it writes a page
+            try:
+                os.posix_fallocate(file.fileno(), 0, size)
+            except OSError as error:
+                raise OSError(
+                    f"columns need {size / 2**30:.1f} GiB in {tempfile.gettempdir()}: {error.strerror}; set TMPDIR to "
+                    "another folder"
+                ) from error
+        return torch.from_numpy(np.memmap(file, np.float32, "r+", shape=shape))
 
 
 def _columns(policy: Policy, output: Output, layout: Layout, whose: str = "the model") -> Tensor:
