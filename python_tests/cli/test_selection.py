@@ -136,12 +136,19 @@ def test_what_is_trained_is_kept_by_default_and_used_again_with_other_returns(ac
     for more in ([], ["--returns", str(tmp_path / "returns.csv")], ["--set", "updates=6", *QUICK[2:]]):
         assert main(["select", *actors, *(QUICK if "--set" not in more else []), *more]) == 0
         said = capsys.readouterr().err
-        kept = re.search(r"what is trained is kept in (\S+); --checkpoints names another folder", said)
+        kept = re.search(r"what was trained is kept in (\S+); --checkpoints names another", said)
         trained.append(cache.parent / kept[1] / "simulator.safetensors")
     assert trained[0] == trained[1] != trained[2] and all(file.is_file() for file in trained)
     before = trained[0].stat().st_mtime_ns
     assert main(["evaluate", *actors, "--returns", str(tmp_path / "returns.csv"), *QUICK, "--methods", "select"]) == 2
     assert main(["select", *actors, *QUICK]) == 0 and trained[0].stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("command", ["select", "evaluate"])
+def test_no_folder_is_made_or_named_if_nothing_is_trained(folder, command, capsys, cache):
+    before = set(cache.glob("*/*"))
+    assert run(folder, command, "all.csv", *(NEAREST if command == "evaluate" else ())) == 0
+    assert "kept in" not in capsys.readouterr().err and set(cache.glob("*/*")) == before
 
 
 def test_a_bandit_s_method_is_chosen_and_set_in_the_shell(tmp_path, capsys):

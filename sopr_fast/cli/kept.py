@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from .._version import __version__
@@ -14,14 +16,16 @@ from ..runtime.process import is_first
 _OPTIONS = ("log", "columns", "max_episode_steps", "rows", "seed", "simulator", "set", "action_count", "device")
 
 
-def kept_in(options: argparse.Namespace, *, by_policies: bool = False) -> Path | None:
-    """Return the folder in which to keep training: that of `--checkpoints`, or one of the user's cache, which is named.
+@contextlib.contextmanager
+def keeping(options: argparse.Namespace, *, by_policies: bool = False) -> Iterator[Path | None]:
+    """Yield the folder to keep training in: that of `--checkpoints`, else one of the user's cache.
 
     The latter is one for each log, as it is now, and each set of options on which training depends; with `by_policies`
-    also for each set of policies. None is returned if it cannot be made.
+    also for each set of policies. It is named if something is kept there, else removed; None if it cannot be made.
     """
     if options.checkpoints is not None:
-        return options.checkpoints
+        yield options.checkpoints
+        return
     files = [options.log, *(options.policies if by_policies else ())]
     given = [str(getattr(options, name, None)) for name in _OPTIONS]
     key = hashlib.sha256(repr([__version__, *given, *map(_state, files)]).encode(errors="surrogatepass")).hexdigest()
@@ -30,10 +34,15 @@ def kept_in(options: argparse.Namespace, *, by_policies: bool = False) -> Path |
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:  # such as a home that is read-only
-        return None
-    if is_first():
-        print(f"sopr-fast: what is trained is kept in {folder}; --checkpoints names another folder", file=sys.stderr)
-    return folder
+        yield None
+        return
+    try:
+        yield folder
+    finally:
+        if is_first() and any(folder.iterdir()):
+            print(f"sopr-fast: what was trained is kept in {folder}; --checkpoints names another", file=sys.stderr)
+        elif is_first():
+            folder.rmdir()
 
 
 def _state(path: str | Path) -> list[tuple[str, int, int]]:

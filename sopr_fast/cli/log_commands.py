@@ -26,7 +26,7 @@ from .arguments import (
     read_returns,
     show,
 )
-from .kept import kept_in
+from .kept import keeping
 
 if TYPE_CHECKING:
     import pandas
@@ -149,16 +149,18 @@ def _evaluate(options: argparse.Namespace) -> None:
             raise ValueError("--set sets options of the simulator, which is none of --methods: leave it out")
         methods |= dict.fromkeys(simulators, _read_estimator(SELECT, options.set))
     policies, returns = _read(options)
-    evaluation = evaluate(
-        policies,
-        read_log(options.log, options),
-        {} if returns is None else returns,
-        methods=methods,
-        cv=options.cv,
-        groups=groups,
-        checkpoints=kept_in(options, by_policies=options.methods is not None),
-        seed=options.seed,
-    )
+    log = read_log(options.log, options)
+    with keeping(options, by_policies=options.methods is not None) as folder:
+        evaluation = evaluate(
+            policies,
+            log,
+            {} if returns is None else returns,
+            methods=methods,
+            cv=options.cv,
+            groups=groups,
+            checkpoints=folder,
+            seed=options.seed,
+        )
     show(evaluation, options)
 
 
@@ -172,16 +174,17 @@ def _select(options: argparse.Namespace) -> int:
         simulator = _read_estimator(find_method(options.simulator or "simulator", METHODS[1:]), options.set)
     policies, returns = _read(options)
     log = read_log(options.log, options)
-    selection = select(
-        policies,
-        log,
-        returns=returns,
-        incumbent=options.incumbent,
-        exclude=options.exclude,
-        simulator=simulator,
-        checkpoints=kept_in(options),
-        seed=options.seed,
-    )
+    with keeping(options) as folder:
+        selection = select(
+            policies,
+            log,
+            returns=returns,
+            incumbent=options.incumbent,
+            exclude=options.exclude,
+            simulator=simulator,
+            checkpoints=folder,
+            seed=options.seed,
+        )
     text, more = str(selection), {}
     if options.measure:
         more["measure_next"] = selection.measure_next(options.measure)
