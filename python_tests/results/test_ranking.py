@@ -329,10 +329,10 @@ def test_a_ranking_is_text_a_dict_and_a_frame():
         in_training=[False, False, True],
     )
     assert ranking.table().splitlines() == [
-        "rank  policy      score    ± error   distance",
-        "   1  a          4.0000     1.0000     7.0000",
-        "   2  b          3.0000    foreign     9.0000",
-        "   3  c          1.0000     1.0000     0.0000  in training",
+        "rank  policy  score  ± error  distance",
+        "   1  a        4.00     1.00      7.00",
+        "   2  b        3.00  foreign      9.00",
+        "   3  c        1.00     1.00      0.00  in training",
     ]
     assert str(ranking) == repr(ranking) == ranking.table()
     assert json.loads(json.dumps(ranking.to_dict()))["order"] == ranking.order
@@ -349,15 +349,15 @@ def test_a_ranking_is_text_a_dict_and_a_frame():
 def test_the_table_hides_no_small_numbers_and_makes_room_for_large_ones():
     ranking = Ranking(["a", "b", "c"], np.array([-12345.25, 0.0, -3e-5]), np.array([2.25e-7, 0.0, np.nan]))
     assert ranking.table().splitlines() == [
-        "rank  policy        score    ± error",
-        "   1  b            0.0000     0.0000",
-        "   2  c          -3.0e-05          –",
-        "   3  a       -12345.2500    2.2e-07",
+        "rank  policy           score   ± error",
+        "   1  b             0.000000  0.000000",
+        "   2  c            -0.000030         –",
+        "   3  a       -12,345.250000   2.2e-07",
     ]
     returns = Ranking(["a", "b"], np.array([5.249025e30, 999.5e9]), np.array([1.25e12, np.nan]))
     assert returns.table().splitlines()[1:] == [
-        "   1  a            5.249025e+30  1.250000e+12",
-        "   2  b       999500000000.0000             –",
+        "   1  a             5.249e+30  1.250e+12",
+        "   2  b       999,500,000,000          –",
     ]
 
 

@@ -8,9 +8,10 @@ import numpy as np
 
 from ..estimators.methods import SELECT
 from ..results.metrics import spearman
+from ..results.numbers import MISSING, in_words, number
 from ..selection.evaluation import Evaluation
 from . import figures
-from .page import MISSING, Column, Name, Table, column, listed, number
+from .page import Column, Name, Table, column
 
 _GOOD, _USELESS = 0.7, 0.3  # rank correlations
 _DRAWN = 4  # methods
@@ -69,7 +70,7 @@ def _reason(evaluation: Evaluation, kind: str) -> str:
     text = f"On {KINDS[kind]}, {tied[0]} has a rank correlation of {number(mean)}"
     if np.isfinite(low):
         text += f" (90 % interval {number(low)} to {number(high)})"
-    others = f"; {listed(tied[1:])} {'is' if len(tied) == 2 else 'are'} as good within the error"
+    others = f"; {in_words(tied[1:])} {'is' if len(tied) == 2 else 'are'} as good within the error"
     return f"{text}{others if len(tied) > 1 else ''}."
 
 

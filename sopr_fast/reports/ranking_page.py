@@ -8,9 +8,10 @@ import numpy as np
 
 from ..inputs.returns import check_returns
 from ..results.metrics import spearman
+from ..results.numbers import MISSING, Numbers, chance, in_words, number
 from ..results.ranking import Ranking
 from . import figures
-from .page import MISSING, Name, Numbers, Table, chance, column, listed, number
+from .page import Name, Table, column
 
 _SURE = 0.9  # probability from which a score is higher than another
 _TRAINING = ("loss", "subset_size", "clusters", "subsets", "steps", "encoder", "width", "low_layers", "high_layers")
@@ -56,7 +57,7 @@ def _verdict(ranking: Ranking, order: np.ndarray) -> str:
     if len(ranking) == 1:
         return f"{first} is the only candidate."
     if tied := _tied(ranking, order):
-        return f"{listed([first, *tied])} have the highest scores of {len(ranking):,} candidates."
+        return f"{in_words([first, *tied])} have the highest scores of {len(ranking):,} candidates."
     return f"{first} has the highest score of {len(ranking):,} candidates."
 
 
@@ -102,17 +103,17 @@ def _now(ranking: Ranking, order: np.ndarray, foreign: np.ndarray, collapsed: bo
     best += [ranking.names[i] for i in order[:1] if foreign[i]]
     each = " each" if len(best) > 1 else ""
     if ranking.subset_scores is None:
-        return f"Measure {listed(best)} by 20 episodes{each} before you deploy one."
+        return f"Measure {in_words(best)} by 20 episodes{each} before you deploy one."
     return (
-        f"Scores order policies; they are not returns. Measure {listed(best)} by 20 episodes{each}; or let select say "
-        "whether to deploy one."
+        f"Scores order policies; they are not returns. Measure {in_words(best)} by 20 episodes{each}; or let select "
+        "say whether to deploy one."
     )
 
 
 def _notes(ranking: Ranking, order: np.ndarray, foreign: np.ndarray) -> list[str]:
     notes = [*getattr(ranking, "notes", [])]
     if foreign.any():
-        those = listed([ranking.names[i] for i in order if foreign[i]])
+        those = in_words([ranking.names[i] for i in order if foreign[i]])
         notes.append(f"Unlike every known policy: {those}. Measure before you believe these scores.")
     if ranking.foreign and any(one is None for one in ranking.foreign):
         notes.append("The distance of some candidates to the known policies is unknown: their scores may be wrong.")

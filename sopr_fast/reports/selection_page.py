@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from ..results.numbers import Numbers, chance, number
 from ..selection.selection import Selection
 from . import figures
-from .page import Column, Name, Numbers, Table, chance, column, number
+from .page import Column, Name, Table, column
 
 _TIES = 10  # policies, from which "one of 70" says more than a probability
 _MEASURED = "measured.csv"

@@ -11,8 +11,9 @@ from ..inputs.accepted import ReturnsLike
 from ..inputs.returns import check_returns
 from ..runtime.warn import warn
 from . import metrics
+from .numbers import Numbers
 from .result import Result
-from .tables import MISSING, plain, to_text
+from .tables import plain, to_text
 from .warnings import ForeignPolicyWarning
 
 if TYPE_CHECKING:
@@ -184,8 +185,8 @@ class Ranking(Result):
     def table(self, rows: int | None = None) -> str:
         """Return the ranking as text of 80 columns, best first.
 
-        For a foreign candidate "foreign" replaces the standard error. Numbers have four decimals, those that are too
-        small for them and those from 1e12 on an exponent. Names are escaped and cut in the middle.
+        For a foreign candidate "foreign" replaces the standard error. Numbers have as many decimals as distinguish
+        those of their column, scores as many as their errors. Names are escaped and cut in the middle.
 
         Args:
             rows: Number of candidates beyond which only the first and the last five are shown; None for all.
@@ -193,11 +194,14 @@ class Ranking(Result):
         order = self._order()
         foreign = self.is_foreign()
         cells = {"rank": [str(place) for place in range(1, len(self) + 1)], "policy": self.order}
-        for head, column in self.columns().items():
+        columns, errors = self.columns(), self.standard_errors
+        has_errors = not np.isnan(errors).all()
+        for head, column in columns.items():
+            show = Numbers(errors if has_errors and head == "score" else column)
             if head != "standard_error":
-                cells[head] = [f"{_cell(column[i]):>9}" for i in order]
-            elif not np.isnan(column).all():
-                cells["± error"] = [f"{'foreign' if foreign[i] else _cell(column[i]):>9}" for i in order]
+                cells[head] = [show(column[i]) for i in order]
+            elif has_errors:
+                cells["± error"] = ["foreign" if foreign[i] else show(column[i]) for i in order]
         if self.in_training is not None and any(self.in_training):
             cells[""] = ["in training" if self.in_training[i] else "" for i in order]
         return to_text(cells, left=("policy", ""), rows=rows)
@@ -236,12 +240,3 @@ def ranks_of(values: np.ndarray) -> np.ndarray:
     ranks = np.empty(len(values), np.int64)
     ranks[np.argsort(-values, kind="stable")] = np.arange(1, len(values) + 1)
     return ranks
-
-
-def _cell(value: float) -> str:
-    if np.isnan(value):
-        return MISSING
-    if abs(value) >= 1e12:
-        return f"{value:.6e}"
-    text = f"{value:.4f}"
-    return f"{value:.1e}" if value and not float(text) else text

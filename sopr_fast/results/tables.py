@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..runtime.text import printable
+from .numbers import MISSING
 
 if TYPE_CHECKING:
     import pandas
 
 WIDTH = 80  # characters of a line
 SHORTENED = 60  # rows beyond which `print` shows the first and the last five only
-MISSING = "–"
 _NARROWEST = 20  # characters of names
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..results.numbers import Numbers, number
 from .compared import FEWEST_KNOWN
 from .predictions import Predictions
-from .verdict import number
 
 _LEAST_ORDER = 0.8  # rank correlation of a method with known returns
 _SURPRISE = 3.0  # standard errors between a known return and its unbiased estimate
@@ -29,11 +29,11 @@ def _impossible_returns(told: Predictions) -> list[str]:
     outside = np.flatnonzero((told.returns < low - 1e-3 * abs(low)) | (told.returns > high + 1e-3 * abs(high)))
     if not len(outside):
         return []
-    name, value = told.names[outside[0]], told.returns[outside[0]]
+    name, value, shown = told.names[outside[0]], told.returns[outside[0]], Numbers(told.shown)
     side, most, bound = ("below", "lowest", low) if value < low else ("above", "highest", high)
     others = f" (others out of range: {len(outside) - 1})" if len(outside) > 1 else ""
     return [
-        f"The return of {name}, {number(value)}, is {side} {number(bound)}, the {most} that the logged rewards and "
+        f"The return of {name}, {shown(value)}, is {side} {shown(bound)}, the {most} that the logged rewards and "
         f"episode lengths allow{others}: check that returns and log are of one environment, with the same rewards; if "
         "they are, the log lacks what this policy does"
     ]

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..results.metrics import regret_at_k, spearman
+from ..results.numbers import number
 from ..results.result import Result
-from ..results.tables import MISSING, plain, to_text, wrapped
+from ..results.tables import plain, to_text, wrapped
 from .folds import Fold
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ class Evaluation(Result):
         cells = {"method": [*measures]}
         for name in MEASURES:
             cells[name] = [_cell(*each[name][: None if name == "spearman" else 1]) for each in measures.values()]
-        cells["seconds"] = [f"{self.seconds[method]:.1f}" for method in measures]
+        cells["seconds"] = [number(self.seconds[method], 1) for method in measures]
         table = to_text(cells, left=("method",))
         return f"{table}\n{wrapped('no clear difference: ' + ', '.join(tied))}" if len(tied) > 1 else table
 
@@ -202,6 +203,4 @@ def _summary(replicates: np.ndarray) -> dict[str, tuple[float, float, float]]:
 
 
 def _cell(mean: float, low: float = np.nan, high: float = np.nan) -> str:
-    if np.isnan(mean):
-        return MISSING
-    return f"{mean:.2f}" if np.isnan(low) else f"{mean:.2f} ({low:.2f} to {high:.2f})"
+    return number(mean) if np.isnan([mean, low]).any() else f"{number(mean)} ({number(low)} to {number(high)})"

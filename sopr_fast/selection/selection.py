@@ -11,13 +11,14 @@ import numpy as np
 from ..estimators.log_support import agreement_in_words, is_unsupported, unsupported_in_words
 from ..inputs.accepted import ReturnsLike
 from ..inputs.returns import is_ordered
+from ..results.numbers import Numbers, chance
 from ..results.result import Result
 from ..results.tables import to_text, wrapped
 from ..runtime.checks import integer
 from ..runtime.text import list_names
 from .doubts import doubts
 from .predictions import Predictions
-from .verdict import MEASURE, Verdict, as_good, find_rival, judge, number, numbers, to_measure
+from .verdict import MEASURE, Verdict, as_good, find_rival, judge, to_measure
 
 if TYPE_CHECKING:
     import pandas
@@ -36,10 +37,11 @@ class Selection(Predictions, Result):
         """Refuse costs that are given as returns where the log tells them apart."""
         above = np.flatnonzero(self.returns > self.bounds[1] + 1e-3 * abs(self.bounds[1]))
         if self.are_costs and len(above):
-            name, value = self.names[above[0]], number(self.returns[above[0]])
+            name, value = self.names[above[0]], self.returns[above[0]]
+            shown = Numbers([value, self.bounds[1]])
             raise ValueError(
-                f"the return of policy {name!r} is {value}, but returns are the negative of the log's costs, at most "
-                f"{number(self.bounds[1])}: if it is a cost, say so, {{{name!r}: {{'cost': {value}}}}}"
+                f"the return of policy {name!r} is {shown(value)}, but returns are the negative of the log's costs, at "
+                f"most {shown(self.bounds[1])}: if it is a cost, say so, {{{name!r}: {{'cost': {value:g}}}}}"
             )
 
     @property
@@ -151,9 +153,9 @@ class Selection(Predictions, Result):
         """
         columns = self.columns()
         cells = {"policy": columns["policy"]}
-        heads, rounded = (self.unit, "low", "high"), numbers(self.shown[:, self.order])
-        cells |= {head: [number(value) for value in row] for head, row in zip(heads, rounded, strict=True)}
-        cells["best"] = [f"{best:.2f}" for best in columns["best"]]
+        values, show = self.shown[:, self.order], Numbers(self.shown)
+        cells |= {head: list(map(show, row)) for head, row in zip((self.unit, "low", "high"), values, strict=True)}
+        cells["best"] = list(map(chance, columns["best"]))
         legend = "low, high: 80 % interval; best: probability of being the best policy"
         if self.outside is not None:
             cells["outside"] = ["" if np.isnan(share) else f"{share:.0%}" for share in columns["outside"]]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..results.numbers import Numbers, chance, in_words
 from ..runtime.text import NAME_WIDTH, printable
 from .compared import FEWEST_KNOWN
 from .draws import best_to_measure, probability_beats
@@ -130,13 +131,13 @@ def judge(told: Predictions) -> Verdict:
     beats = probability_beats(told.posterior, rival)
     if settled is None:
         first = next(i for i in to_measure(told, 2) if i != rival)
-        chance, who = _percent(beats[first]), _short(names[first])
+        probable, who = chance(beats[first]), _short(names[first])
         if not told.rankable[first]:
-            return _measure(told, f"{who} may be better ({chance}), but cannot be ranked")
+            return _measure(told, f"{who} may be better ({probable}), but cannot be ranked")
         doubt = _doubt(told, beats[first])
-        return _measure(told, f"{who} beats {_short(names[rival])} with a probability of {chance}{doubt}")
+        return _measure(told, f"{who} beats {_short(names[rival])} with a probability of {probable}{doubt}")
     if settled != rival:
-        kind, reason = DEPLOY, f"It beats {_short(names[rival])} with a probability of {_percent(beats[settled])}"
+        kind, reason = DEPLOY, f"It beats {_short(names[rival])} with a probability of {chance(beats[settled])}"
     else:
         kind = DEPLOY if told.incumbent is None else KEEP
         reason = f"No {'policy' if told.known.all() else 'candidate'} is likely to be much better"
@@ -165,7 +166,7 @@ def likelier(told: Predictions, chosen: int) -> str:
     if told.rankable[first]:
         is_lower = told.posterior.mean[first] <= told.posterior.mean[chosen]
         why = "its expected return is lower" if is_lower else "it would gain too little"
-    return f". {_short(told.names[first])} is likelier to be the best ({best[first]:.2f}), but {why}"
+    return f". {_short(told.names[first])} is likelier to be the best ({chance(best[first])}), but {why}"
 
 
 def _doubt(told: Predictions, beats: float) -> str:
@@ -187,46 +188,27 @@ def _settle(told: Predictions, kind: str, i: int, reason: str) -> Verdict:
 def _measure(told: Predictions, reason: str) -> Verdict:
     places = to_measure(told, 2)
     chosen, several = [told.names[i] for i in places], len(places) > 1
-    text = f"Measure {_listed([_short(name) for name in chosen])}, {told.episodes:,} episodes{' each' * several}"
+    text = f"Measure {in_words([_short(name) for name in chosen])}, {told.episodes:,} episodes{' each' * several}"
     if not told.known[places].all():
         least = "cost as much" if told.are_costs else "return as little"
-        reason += f". {'They' if several else 'It'} may {least} as {_listed([_risk(told, i) for i in places])}"
+        reason += f". {'They' if several else 'It'} may {least} as {in_words([_risk(told, i) for i in places])}"
     return Verdict(MEASURE, tuple(chosen), text, f"{reason}.")
 
 
 def _value(told: Predictions, i: int) -> str:
     """Return what a policy returns, in words."""
     what = "cost " if told.are_costs else ""
-    predicted, low, high = map(number, numbers(told.shown[:, i]))
+    shown = Numbers(told.shown)
+    predicted, low, high = map(shown, told.shown[:, i])
     if not told.known[i]:
         return f"predicted {what}{predicted} ({low} to {high})"
-    error = f" ± {number(told.return_errors[i])}" if told.return_errors[i] > 0 else ""
-    return f"measured {what}{number(told.shown[0, i])}{error}"
+    error = f" ± {shown(told.return_errors[i])}" if told.return_errors[i] > 0 else ""
+    return f"measured {what}{predicted}{error}"
 
 
 def _risk(told: Predictions, i: int) -> str:
     """Return the end of the interval of policy i that is worst, in words."""
-    return number(numbers(told.shown[:, i])[2 if told.are_costs else 1])
-
-
-def number(value: float) -> str:
-    """Return a number with four digits at most."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-
-
-def numbers(values: np.ndarray) -> np.ndarray:
-    """Return values without digits below a thousandth of their range, such as the -0.00116 next to -155 and -720."""
-    finite = values[np.isfinite(values)]
-    step = 10.0 ** np.floor(np.log10(np.ptp(finite))) / 1000 if len(finite) and np.ptp(finite) > 0 else 0.0
-    return np.round(values / step) * step + 0.0 if step else values
-
-
-def _percent(share: float) -> str:
-    return "over 99 %" if share > 0.99 else f"{max(int(100 * share), 1)} %"  # never rounded up to 90 %
-
-
-def _listed(words: list[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+    return Numbers(told.shown)(told.shown[2 if told.are_costs else 1, i])
 
 
 def _short(name: str) -> str:

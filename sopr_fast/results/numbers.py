@@ -1,0 +1,56 @@
+"""The format of numbers, probabilities and lists of words in tables, sentences and reports."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+MISSING = "–"
+_MOST_DECIMALS = 6
+_ROUNDING = 1e-6  # relative to the largest number
+_LARGE = 1e12  # from which numbers have an exponent
+
+
+class Numbers:
+    """Formats numbers of one column with as many decimals as distinguish them."""
+
+    def __init__(self, values: Sequence[float] | np.ndarray) -> None:
+        array = np.asarray(values, float)
+        array = array[np.isfinite(array)]
+        size = float(np.abs(array).max(initial=0))
+        spread = float(np.ptp(array)) if len(array) and np.ptp(array) > _ROUNDING * size else size
+        self.decimals = min(_MOST_DECIMALS, max(0, 2 - math.floor(math.log10(spread)))) if spread > 0 else 2
+
+    def __call__(self, value: float) -> str:
+        return number(value, self.decimals)
+
+
+def number(value: float, decimals: int = 2) -> str:
+    """Return a number as text, a dash if it is undefined."""
+    if not math.isfinite(value):
+        return MISSING
+    if abs(value) >= _LARGE:
+        return f"{value:.3e}"
+    text = f"{value:,.{decimals}f}"
+    if text.strip("-0.,"):
+        return text
+    return f"{value:.1e}" if value and decimals == _MOST_DECIMALS else text.lstrip("-")
+
+
+def chance(share: float) -> str:
+    """Return a probability as whole percent, never rounded up, and never 0 or 100: nothing is that certain."""
+    if not math.isfinite(share):
+        return MISSING
+    if share > 0.99:
+        return "over 99 %"
+    return f"{int(100 * share)} %" if share >= 0.01 else "under 1 %"
+
+
+def in_words(names: Sequence[str], most: int = 5) -> str:
+    """Return the first few names as a list in words, and how many follow."""
+    shown = list(names[:most])
+    if len(names) > most:
+        shown.append(f"{len(names) - most} more")
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
