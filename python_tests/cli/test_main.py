@@ -331,7 +331,7 @@ def test_info_says_whether_policies_act_on_the_scales_of_a_log(tmp_path, monkeyp
     log = {"observations": states, "rewards": np.ones(60), "terminals": np.arange(60) % 20 == 19}
     for factor, said in (
         (1, "1 policies act on the scales of the log"),
-        (2, "have other ranges, column 0: -2 to 2, -1 to"),
+        (2, "have other ranges, column 0: -2 to 2 and -1 to"),
     ):
         actions = factor * np.tanh(5 * states[:, :2])
         np.savez("log.npz", **log, actions=actions, timeouts=np.zeros(60, bool))
