@@ -16,6 +16,7 @@ from sopr_fast.estimators.critics import CriticLearner
 from sopr_fast.estimators.log import read
 from sopr_fast.estimators.policy_actions import PolicyActions
 from sopr_fast.inputs.logs import load_log
+from sopr_fast.inputs.policies import load_policies
 
 ROWS, POLICIES, UPDATES, DISCOUNT = 300_000, 10, 10, 0.99
 
@@ -38,7 +39,8 @@ def test_fqe_of_ten_policies(log, contend, batch_size):
     import d3rlpy
 
     method = FQE(discount=DISCOUNT, batch_size=batch_size, learning_rate=1e-4)
-    actions = PolicyActions(*read(dict(list(halfcheetah.policies().items())[:POLICIES]), log))
+    policies = list(load_policies(halfcheetah.policies()).values())[:POLICIES]
+    actions = PolicyActions(policies, *read(policies, log))
     actions.tabulate()
     step = CriticLearner(method, actions, target_rate=0.005).step
     flags = [part.astype(np.float32) for part in (log.terminals, log.timeouts)]

@@ -67,7 +67,7 @@ def estimate(checkpoint: Path) -> estimators.Estimates:
 
 
 def evaluate(checkpoints: Path) -> sopr_fast.Evaluation:
-    methods = {"SOPR-T": estimators.SOPR(CONFIG), "nearest policy": estimators.NearestPolicy(), "FQE": _FQE}
+    methods = {"SOPR": estimators.SOPR(CONFIG), "NearestPolicy": estimators.NearestPolicy(), "FQE": _FQE}
     return sopr_fast.evaluate(
         policies(GAINS[:8]),
         transitions(),

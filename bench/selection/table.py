@@ -19,9 +19,9 @@ KINDS = {
 }
 COLUMNS = {  # heading: method and result
     "`select`": ("select", "spearman"),
-    "simulator": ("simulator", "spearman"),
-    "Gaussian process": ("Gaussian process", "spearman"),
-    "nearest policy": ("nearest policy", "spearman"),
+    "Simulator": ("simulator", "spearman"),
+    "GaussianProcess": ("Gaussian process", "spearman"),
+    "NearestPolicy": ("nearest policy", "spearman"),
     "latest snapshot": ("latest snapshot", "spearman"),
     "its regret@1": ("latest snapshot", "regret@1"),
     "regret@1": ("select", "regret@1"),
@@ -32,7 +32,7 @@ COLUMNS = {  # heading: method and result
     "says deploy": ("select", "deploy"),
     "of these right": ("select", "right"),
 }
-_PAGE = ["`select`", "simulator", "nearest policy", "latest snapshot", "its regret@1", "regret@1", "regret@3"]
+_PAGE = ["`select`", "Simulator", "NearestPolicy", "latest snapshot", "its regret@1", "regret@1", "regret@3"]
 _PAGE += ["80 % intervals", "says deploy", "of these right"]
 
 

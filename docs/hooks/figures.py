@@ -66,12 +66,12 @@ def of_a_selection() -> dict[str, Figure | str]:
     groups = {name: name.split("-")[0] for name in known}
     candidates = {"weak": pull(0.04), "medium": pull(0.15), "strong": pull(0.7), "away": pull(-0.05)}
     methods = {
-        "nearest policy": estimators.NearestPolicy(rows=512),
-        "SARSA critic": estimators.BehaviourQ(**SMALL),
+        "NearestPolicy": estimators.NearestPolicy(rows=512),
+        "BehaviourQ": estimators.BehaviourQ(**SMALL),
         "FQE": estimators.FQE(**SMALL, target_rate=0.02),
     }
     simulator = estimators.Simulator(updates=500, hidden=(32, 32))
-    methods["select"] = simulator
+    methods["GaussianProcess(Simulator)"] = estimators.GaussianProcess(mean=simulator)
     evaluation = sopr_fast.evaluate(known, log, returns, methods=methods, groups=groups, cv=3)
     selection = sopr_fast.select(known | candidates, log, returns, incumbent="brake-0.25", simulator=simulator)
     critic = estimators.BehaviourQ(**SMALL, discount=0.95, ensemble=4)

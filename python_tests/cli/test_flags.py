@@ -19,7 +19,7 @@ MESSAGES = {
     "pass columns={'episodes': ['id', 'agent']} and sort=['id', 'step']": (
         "pass --columns episodes=id,agent and --sort id,step"
     ),
-    "pass returns=…, or simulator='SARSA-critic'": "pass --returns …, or --simulator SARSA-critic",
+    "pass returns=…, or simulator='BehaviourQ'": "pass --returns …, or --simulator BehaviourQ",
     "pass model=…, or set SOPR_FAST_MODEL": "pass --model …, or set SOPR_FAST_MODEL",
     "--columns states=x actions: expected PART=NAME": "--columns states=x actions: expected PART=NAME",
     "load_policies('a.pt', module=make, key='x')": "--module package.file:make --key x",

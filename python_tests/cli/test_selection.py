@@ -42,7 +42,7 @@ def run(folder, command, returns, *more):
     return main([*arguments, *(["--returns", str(folder / returns)] if returns else []), *more])
 
 
-NEAREST = ("--methods", "nearest policy")
+NEAREST = ("--methods", "NearestPolicy")
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,7 @@ def test_evaluate_prints_a_table_or_json(folder, capsys, tmp_path):
     groups.write_text(json.dumps({name: "ab"[i % 2] for i, name in enumerate(POLICIES)}))
     assert run(folder, "evaluate", "all.csv", *NEAREST, "--cv", "3") == 0
     out = capsys.readouterr().out
-    assert "3 folds of 12 policies" in out and "nearest policy" in out
+    assert "3 folds of 12 policies" in out and "NearestPolicy" in out
     assert run(folder, "evaluate", "all.csv", *NEAREST, "--cv", "2", "--groups", str(groups), "--json") == 0
     content = json.loads(capsys.readouterr().out)
     assert set(content["measures"]) == {"random", "group"} and set(content["groups"]) == {"a", "b"}
@@ -90,7 +90,7 @@ def test_later_returns_add_to_earlier_ones_and_replace_those_of_the_same_name(fo
     assert f"measured.json: replaces the returns of {KNOWN[0]}\n" in captured.err
 
 
-@pytest.mark.parametrize("command", [("select",), ("estimate", "--method", "nearest-policy")])
+@pytest.mark.parametrize("command", [("select",), ("estimate", "--method", "NearestPolicy")])
 def test_returns_of_other_names_are_refused_or_named(folder, capsys, command):
     (folder / "others.csv").write_text("name,return\nother-00,1\nother-01,2\n")
     (folder / "empty.csv").write_text("name,return\n")
@@ -137,10 +137,11 @@ def test_what_is_trained_is_kept_by_default_and_used_again_with_other_returns(ac
         assert main(["select", *actors, *(QUICK if "--set" not in more else []), *more]) == 0
         said = capsys.readouterr().err
         kept = re.search(r"what was trained is kept in (\S+); --checkpoints names another", said)
-        trained.append(cache.parent / kept[1] / "simulator.safetensors")
-    assert trained[0] == trained[1] != trained[2] and all(file.is_file() for file in trained)
+        trained += (cache.parent / kept[1]).glob("Simulator-*.safetensors")
+    assert trained[0] == trained[1] != trained[2]
     before = trained[0].stat().st_mtime_ns
-    assert main(["evaluate", *actors, "--returns", str(tmp_path / "returns.csv"), *QUICK, "--methods", "select"]) == 2
+    few = ["--returns", str(tmp_path / "returns.csv")]
+    assert main(["evaluate", *actors, *few, *QUICK, "--methods", "Simulator"]) == 2
     assert main(["select", *actors, *QUICK]) == 0 and trained[0].stat().st_mtime_ns == before
 
 
@@ -160,11 +161,11 @@ def test_a_bandit_s_method_is_chosen_and_set_in_the_shell(tmp_path, capsys):
         np.save(tmp_path / "acts" / f"p{i}.npy", (rows[:, 0] > i / 2).astype(int))
     inputs = ["--policies", str(tmp_path / "acts"), "--log", str(tmp_path / "v.csv"), "--action-count", "2"]
     inputs += ["--columns", "states=x", "actions=ad", "rewards=click", "probabilities=p", "--max-episode-steps", "1"]
-    methods = {"importance weighting": [], "doubly robust": ["--simulator", "Doubly-Robust", "--set", "folds=2"]}
+    methods = {"ImportanceWeighting": [], "DoublyRobust": ["--simulator", "Doubly-Robust", "--set", "folds=2"]}
     for method, more in methods.items():
         assert main(["select", *inputs, *more, "--json"]) == 0
         assert method in json.loads(capsys.readouterr().out)["table"]
-    estimate = ["estimate", *inputs, "--method", "importance weighting", "doubly-robust"]
+    estimate = ["estimate", *inputs, "--method", "importance weighting", "DoublyRobust"]
     assert main([*estimate, "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert set(content) == {"policies", *methods} and set(content["policies"]) == {"p0", "p1"}
@@ -178,11 +179,11 @@ def test_a_bandit_s_method_is_chosen_and_set_in_the_shell(tmp_path, capsys):
         assert content[method]["low"] < content[method]["value"] < content[method]["high"]
     assert main(estimate) == 0
     out = capsys.readouterr().out
-    assert out.startswith("policy  importance weighting") and " ± 0.0" in out
+    assert out.startswith("policy  ImportanceWeighting") and " ± 0.0" in out
     assert main([*estimate, "--set", "folds=2"]) == 2
     assert "--set belongs to one --method: leave it out, or name one method" in capsys.readouterr().err
-    assert main([*estimate, "nearest-policy"]) == 2
-    assert "nearest policy learns from known returns: leave it out" in capsys.readouterr().err
+    assert main([*estimate, "NearestPolicy"]) == 2
+    assert "NearestPolicy learns from known returns: leave it out" in capsys.readouterr().err
 
 
 def test_the_help_names_every_method(capsys):
@@ -199,12 +200,12 @@ def test_estimate_runs_an_estimator_with_options_or_known_returns(folder, capsys
     assert content["method"] == "FQE"
     assert set(content["names"]) == set(POLICIES)
     assert len(content["diagnostics"]["curve"]["updates"]) == 5
-    assert run(folder, "estimate", "known.csv", "--method", "nearest-policy", "--json") == 0
+    assert run(folder, "estimate", "known.csv", "--method", "NearestPolicy", "--json") == 0
     content = json.loads(capsys.readouterr().out)
     assert set(content["names"]) == set(POLICIES) - set(KNOWN)
     for value in content["values"]:
         assert min(abs(value - RETURNS[name]) for name in KNOWN) < 1e-9
-    assert run(folder, "estimate", "known.csv", "--method", "nearest-policy") == 0
+    assert run(folder, "estimate", "known.csv", "--method", "NearestPolicy") == 0
     out = capsys.readouterr().out
     assert "Estimates of 4 policies" in out and all(name in out for name in content["names"])
 
@@ -215,13 +216,13 @@ def test_estimate_runs_an_estimator_with_options_or_known_returns(folder, capsys
         ("evaluate", "known.csv", ("--methods", "magic"), "no method 'magic'"),
         ("select", "known.csv", ("--measure", "-1"), "--measure must be 0 or more, got -1"),
         ("select", "known.csv", ("--incumbent", "nobody"), "the incumbent nobody"),
-        ("estimate", None, ("--method", "select"), "no method 'select'; choose from simulator, "),
-        ("estimate", "all.csv", ("--method", "nearest-policy"), "there are 12 and 0"),
-        ("estimate", None, ("--method", "nearest-policy"), "there are 0 and 12"),
+        ("estimate", None, ("--method", "select"), "no method 'select'; choose from GaussianProcess(Simulator), "),
+        ("estimate", "all.csv", ("--method", "NearestPolicy"), "there are 12 and 0"),
+        ("estimate", None, ("--method", "NearestPolicy"), "there are 0 and 12"),
         ("estimate", "all.csv", ("--method", "fqe"), "--method FQE learns from no returns: leave --returns out"),
         ("estimate", None, ("--method", "fqe", "--set", "speed=3"), "--set speed=3: expected OPTION=VALUE"),
         ("estimate", None, ("--method", "fqe", "--set", "updates=many"), "'many' is no value of updates"),
-        ("estimate", None, ("--method", "SOPR-T", "--set", "config=3"), "--set config=3: '3' is no value of config: "),
+        ("estimate", None, ("--method", "SOPR", "--set", "config=3"), "--set config=3: '3' is no value of config: "),
         ("estimate", None, ("--method", "fqe", "--set", "updates=0"), "updates must be an integer, 1 or more"),
         ("select", None, ("--log", "s.safetensors", "--columns", "states=x"), "s.safetensors holds no log: leave --c"),
     ],
@@ -233,7 +234,7 @@ def test_wrong_input_ends_with_one_line(folder, capsys, command, returns, more, 
 
 def test_estimate_compares_the_simulator_with_known_returns(actors, capsys, tmp_path):
     """All policies are valued, the known ones too."""
-    options = ("--method", "simulator", *QUICK, "--json")
+    options = ("--method", "Simulator", *QUICK, "--json")
     with warnings.catch_warnings(action="ignore"):
         assert main(["estimate", *actors, "--returns", str(tmp_path / "returns.csv"), *options]) == 0
     printed = json.loads(capsys.readouterr().out)

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from support.estimators import METHODS, SMALL, each_method, gains, two_states, unwarned, with_other
+from support.estimators import METHODS, SMALL, acting, each_method, gains, two_states, unwarned, with_other
 from support.mdps import Linear, LinearGain, Tabular
 from support.problems import TORCH_MODES, transitions
 
@@ -16,8 +16,7 @@ import sopr_fast
 from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, ImportanceWeighting, NearestPolicy, policy_actions
 from sopr_fast.estimators.dual_dice import DualDICELearner
 from sopr_fast.estimators.learning import held_out_rows
-from sopr_fast.estimators.log import Log, read
-from sopr_fast.estimators.policy_actions import PolicyActions
+from sopr_fast.estimators.log import Log
 from sopr_fast.inputs.logs import load_log
 from sopr_fast.inputs.policies import Actor
 from sopr_fast.inputs.policies import load_policies as load
@@ -141,8 +140,7 @@ def test_one_episode_tells_no_standard_error(name, log):
 
 
 def test_runs_of_dual_dice_share_no_random_numbers(log):
-    adapted = read(gains(), log)
-    runs = [DualDICELearner(METHODS["dual-dice"], PolicyActions(*adapted, seed=seed)) for seed in range(4)]
+    runs = [DualDICELearner(METHODS["dual-dice"], acting(gains(), log, seed)) for seed in range(4)]
     starts = [network.parameters[0].detach().numpy().tobytes() for run in runs for network in (run.nu, run.zeta)]
     assert len(set(starts)) == 8
     assert len({batches.seed for run in runs for batches in (run.batches, run.initial)}) == 8
@@ -156,7 +154,7 @@ def test_values_are_zero_without_rewards(method, log):
 
 def sampled(policies, log, tabulated):
     """Return four samples (4, P, N) of what policies do in the logged states."""
-    actions = PolicyActions(*read(policies, log))
+    actions = acting(policies, log)
     if tabulated:
         actions.tabulate()
     assert actions.draws == 4

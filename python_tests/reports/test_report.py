@@ -189,7 +189,7 @@ def test_few_policies_and_estimates_have_a_report(tmp_path):
 def test_an_evaluation_sells_no_tie_as_a_win(pages, tmp_path):
     page = Document(pages["evaluation", False])
     assert page.text("h1") == [
-        "Best on a new group of policies: SOPR-T (rank correlation 1.00; simulator may be as good)."
+        "Best on a new group of policies: SOPR (rank correlation 1.00; Simulator may be as good)."
     ]
     assert page.all("h1")[0][1]["class"] == ""
     assert "FQE was dropped: it diverged" in "".join(page.text("section"))

@@ -6,9 +6,11 @@ import pytest
 from scipy import stats
 from support.selection_problems import Failing, Scripted, gains, log, true_values
 
-from sopr_fast.estimators import FQE, NearestPolicy, Simulator
+from sopr_fast.estimators import FQE, GaussianProcess, NearestPolicy, Simulator
+from sopr_fast.estimators.gaussian_process_posterior import fit
+from sopr_fast.results.metrics import policy_distances
 from sopr_fast.selection import evaluate
-from sopr_fast.selection.folds import group_folds, read_groups
+from sopr_fast.selection.folds import checkpoint_file, group_folds, read_groups
 
 POLICIES = gains(12)
 RETURNS = true_values(POLICIES)
@@ -76,11 +78,22 @@ def test_measures_of_groups_are_means_over_groups_of_three_or_more():
         evaluation.measures("pair")
 
 
-def test_the_model_of_select_is_a_method():
-    evaluation = run({"select": Scripted(RETURNS), "alone": Scripted(RETURNS)})
-    assert evaluation.measures("random")["select"]["spearman"][0] > 0.9
-    for fold, values in zip(evaluation.folds[:3], evaluation.values["select"], strict=False):
-        np.testing.assert_allclose(values, VALUES[fold.test], atol=1)
+def test_the_model_of_select_is_a_method_and_shares_its_simulator(monkeypatch):
+    simulator, runs = Simulator(updates=30, hidden=(8,), members=1), []
+    estimate = Simulator.estimate
+    monkeypatch.setattr(Simulator, "estimate", lambda *given, **more: runs.append(1) or estimate(*given, **more))
+    errors = np.linspace(0, 0.2, 12)
+    returns = pandas.DataFrame({"name": NAMES, "return": VALUES, "error": errors})
+    evaluation = run([GaussianProcess(mean=simulator), simulator], returns=returns)
+    assert list(evaluation.values) == ["GaussianProcess(Simulator)", "Simulator"] and len(runs) == 1
+    columns = np.stack([policy(log().states) for policy in POLICIES.values()])
+    distances, simulated = policy_distances(columns, columns), np.zeros(12)
+    for fold, values in zip(evaluation.folds[:3], evaluation.values["Simulator"], strict=False):
+        simulated[fold.test] = values
+    for fold, values in zip(evaluation.folds, evaluation.values["GaussianProcess(Simulator)"], strict=True):
+        known = np.where(np.isin(np.arange(12), fold.train), VALUES, np.nan)
+        expected = fit(distances, known, errors, simulated).mean[fold.test]
+        np.testing.assert_allclose(values, expected, rtol=1e-3, atol=1e-3 * np.ptp(VALUES))
 
 
 def test_a_tie_is_called_a_tie():
@@ -105,14 +118,16 @@ def test_methods_that_fail_or_say_nothing_are_dropped_with_a_reason():
     with pytest.raises(ValueError, match="no method is left to value the policies .broken: no memory left"):
         run({"broken": methods["broken"]})
     states = {"observations": log().states}
-    evaluation = evaluate(POLICIES, states, RETURNS, methods=["nearest policy", "FQE"], cv=2)
+    evaluation = evaluate(POLICIES, states, RETURNS, methods=["NearestPolicy", "FQE"], cv=2)
     assert evaluation.dropped == {"FQE": "it needs rewards, which the log lacks"}
 
 
 def test_a_simulator_resumes_from_its_folder(tmp_path):
     options = {"methods": {"simulator": Simulator(updates=30, hidden=(8,), members=1)}, "checkpoints": tmp_path}
     first = run(**options)
-    assert [path.name for path in tmp_path.iterdir()] == ["simulator.safetensors"]
+    assert [path.name for path in tmp_path.iterdir()] == [
+        checkpoint_file(tmp_path, options["methods"]["simulator"]).name
+    ]
     again = run(**options)
     np.testing.assert_array_equal(first.values["simulator"][0], again.values["simulator"][0])
 
@@ -120,7 +135,7 @@ def test_a_simulator_resumes_from_its_folder(tmp_path):
 @pytest.mark.parametrize("name", ["Nearest-Policy", "nearest_policy", "NEAREST POLICY"])
 def test_policies_without_a_return_are_left_out_and_methods_found_in_any_case(name):
     evaluation = run([name], returns=dict(list(RETURNS.items())[:6]))
-    assert evaluation.names == NAMES[:6] and list(evaluation.values) == ["nearest policy"]
+    assert evaluation.names == NAMES[:6] and list(evaluation.values) == ["NearestPolicy"]
 
 
 @pytest.mark.parametrize(
@@ -157,12 +172,12 @@ def test_groups_are_found_by_name(names, groups):
         ({"methods": []}, ValueError, "no methods given"),
         ({"methods": [FQE]}, TypeError, r"an estimator such as FQE\(\), got <class"),
         ({"methods": ["FQE", FQE()]}, ValueError, "two methods are called 'FQE'"),
-        ({"methods": ["nearest policy"], "returns": dict.fromkeys(NAMES, 1.0)}, ValueError, "returns .* are equal"),
-        ({"methods": ["nearest policy"], "returns": {NAMES[0]: 1.0}}, ValueError, "at least 4 policies"),
-        ({"methods": ["nearest policy"], "cv": 1}, ValueError, "cv must be an integer, 2 or more"),
-        ({"methods": ["nearest policy"], "groups": ["a"] * 11 + [None]}, ValueError, "groups hold nothing for policy"),
-        ({"methods": ["nearest policy"], "groups": {"right-00": 1}}, ValueError, "hold nothing for .* and 10 more"),
-        ({"methods": ["nearest policy"], "groups": ["a"]}, ValueError, "groups must be one for each of 12 policies"),
+        ({"methods": ["NearestPolicy"], "returns": dict.fromkeys(NAMES, 1.0)}, ValueError, "returns .* are equal"),
+        ({"methods": ["NearestPolicy"], "returns": {NAMES[0]: 1.0}}, ValueError, "at least 4 policies"),
+        ({"methods": ["NearestPolicy"], "cv": 1}, ValueError, "cv must be an integer, 2 or more"),
+        ({"methods": ["NearestPolicy"], "groups": ["a"] * 11 + [None]}, ValueError, "groups hold nothing for policy"),
+        ({"methods": ["NearestPolicy"], "groups": {"right-00": 1}}, ValueError, "hold nothing for .* and 10 more"),
+        ({"methods": ["NearestPolicy"], "groups": ["a"]}, ValueError, "groups must be one for each of 12 policies"),
     ],
 )
 def test_bad_input_is_named(options, error, message):

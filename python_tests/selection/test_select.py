@@ -145,9 +145,9 @@ def test_without_known_returns_only_the_simulator_ranks():
     assert selection.candidates == sorted(CANDIDATES, key=simulator().says.get, reverse=True)
     assert selection.verdict.kind == "measure"
     assert list(selection.verdict.policies) == selection.measure_next(2)
-    assert "No return is known: the order is by the simulator" in str(selection)
+    assert "No return is known: the order is by Simulator" in str(selection)
     assert (np.diff(selection.intervals()) > 0).all()
-    assert np.isnan(selection.evidence["simulator"])
+    assert np.isnan(selection.evidence["Simulator"])
 
 
 def test_a_candidate_that_surely_beats_few_known_policies_is_measured_since_they_are_few():
@@ -341,14 +341,14 @@ def test_a_bandit_s_values_and_errors_are_those_of_importance_weighting():
     log, policies, truth = bandit()
     selection = select(policies, log)
     estimates = ImportanceWeighting().estimate(policies, log)
-    assert selection.method == "importance weighting" and selection.rankable.all()
+    assert selection.method == "ImportanceWeighting" and selection.rankable.all()
     np.testing.assert_allclose(selection.predicted, estimates.values)
     np.testing.assert_allclose(selection.posterior.deviation, estimates.standard_errors)
     inside = [
         low <= truth[name] <= high for name, (low, high) in zip(selection.names, selection.intervals(0.99), strict=True)
     ]
     assert all(inside) and selection.verdict.policies == ("best",)
-    assert selection.doubts == ["No return is known: the order is by importance weighting"]
+    assert selection.doubts == ["No return is known: the order is by ImportanceWeighting"]
 
 
 def test_a_bandit_s_measured_return_decides_alone_and_moves_others_that_act_alike():
@@ -362,7 +362,7 @@ def test_a_bandit_s_measured_return_decides_alone_and_moves_others_that_act_alik
     np.testing.assert_allclose(update.predicted, after.predicted)
     assert selection.doubts == []
     strange = select(policies, log, returns={"uniform": 0.9})
-    assert "standard errors away from importance weighting: check the log's probabilities" in strange.doubts[0]
+    assert "standard errors away from ImportanceWeighting: check the log's probabilities" in strange.doubts[0]
 
 
 def test_a_bandit_s_policy_that_the_log_hardly_covers_is_not_ranked():
@@ -494,13 +494,11 @@ def test_impossible_returns_a_simulator_that_errs_and_equal_rewards_are_doubted(
     wrong = {name: -value for name, value in TRUTH.items()}
     reverse = choose(simulator=Scripted(wrong))
     (doubt,) = reverse.doubts
-    assert doubt.startswith(
-        "Values of the simulator order the known policies with a rank correlation of -1.00: if retur"
-    )
+    assert doubt.startswith("Values by Simulator order the known policies with a rank correlation of -1.00: if retur")
     assert reverse.verdict.kind == "measure" and "as if returns were costs" in reverse.verdict.reason
     assert choose(incumbent=BEST, simulator=Scripted(wrong)).verdict.kind == "keep"
     (doubt,) = choose(returns={name: value / 20 for name, value in RETURNS.items()}).doubts
-    assert doubt.startswith("The known returns are 0.05 times the values of the simulator")
+    assert doubt.startswith("The known returns are 0.05 times the values by Simulator")
     assert choose(returns={name: value / 4 for name, value in RETURNS.items()}).doubts == []
     assert selection.doubts == []
     transitions = log()
@@ -514,11 +512,11 @@ def test_impossible_returns_a_simulator_that_errs_and_equal_rewards_are_doubted(
 def test_tables_of_actions_without_known_returns_need_a_critic():
     tables = {name: policy(log().states) for name, policy in CANDIDATES.items()}
     tables["far"] = np.full_like(log().actions, 3)
-    with pytest.raises(ValueError, match="o return is known.*simulator='SARSA-critic'"):
+    with pytest.raises(ValueError, match="o return is known.*simulator='BehaviourQ'"):
         select(tables, log())
     selection = select(tables, log(), simulator=BehaviourQ(updates=500, hidden=(16,), discount=0.9))
     assert selection.names[selection.predicted.argmin()] == "far"
-    assert "Values of the SARSA critic are not returns of episodes" in str(selection)
+    assert "Values by BehaviourQ are not returns of episodes" in str(selection)
 
 
 def test_tables_of_actions_are_in_the_order_of_the_data():
@@ -560,7 +558,7 @@ def test_sopr_takes_the_place_of_the_simulator_where_rewards_are_missing():
         select(CANDIDATES, {"observations": log().states})
     with warnings.catch_warnings(action="ignore", category=UserWarning):
         selection = select(KNOWN | CANDIDATES, {"observations": log(60, 20).states}, RETURNS)
-    assert selection.method == "SOPR-T" and selection.values is not None
+    assert selection.method == "SOPR" and selection.values is not None
     assert any("SOPR-T takes the place of the simulator" in note for note in selection.notes)
     assert selection.evidence["left out"] > 0.5
 
@@ -599,7 +597,7 @@ def test_the_result_is_a_table_of_80_columns_a_dict_a_frame_and_a_plot():
         "nearest",
         "distance",
         "copies",
-        "simulator",
+        "Simulator",
     ]
     assert frame["best"].sum() == pytest.approx(1)
     assert len(selection.plot().get_yticklabels()) == 16

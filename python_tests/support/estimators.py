@@ -6,7 +6,10 @@ from support.mdps import Linear, LinearGain, TablePolicy, Tabular
 from support.problems import transitions
 
 from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, ImportanceWeighting, Simulator
-from sopr_fast.inputs.logs import Transitions
+from sopr_fast.estimators.log import read
+from sopr_fast.estimators.policy_actions import PolicyActions
+from sopr_fast.inputs.logs import Transitions, load_transitions
+from sopr_fast.inputs.policies import load_policies
 
 SMALL = {"updates": 30, "batch_size": 32, "hidden": (8,), "discount": 0.9}
 METHODS = {
@@ -29,6 +32,12 @@ def small_log() -> Transitions:
 
 def gains(count=3, std=None):
     return {f"gain-{i}": LinearGain(np.array([0.1 * i, -0.2 * i]), std) for i in range(count)}
+
+
+def acting(policies, log, seed=0) -> PolicyActions:
+    """Return what policies do in the states of a log, loaded as estimators do."""
+    loaded, steps = list(load_policies(policies).values()), load_transitions(log)
+    return PolicyActions(loaded, *read(loaded, steps), seed=seed)
 
 
 def with_other(log, **parts):

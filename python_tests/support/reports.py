@@ -18,7 +18,7 @@ HOSTILE = (
     "$\\frac{1}{0}$ & {{ 7 * 7 }} ' `x`",
     "很长的名字/" + 30 * "step_",
 )
-METHODS = ("SOPR-T", "simulator", "nearest policy", "m<script>window.hacked = true</script>")
+METHODS = ("SOPR", "Simulator", "NearestPolicy", "m<script>window.hacked = true</script>")
 
 
 def _names(known: int, count: int, hostile: bool) -> list[str]:
@@ -45,10 +45,10 @@ def selection(*, hostile: bool = False, incumbent: bool = True, known: int = 12,
         Measured(names, np.arange(len(names)), table, names[2] if incumbent and known > 2 else None),
         distances,
         truth + 12 * noise[1],
-        "simulator",
+        "Simulator",
         (-1600.0, 0.0),
-        notes=["only 3 returns are known: predictions rest on the simulator"] if known == 3 else [],
-        settings={"seed": 0, "policies": len(names), "mean": "simulator"},
+        notes=["only 3 returns are known: predictions rest on Simulator"] if known == 3 else [],
+        settings={"seed": 0, "policies": len(names), "mean": "Simulator"},
     )
 
 
@@ -70,7 +70,7 @@ def evaluation(*, hostile: bool = False, count: int = 14) -> Evaluation:
         {name: [(truth + own)[fold.test] for fold in folds] for name, own in noise.items()},
         {"FQE": "it diverged: values are not finite"},
         dict.fromkeys(METHODS, 1.5),
-        settings={"seed": 0, "discount": 0.99, "methods": {"SOPR-T": "SOPR()", METHODS[3]: "Broken(<b>)"}},
+        settings={"seed": 0, "discount": 0.99, "methods": {"SOPR": "SOPR()", METHODS[3]: "Broken(<b>)"}},
     )
 
 

@@ -48,10 +48,13 @@ class Scripted:
     needs_rewards: bool = True
     calls: list[tuple[list[str], list[str]]] = field(default_factory=list)
 
-    name = "simulator"
+    name, mean = "Simulator", None
 
     def prepare(self, policies, log, **_):
-        return policies, log
+        def value(tested, known, returns, errors):
+            return self.estimate([policies[i] for i in tested], log, known=[policies[i] for i in known])
+
+        return value
 
     def estimate(self, policies, log, *, known=(), returns=None, **_):
         names = [policy.name for policy in policies]
@@ -67,7 +70,7 @@ class Failing:
     """A method that raises."""
 
     error: Exception
-    name = "Failing"
+    name, mean = "Failing", None
     supervised = False
     needs_rewards = True
 

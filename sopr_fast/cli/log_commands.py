@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..estimators.methods import DEFAULT_METHODS, METHODS, SELECT, find_method, method_class
+from ..estimators.methods import DEFAULT_METHODS, METHODS, find_method, make_method
 from ..runtime.text import list_names, printable
 from .arguments import (
     Parser,
@@ -47,7 +47,7 @@ def add_commands(commands: Any) -> None:
         "evaluate",
         "measure how well each method ranks policies with known returns",
         "--policies PATH … --log FILE --returns FILE …",
-        f"{_INPUT} {_RETURNS} --methods nearest-policy gaussian-process --cv 2",
+        f"{_INPUT} {_RETURNS} --methods NearestPolicy GaussianProcess --cv 2",
         _evaluate,
     )
     run = _add_inputs(evaluate, "policies without one are left out", required=True)
@@ -81,7 +81,7 @@ def add_commands(commands: Any) -> None:
     run.add_argument(
         "--simulator",
         metavar="NAME",
-        help="method that values policies (default: simulator; importance weighting for bandits with probabilities)",
+        help="method that values policies (default: Simulator; ImportanceWeighting for bandits with probabilities)",
     )
     _add_set(run, "this method")
     add_output(select)
@@ -99,10 +99,10 @@ def add_commands(commands: Any) -> None:
         f"--method FQE {_INPUT} --set updates=1000",
         _estimate,
     )
-    run = _add_inputs(estimate, "SOPR-T, nearest policy and Gaussian process learn from them", required=False)
+    run = _add_inputs(estimate, "SOPR, NearestPolicy and GaussianProcess learn from them", required=False)
     run.add_argument("--checkpoint", type=Path, metavar="FILE", help="file to write, and to resume from")
     run.add_argument(
-        "--method", nargs="+", required=True, metavar="NAME", help=f"one method, or several: {_listed(METHODS[1:])}"
+        "--method", nargs="+", required=True, metavar="NAME", help=f"one method, or several: {_listed(METHODS)}"
     )
     _add_set(run, "the estimator")
     add_output(estimate, report=False)
@@ -132,7 +132,7 @@ def _add_set(run: argparse._ArgumentGroup, what: str) -> None:
 
 
 def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f"'{name}'" if " " in name else name for name in names)
+    return ", ".join(f"'{name}'" if "(" in name else name for name in names)
 
 
 def _evaluate(options: argparse.Namespace) -> None:
@@ -143,11 +143,9 @@ def _evaluate(options: argparse.Namespace) -> None:
         from ..inputs.table_files import load_json
 
         groups = load_json(options.groups)
-    methods: dict[str, Any] = {find_method(name): find_method(name) for name in options.methods or DEFAULT_METHODS}
-    if options.set:
-        if not (simulators := [name for name in methods if method_class(name) is method_class(SELECT)]):
-            raise ValueError("--set sets options of the simulator, which is none of --methods: leave it out")
-        methods |= dict.fromkeys(simulators, _read_estimator(SELECT, options.set))
+    methods = [find_method(name) for name in options.methods or DEFAULT_METHODS]
+    if options.set and not any("Simulator" in name for name in methods):
+        raise ValueError("--set sets options of the simulator, which is none of --methods: leave it out")
     policies, returns = _read(options)
     log = read_log(options.log, options)
     with keeping(options, by_policies=options.methods is not None) as folder:
@@ -155,7 +153,7 @@ def _evaluate(options: argparse.Namespace) -> None:
             policies,
             log,
             {} if returns is None else returns,
-            methods=methods,
+            methods=[_read_estimator(name, options.set if "Simulator" in name else []) for name in methods],
             cv=options.cv,
             groups=groups,
             checkpoints=folder,
@@ -171,7 +169,7 @@ def _select(options: argparse.Namespace) -> int:
         raise ValueError(f"--measure must be 0 or more, got {options.measure}")
     simulator = None
     if options.simulator or options.set:
-        simulator = _read_estimator(find_method(options.simulator or "simulator", METHODS[1:]), options.set)
+        simulator = _read_estimator(options.simulator or "Simulator", options.set)
     policies, returns = _read(options)
     log = read_log(options.log, options)
     with keeping(options) as folder:
@@ -194,7 +192,7 @@ def _select(options: argparse.Namespace) -> int:
 
 
 def _estimate(options: argparse.Namespace) -> None:
-    methods = [find_method(method, METHODS[1:]) for method in options.method]
+    methods = [find_method(method) for method in options.method]
     if len(methods) > 1:
         _compare(methods, options)
         return
@@ -271,8 +269,9 @@ def _read(options: argparse.Namespace) -> tuple[Policies, pandas.DataFrame | Non
 
 
 def _read_estimator(method: str, given: Sequence[str]) -> Estimator:
-    kind: Any = method_class(method)
-    fields = {field.name: field for field in dataclasses.fields(kind)}
+    estimator: Any = make_method(method)
+    changed = estimator.mean or estimator
+    fields = {field.name: field for field in dataclasses.fields(changed)}
     chosen = {}
     for item in given:
         name, separator, text = item.partition("=")
@@ -282,4 +281,5 @@ def _read_estimator(method: str, given: Sequence[str]) -> Estimator:
             chosen[name] = fields[name].metadata["check"].parse(text)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"--set {item}: {text!r} is no value of {name}: {error}") from error
-    return kind(**chosen)
+    changed = dataclasses.replace(changed, **chosen)
+    return dataclasses.replace(estimator, mean=changed) if estimator.mean else changed

@@ -183,7 +183,7 @@ def _info(options: argparse.Namespace) -> None:
 
             policies = read_policies(options)
             with warnings.catch_warnings(action="ignore"):
-                facts = read(policies, log)[2].facts
+                facts = read(policies.for_log(log.source_count, log), log)[1].facts
             print(*facts or [f"{len(policies)} policies act on the scales of the log"], sep="\n")
         return
     from ..sopr.ranker import load

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -11,20 +12,43 @@ import torch
 from ..inputs.policies import Policy, collect_shared, probe
 from ..results.estimates import Estimates
 from ..results.metrics import policy_distances
-from ..runtime.checks import integer, option
+from ..runtime.checks import instance, integer, option, optional
 from ..runtime.distributed import share_policies
-from .estimator import Request
+from .estimator import Estimator, LoggedData, Request
 from .gaussian_process_posterior import fit
-from .supervised import SupervisedEstimator, as_arrays, read, spread
+from .supervised import SupervisedEstimator, Valuation, spread
+
+_estimator = optional(instance(Estimator, "an estimator, such as Simulator()"))
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """T policies to value, compared with M known ones.
+
+    Attributes:
+        names: T + M names.
+        distances: (T + M, T + M) float64 action distances.
+        own: (T, M) whether a policy is itself the known one.
+        returns: (M,) float64 known returns.
+        errors: (M,) float64 their standard errors.
+        values: (T + M,) values by the mean; None without one.
+    """
+
+    names: list[str]
+    distances: np.ndarray
+    own: np.ndarray
+    returns: np.ndarray
+    errors: np.ndarray
+    values: np.ndarray | None
 
 
 @dataclass(frozen=True)
 class ActionDistanceEstimator(SupervisedEstimator):
     """Base of estimators that know policies only by their action distances (Eq. 3 of SOPR-T).
 
-    Such estimators need no rewards, discount, seed or device. A policy that is itself known is valued by the other
-    known policies, so that its value does not reveal its return. A policy is itself known if it has the name of a known
-    policy and is the same object, or acts equally in all compared states. An equal name is not enough.
+    A policy that is itself known is valued by the other known policies, so that its value does not reveal its return. A
+    policy is itself known if it has the name of a known policy and is the same object, or acts equally in all compared
+    states. An equal name is not enough.
 
     Attributes:
         rows: Number of logged states on which policies are compared, evenly spaced.
@@ -32,36 +56,40 @@ class ActionDistanceEstimator(SupervisedEstimator):
 
     rows: int = option(4096, integer(1))
 
-    def prepare(self, policies: Any, log: Any, *, seed: int = 0) -> tuple[list[Policy], Any]:
-        """Collect the actions of all policies in the states on which they are compared; see `Estimator.prepare`."""
-        states, (adapted,) = read(log, policies)
-        rows, compared = spread(states, self.rows)
-        layout = probe(adapted, compared, rows, logged=getattr(states, "actions", None))
-        columns = collect_shared(adapted, compared, rows, layout)
-        return as_arrays(adapted, columns, layout), compared
+    def prepare(
+        self,
+        policies: list[Policy],
+        log: LoggedData,
+        *,
+        seed: int = 0,
+        checkpoint: str | os.PathLike | None = None,
+        values: np.ndarray | None = None,
+    ) -> Valuation:
+        """Compare all policies; see `SupervisedEstimator.prepare`."""
+        rows, states = spread(log, self.rows)
+        layout = probe(policies, states, rows, logged=getattr(log, "actions", None))
+        columns = collect_shared(policies, states, rows, layout).numpy()
+        distances, names = shared_distances(columns, columns), np.array([policy.name for policy in policies], object)
+        if self.mean is not None and values is None:
+            values = self.mean._estimate(Request(policies, len(policies), log, seed, checkpoint)).values
 
-    def _compare(self, request: Request) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Let policies act and compare them; ValueError is raised if the only known policy is to be valued.
+        def value(tested: np.ndarray, known: np.ndarray, returns: np.ndarray, errors: np.ndarray) -> Estimates:
+            own = (distances[np.ix_(tested, known)] == 0) & (names[tested][:, None] == names[known])
+            own |= tested[:, None] == known
+            if own.all(1).any():
+                raise ValueError(
+                    f"policy {names[known[0]]!r} is the only known policy, so it has no other to be compared with; "
+                    "pass more known policies"
+                )
+            both = np.concatenate([tested, known])
+            apart, own_values = distances[np.ix_(both, both)], None if values is None else values[both]
+            return self._value(Comparison(names[both].tolist(), apart, own, returns, errors, own_values))
 
-        Returns:
-            (P, rows, dim_c) columns of the policies to value; (M, rows, dim_c) columns of the known ones; (P, M) action
-            distances between them, infinity between a policy and itself.
-        """
-        policies, known = request.policies, request.known
-        rows, states = spread(request.log, self.rows)
-        layout = probe([*known, *policies], states, rows, logged=getattr(request.log, "actions", None))
-        columns, known_columns = (collect_shared(group, states, rows, layout).numpy() for group in (policies, known))
-        distances = shared_distances(columns, known_columns)
-        for i, policy in enumerate(policies):
-            for j, other in enumerate(known):
-                if policy.name == other.name and (distances[i, j] == 0 or policy.is_same(other)):
-                    distances[i, j] = np.inf
-        if np.isinf(distances).all(1).any():
-            raise ValueError(
-                f"policy {known[0].name!r} is the only known policy, so it has no other to be compared with; pass more "
-                "known policies"
-            )
-        return columns, known_columns, distances
+        return value
+
+    @abstractmethod
+    def _value(self, compared: Comparison) -> Estimates:
+        """Return the estimates of the T policies."""
 
 
 @dataclass(frozen=True)
@@ -82,17 +110,15 @@ class NearestPolicy(ActionDistanceEstimator):
         ValueError: The only known policy is to be evaluated.
     """
 
-    def _evaluate(self, request: Request) -> Estimates:
-        distances = self._compare(request)[2]
+    def _value(self, compared: Comparison) -> Estimates:
+        count = len(compared.own)
+        distances = np.where(compared.own, np.inf, compared.distances[:count, count:])
         least = distances.min(1)
         return Estimates(
-            request.names,
-            np.array([request.returns[row == own].mean() for row, own in zip(distances, least, strict=True)]),
+            compared.names[:count],
+            np.array([compared.returns[row == own].mean() for row, own in zip(distances, least, strict=True)]),
             method=self.name,
-            diagnostics={
-                "nearest": [request.known[i].name for i in distances.argmin(1)],
-                "distances": least,
-            },
+            diagnostics={"nearest": [compared.names[count + i] for i in distances.argmin(1)], "distances": least},
         )
 
 
@@ -100,13 +126,15 @@ class NearestPolicy(ActionDistanceEstimator):
 class GaussianProcess(ActionDistanceEstimator):
     """Gaussian process of the return, with a Matérn 1/2 kernel of the root of the action distance (Eq. 3 of SOPR-T).
 
-    Policies that act alike have like returns; far from all known policies the value is the mean of the process. It is
-    the model of active offline policy selection (Konyushkova et al. 2021) without its estimates, and that of
-    `sopr_fast.select` without a simulator; `gaussian_process_posterior` states its priors. It needs no rewards,
-    discount, seed or device. A known policy gets its value from the other known policies.
+    Policies that act alike have like returns; far from all known policies the value is the mean of the process. With a
+    mean such as `Simulator()`, it is the model of `sopr_fast.select`: values by that estimator count as measurements of
+    the returns. Without one, it is the model of active offline policy selection (Konyushkova et al. 2021) without its
+    estimates, and needs no rewards or seed. `gaussian_process_posterior` states the priors. A known policy gets its
+    value from the other known policies.
 
     Attributes:
         rows: Number of logged states on which policies are compared, evenly spaced.
+        mean: Estimator whose values the process follows where returns do not tell otherwise; None for none.
 
     Standard errors are those of the process.
 
@@ -114,16 +142,17 @@ class GaussianProcess(ActionDistanceEstimator):
         ValueError: The only known policy is to be evaluated.
     """
 
-    def _evaluate(self, request: Request) -> Estimates:
-        columns, known_columns, distances = self._compare(request)
-        own = np.isinf(distances)  # a policy and itself
-        everyone, count = np.concatenate([columns, known_columns]), len(columns)
-        returns = np.concatenate([np.full(count, np.nan), request.returns])
-        posterior = fit(shared_distances(everyone, everyone), returns, np.zeros(len(everyone)))
-        values, errors = posterior.mean[:count].copy(), posterior.deviation[:count].copy()
+    mean: Estimator | None = option(None, _estimator)  # noqa: RUF009
+
+    def _value(self, compared: Comparison) -> Estimates:
+        count, own = len(compared.own), compared.own
+        returns = np.concatenate([np.full(count, np.nan), compared.returns])
+        errors = np.concatenate([np.zeros(count), compared.errors])
+        posterior = fit(compared.distances, returns, errors, compared.values)
+        values, deviations = posterior.mean[:count].copy(), posterior.deviation[:count].copy()
         for i in np.flatnonzero(own.any(1)):
-            values[i], errors[i] = posterior.left_out[:, count + own[i].argmax()]
-        return Estimates(request.names, values, errors, method=self.name)
+            values[i], deviations[i] = posterior.left_out[:, count + own[i].argmax()]
+        return Estimates(compared.names[:count], values, deviations, method=self.name)
 
 
 def shared_distances(a_columns: np.ndarray, b_columns: np.ndarray) -> np.ndarray:

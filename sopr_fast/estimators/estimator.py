@@ -4,45 +4,65 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar, TypeAlias
 
+import numpy as np
 import torch
 
 from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
-from ..inputs.policies import Policy, load_policies
-from ..inputs.returns import check_ordered
+from ..inputs.logs import StoredStates, Transitions, load_transitions
+from ..inputs.policies import Policies, Policy, load_policies
+from ..inputs.returns import with_returns
 from ..results.estimates import Estimates
 from ..runtime import distributed
 from ..runtime.checks import Checked, integer
 from ..runtime.devices import without_autocast
 from ..runtime.options import current, current_device
+from ..sopr.subsets import Subsets, read_states
+
+LoggedData: TypeAlias = Transitions | StoredStates | Subsets
 
 
 @dataclass(frozen=True)
 class Request:
-    """Arguments of one call of `Estimator.estimate`.
+    """What one call of `Estimator.estimate` asks for, loaded.
 
     Attributes:
-        policies: Policies to evaluate, not yet checked against the log.
-        log: Logged transitions or states, as the caller passed them.
-        known: Policies with known returns; none if these are not used.
-        returns: Their returns as the caller passed them.
+        policies: P policies to value, then those of the known ones that are not among them.
+        count: P.
+        log: Logged transitions; or states, if the estimator needs no rewards.
         seed: Seed of everything random.
         checkpoint: File to resume training from, or None.
+        known: (M,) int64 indices of the policies with known returns; none if these are not used.
+        returns: (M,) float64 known returns.
+        errors: (M,) float64 their standard errors, 0 where unknown.
     """
 
     policies: list[Policy]
-    log: Any
-    known: list[Policy]
-    returns: Any
+    count: int
+    log: LoggedData
     seed: int
     checkpoint: str | os.PathLike | None
+    known: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    returns: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    errors: np.ndarray = field(default_factory=lambda: np.zeros(0))
+
+    @property
+    def tested(self) -> list[Policy]:
+        """The P policies to value."""
+        return self.policies[: self.count]
+
+    @property
+    def transitions(self) -> Transitions:
+        """The log, if the estimator needs rewards."""
+        assert isinstance(self.log, Transitions)
+        return self.log
 
     @property
     def names(self) -> list[str]:
-        """(P,) names of the policies to evaluate."""
-        return [policy.name for policy in self.policies]
+        """(P,) their names."""
+        return [policy.name for policy in self.tested]
 
 
 class Estimator(Checked, ABC):
@@ -51,17 +71,22 @@ class Estimator(Checked, ABC):
     Attributes:
         supervised: Whether `estimate` learns from known policies and needs their returns.
         uses_known: Whether `estimate` uses known policies and their returns where they are given.
-        needs_rewards: Whether the log must hold rewards; otherwise logged states are enough.
+        mean: Estimator whose values this one corrects by known returns; None for most.
     """
 
     supervised: ClassVar[bool] = False
     uses_known: ClassVar[bool] = False
-    needs_rewards: ClassVar[bool] = True
+    mean: Estimator | None = None
+
+    @property
+    def needs_rewards(self) -> bool:
+        """Whether the log must hold rewards; otherwise logged states are enough."""
+        return True
 
     @property
     def name(self) -> str:
-        """Name of the method in tables and reports."""
-        return type(self).__name__
+        """Name of the method: its class, with that of its mean."""
+        return type(self).__name__ + (f"({self.mean.name})" if self.mean is not None else "")
 
     def estimate(
         self,
@@ -104,47 +129,47 @@ class Estimator(Checked, ABC):
         Warns:
             UncertainEstimateWarning: The log holds too little evidence about a policy, or outliers among its actions.
         """
-        learned: dict[str, Policy] = {}
+        seed, tested, learned = integer(0)("seed", seed), load_policies(policies), Policies([])
+        values = errors = np.zeros(0)
         if known is None or returns is None:
             if self.supervised:
                 raise ValueError(
                     f"{self.name} learns from known returns: pass known=policies and returns=their returns"
                 )
         elif self.supervised or self.uses_known:
-            learned = load_policies(known)
-            check_ordered("returns", returns, learned)
-        request = Request(
-            list(load_policies(policies).values()),
-            log,
-            list(learned.values()),
-            returns,
-            integer(0)("seed", seed),
-            checkpoint,
-        )
-        distributed.current().check_same(  # policies, log and returns are compared once they are read
+            learned, table = with_returns(load_policies(known), returns)
+            values, errors = table["return"].to_numpy(copy=True), np.nan_to_num(table["error"].to_numpy())
+        steps: LoggedData
+        if self.needs_rewards:
+            steps = load_transitions(log)
+        else:
+            steps = log if isinstance(log, Transitions) else read_states(log)
+        everyone = tested.for_log(data_rows(steps), log)
+        places = np.empty(len(learned), np.int64)
+        for i, policy in enumerate(learned.for_log(data_rows(steps), log)):
+            if policy.name in tested and policy.is_same(tested[policy.name]):
+                places[i] = list(tested).index(policy.name)
+            else:
+                places[i] = len(everyone)
+                everyone.append(policy)
+        distributed.current().check_same(  # the log is compared once it is read
             threads=torch.get_num_threads(),  # which change the last bits of networks
             method=self,
-            options=[request.seed, current().batch_size],
+            options=[seed, current().batch_size],
+            names_of_policies=[policy.name for policy in everyone],
+            returns=values.tolist(),
         )
         # Training needs gradients and full precision, whatever the caller's mode.
         with torch.inference_mode(False), without_autocast(current_device()):
-            return self._estimate(request)
-
-    def prepare(self, policies: Any, log: Any, *, seed: int = 0) -> tuple[list[Policy], Any]:
-        """Do the work that several calls of `estimate` share: read the log and ask policies to act.
-
-        `estimate` gives the same values for what this method returns as for what was passed to it, with one seed.
-
-        Args:
-            policies: All policies that later calls evaluate or learn from.
-            log: See `estimate`.
-            seed: See `estimate`.
-
-        Returns:
-            The policies in input order, and the log.
-        """
-        return list(load_policies(policies).values()), log
+            return self._estimate(Request(everyone, len(tested), steps, seed, checkpoint, places, values, errors))
 
     @abstractmethod
     def _estimate(self, request: Request) -> Estimates:
         """Return the estimates that the request asks for."""
+
+
+def data_rows(log: LoggedData) -> int:
+    """Return the number of rows of the user's data."""
+    if isinstance(log, Transitions):
+        return log.source_count
+    return len(log) if isinstance(log, StoredStates) else log.states_count

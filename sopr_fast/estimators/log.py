@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..inputs.logs import Transitions, load_transitions
-from ..inputs.policies import Layout, Policy, collect, facts, load_policies, probe
+from ..inputs.logs import Transitions
+from ..inputs.policies import Layout, Policy, collect, facts, probe
 from ..inputs.policies.output import one_hot
 from ..results.estimates import UncertainEstimateWarning, warn_about
 from ..runtime import distributed
@@ -206,18 +206,16 @@ def _one_hot_actions(actions: np.ndarray, count: int) -> Tensor:
     return torch.from_numpy(actions)
 
 
-def read(policies: Any, log: Any) -> tuple[list[Policy], Layout, Log]:
-    """Return policies, the layout of their columns, and the log, all checked; see `Estimator.estimate`."""
-    transitions = load_transitions(log)
-    adapted = load_policies(policies).for_log(transitions.source_count, log)
+def read(policies: list[Policy], transitions: Transitions) -> tuple[Layout, Log]:
+    """Return the layout of the policies' columns, and the log, both checked; all processes must have the same."""
     states, source = torch.from_numpy(transitions.states), torch.from_numpy(transitions.source)
-    layout = probe(adapted, states, source, logged=transitions.actions)
+    layout = probe(policies, states, source, logged=transitions.actions)
     logged = transitions.log_probs
     if layout.kind == "discrete" and logged is not None and logged.max() > _ABOVE_ONE:
         row, chance = transitions.source[logged.argmax()], np.exp(logged.max())
         raise ValueError(f"log: the probability of a discrete action is {chance:.3g} at row {row}: correct it")
     rows = np.linspace(0, len(states) - 1, min(len(states), _COMPARED_ROWS)).astype(np.int64)
-    acted = collect(adapted, states[rows], source[rows], layout)
+    acted = collect(policies, states[rows], source[rows], layout)
     distributed.current().check_same(
         states=transitions.states,
         logged_actions=transitions.actions,
@@ -226,12 +224,11 @@ def read(policies: Any, log: Any) -> tuple[list[Policy], Layout, Log]:
         terminals=transitions.terminals,
         episodes=transitions.episodes,
         log_probabilities=transitions.log_probs,
-        names_of_policies=[policy.name for policy in adapted],
     )
-    prepared = Log(
+    log = Log(
         transitions, action_count=layout.action_dim if layout.kind == "discrete" else None, device=current_device()
     )
-    prepared.facts = facts(adapted, layout, acted.numpy(), transitions.states[rows], transitions.actions, rows)
-    for fact in prepared.facts:
+    log.facts = facts(policies, layout, acted.numpy(), transitions.states[rows], transitions.actions, rows)
+    for fact in log.facts:
         warn(fact, UncertainEstimateWarning)
-    return adapted, layout, prepared
+    return layout, log

@@ -43,9 +43,9 @@ class RewardEstimator(Estimator):
 
     def _estimate(self, request: Request) -> Estimates:
         check_checkpoint(request.checkpoint, CHECKPOINT)
-        policies, layout, log = read(request.policies, request.log)
+        layout, log = read(request.tested, request.transitions)
         decay(log.transitions, self.discount)  # raises if discount=1 has no meaning
-        actions = PolicyActions(policies, layout, log, seed=request.seed)
+        actions = PolicyActions(request.tested, layout, log, seed=request.seed)
         shares = unsupported(actions)
         warn_of_unsupported(request.names, shares)
         values, replicates, diagnostics = self._evaluate(actions, request.checkpoint)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,7 +12,6 @@ from torch import Tensor
 
 from ..inputs.logs.schema import LIMIT
 from ..inputs.policies import ArrayPolicy, Layout, Policy
-from ..inputs.returns import check_returns
 from ..native import torch_on_one_thread
 from ..results.estimates import Estimates, UncertainEstimateWarning, warn_about
 from ..results.metrics import agreement, spearman
@@ -93,15 +91,14 @@ class Simulator(Estimator):
 
     def _estimate(self, request: Request) -> Estimates:
         check_checkpoint(request.checkpoint, CHECKPOINT)
-        everyone, known = _together(request.policies, request.known)
-        everyone, layout, log = read(everyone, request.log)
+        everyone, known = request.policies, request.known
+        layout, log = read(everyone, request.transitions)
         for policy in everyone:
             if isinstance(policy, ArrayPolicy):
                 raise ValueError(
                     f"policy {policy.name!r} is an array of actions, but rollouts reach states outside the log; pass "
                     "the policy itself"
                 )
-        returns = check_returns(request.returns, [policy.name for policy in request.known]) if known else np.zeros(0)
         lengths = np.diff(log.transitions.episodes)
         limit = self.horizon or log.transitions.limit
         horizon = int(limit if np.isfinite(limit) else lengths.max())
@@ -114,12 +111,12 @@ class Simulator(Estimator):
             noise = residuals if is_noisy else None
             with progress_bar(horizon, "rolling out", "step") as bar:
                 rolled = _roll_out(model, everyone, layout, rollouts, horizon, noise, request.seed, bar.update)
-                judged = _judge(rolled["values"][known].mean(1), returns) if known else {}
+                judged = _judge(rolled["values"][known].mean(1), request.returns) if len(known) else {}
                 if len(known) > 2 and np.isfinite(judged["known_order"]):
                     bar.set_postfix({"order of known policies": f"{judged['known_order']:.2f}"})
-        rolled = {name: column[: len(request.policies)] for name, column in rolled.items()}
+        rolled = {name: column[: request.count] for name, column in rolled.items()}
         rolled["unfinished"] *= np.isinf(limit)
-        rolled["unsupported"] = unsupported(PolicyActions(everyone[: len(request.policies)], layout, log))
+        rolled["unsupported"] = unsupported(PolicyActions(request.tested, layout, log))
         _warn(request.names, rolled["inside"], len(known), judged)
         warn_of_unsupported(request.names, rolled["unsupported"])
         for note in unfinished(request.names, rolled["unfinished"]):
@@ -224,22 +221,6 @@ def _act(
         for batch in own.split(current().batch_size):
             taken.append(policy.act(batch) if layout.kind == "action" else policy.output(batch).sample(noise))
     return log.units.normalise_actions(torch.cat(taken)).to(log.device)
-
-
-def _together(policies: list[Policy], known: list[Policy]) -> tuple[list[Policy], list[int]]:
-    """Return all policies, each once and under a name of its own, and which of them are known."""
-    everyone, places = list(policies), {policy.name: i for i, policy in enumerate(policies)}
-    indices = []
-    for policy in known:
-        place = places.get(policy.name)
-        if place is None or not policy.is_same(policies[place]):
-            if place is not None:
-                policy = copy.copy(policy)
-                policy.name = f"{policy.name} (known)"
-            place = len(everyone)
-            everyone.append(policy)
-        indices.append(place)
-    return everyone, indices
 
 
 def unfinished(names: list[str], shares: np.ndarray) -> list[str]:

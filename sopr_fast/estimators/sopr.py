@@ -1,26 +1,28 @@
-"""SOPR-T and SOPR-MLP as estimators."""
+"""SOPR-T and SOPR-MLP as an estimator."""
 
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from ..inputs.policies import Policy, collect_shared, probe
+from ..inputs.logs import Transitions, load_states
+from ..inputs.policies import ArrayPolicy, Gaussian, Layout, Policy, Probabilities, collect_shared, probe
 from ..results.estimates import Estimates
-from ..runtime.checks import instance, option
+from ..runtime.checks import instance, option, optional
 from ..runtime.options import current_device
 from ..sopr.config import Config
 from ..sopr.fitting import fit
 from ..sopr.ranker import Ranker
 from ..sopr.subsets import Drawing, Subsets
-from .estimator import Request
-from .supervised import SupervisedEstimator, as_arrays, read
+from .estimator import LoggedData
+from .supervised import SupervisedEstimator, Valuation
 
-_CONFIG = Config()
-_config = replace(instance(Config, "a Config"), parse=lambda text: Config(**json.loads(text)))
+_config = replace(optional(instance(Config, "a Config")), parse=lambda text: Config(**json.loads(text)))
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class SOPR(SupervisedEstimator):
     The value of a policy that is itself known comes from a model that has seen it; use `cross_fit` for such policies.
 
     Attributes:
-        config: Options of the model: SOPR-T by default, SOPR-MLP with `Config(encoder="mlp")`.
+        config: Options of the model, SOPR-T, or SOPR-MLP with `Config(encoder="mlp")`; None for `Config.small`.
 
     Diagnostics:
         scores: (P,) scores in the units of the model.
@@ -48,48 +50,65 @@ class SOPR(SupervisedEstimator):
         ForeignPolicyWarning: A policy is foreign, so its value is an extrapolation.
     """
 
-    config: Config = option(_CONFIG, _config)  # noqa: RUF009
+    config: Config | None = option(None, _config)  # noqa: RUF009
 
-    @property
-    def name(self) -> str:
-        """Name of the method, SOPR-T or SOPR-MLP."""
-        return "SOPR-MLP" if self.config.encoder == "mlp" else "SOPR-T"
-
-    def prepare(self, policies: Any, log: Any, *, seed: int = 0) -> tuple[list[Policy], Any]:
-        """Draw and cluster subsets, and collect the actions of all policies in them; see `Estimator.prepare`."""
-        states, (adapted,) = read(log, policies)
+    def prepare(
+        self,
+        policies: list[Policy],
+        log: LoggedData,
+        *,
+        seed: int = 0,
+        checkpoint: str | os.PathLike | None = None,
+        values: np.ndarray | None = None,
+    ) -> Valuation:
+        """Draw and cluster subsets, and let all policies act in them; see `SupervisedEstimator.prepare`."""
         drawn: Drawing | Subsets
-        if isinstance(states, Subsets):
-            drawn = states.to("cpu")
+        if isinstance(log, Subsets):
+            config, drawn = self.config or Config.small(), log.to("cpu")
         else:
-            drawn = Drawing.draw(states, self.config.subsets, size=self.config.subset_size, seed=seed)
-        layout = probe(adapted, drawn.states, drawn.source, logged=getattr(states, "actions", None))
-        columns = collect_shared(adapted, drawn.states, drawn.source, layout)
-        subsets = drawn.clustered(self.config, current_device()).to("cpu")
-        return as_arrays(adapted, columns, layout), subsets.over_drawn()
+            config = self.config or Config.small(len(log))
+            drawn = Drawing.draw(load_states(log), config.subsets, size=config.subset_size, seed=seed)
+        rows = torch.from_numpy(log.source)[drawn.source] if isinstance(log, Transitions) else drawn.source
+        layout = probe(policies, drawn.states, rows, logged=getattr(log, "actions", None))
+        acting = _as_arrays(policies, collect_shared(policies, drawn.states, rows, layout), layout)
+        subsets = drawn.clustered(config, current_device()).to("cpu").over_drawn()
 
-    def _evaluate(self, request: Request) -> Estimates:
-        options: dict[str, Any] = {"config": self.config, "seed": request.seed, "checkpoint": request.checkpoint}
-        ranker = fit(request.known, request.log, request.returns, **options)
-        ranking = ranker.rank(request.policies)
-        scale, offset = _units(ranker, request.returns)
-        assert ranking.replicates is not None
-        replicates = ranking.replicates * scale + offset
-        replicates[np.array(ranking.foreign, bool)] = np.nan  # how far they err is unknown
-        return Estimates(
-            ranking.names,
-            ranking.scores * scale + offset,
-            ranking.standard_errors * scale,
-            replicates=replicates,
-            method=self.name,
-            diagnostics={
-                "scores": ranking.scores,
-                "distances": ranking.distances,
-                "distance_limit": ranking.distance_limit,
-                "foreign": ranking.foreign,
-                "history": ranker.history,
-            },
-        )
+        def value(tested: np.ndarray, known: np.ndarray, returns: np.ndarray, errors: np.ndarray) -> Estimates:
+            training, candidates = ([acting[i] for i in part] for part in (known, tested))
+            ranker = fit(training, subsets, returns, config=config, seed=seed, checkpoint=checkpoint)
+            ranking = ranker.rank(candidates)
+            scale, offset = _units(ranker, returns)
+            assert ranking.replicates is not None
+            replicates = ranking.replicates * scale + offset
+            replicates[np.array(ranking.foreign, bool)] = np.nan  # how far they err is unknown
+            return Estimates(
+                ranking.names,
+                ranking.scores * scale + offset,
+                ranking.standard_errors * scale,
+                replicates=replicates,
+                method=self.name,
+                diagnostics={
+                    "scores": ranking.scores,
+                    "distances": ranking.distances,
+                    "distance_limit": ranking.distance_limit,
+                    "foreign": ranking.foreign,
+                    "history": ranker.history,
+                },
+            )
+
+        return value
+
+
+def _as_arrays(policies: list[Policy], columns: Tensor, layout: Layout) -> list[Policy]:
+    """Return arrays of actions under the names of P policies, from what they do in U states (P, U, dim_c)."""
+
+    def values(own: Tensor) -> Probabilities | Gaussian | Tensor:
+        if layout.kind == "discrete":
+            return Probabilities(own)
+        mean, std = own[:, : layout.action_dim], own[:, layout.action_dim :]
+        return Gaussian(mean, std) if std.any() else mean
+
+    return [ArrayPolicy(policy.name, values(own)) for policy, own in zip(policies, columns, strict=True)]
 
 
 def _units(ranker: Ranker, returns: np.ndarray) -> tuple[float, float]:

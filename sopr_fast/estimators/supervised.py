@@ -2,114 +2,81 @@
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
-from dataclasses import replace
-from typing import Any, ClassVar, TypeAlias
+from typing import ClassVar, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..inputs.logs import StoredStates, Transitions
-from ..inputs.policies import (
-    ArrayPolicy,
-    Gaussian,
-    Layout,
-    Output,
-    Policy,
-    Probabilities,
-    load_policies,
-)
-from ..inputs.returns import check_returns
+from ..inputs.policies import Policy
 from ..results.estimates import Estimates
 from ..runtime import distributed
-from ..sopr.subsets import Subsets, read_states
-from .estimator import Estimator, Request
+from ..sopr.subsets import Subsets
+from .estimator import Estimator, LoggedData, Request
 
 _ROWS = 256  # compared between processes
 
-States: TypeAlias = StoredStates | Subsets
 
+class Valuation(Protocol):
+    """Function that values some policies by the known returns of others."""
 
-class SupervisedEstimator(Estimator):
-    """Base of estimators that learn from known returns and need no rewards."""
+    def __call__(self, tested: np.ndarray, known: np.ndarray, returns: np.ndarray, errors: np.ndarray) -> Estimates:
+        """Return values of policies.
 
-    supervised: ClassVar[bool] = True
-    needs_rewards: ClassVar[bool] = False
-
-    def _estimate(self, request: Request) -> Estimates:
-        names = [policy.name for policy in request.known]
-        returns = check_returns(request.returns, names)
-        states, (policies, known) = read(
-            request.log,
-            request.policies,
-            request.known,
-            names_of_known_policies=names,
-            returns=returns.tolist(),
-        )
-        return self._evaluate(replace(request, policies=policies, log=states, known=known, returns=returns))
-
-    @abstractmethod
-    def _evaluate(self, request: Request) -> Estimates:
-        """Return the estimates of `request.policies`.
-
-        The log of the request is (rows, dim_s) logged states, or clustered subsets of them, in which all its policies
-        can act. Its returns are (M,) float64.
+        Args:
+            tested: (T,) int64 indices of the policies to value.
+            known: (M,) int64 indices of the policies to learn from.
+            returns: (M,) float64 returns of the latter.
+            errors: (M,) float64 standard errors of these returns, 0 where unknown.
         """
 
 
-def read(log: Any, *groups: Any, **others: Any) -> tuple[States, list[list[Policy]]]:
-    """Read logged states and policies that act in them; all processes must have the same.
+class SupervisedEstimator(Estimator):
+    """Base of estimators that learn from known returns and, but for that of their mean, need no rewards."""
 
-    Args:
-        log: Transitions, a mapping of arrays, or states as `sopr_fast.fit` accepts them, which may be `Subsets`.
-        groups: Groups of policies, see `sopr_fast.load_policies`.
-        others: What else all processes must have, see `Group.check_same`.
+    supervised: ClassVar[bool] = True
 
-    Returns:
-        States (rows, dim_s), or the subsets; the policies of each group, which expect indices of these states as their
-        `source`.
-    """
-    states, source = read_states(log), None
-    count = states.states_count if isinstance(states, Subsets) else len(states)
-    if isinstance(log, Transitions) and log.source_count != count:
-        count, source = log.source_count, torch.from_numpy(log.source)
-    adapted = [load_policies(group).for_log(count, log) for group in groups]
-    if source is not None:
-        adapted = [[_AtSource(policy, source) for policy in group] for group in adapted]
-    if distributed.current().count > 1:
-        _, few = spread(states, _ROWS)
-        names = [policy.name for group in adapted for policy in group]
-        distributed.current().check_same(**others, number_of_states=count, states=few, names_of_policies=names)
-    return states, adapted
+    @property
+    def needs_rewards(self) -> bool:
+        """Whether the mean needs rewards."""
+        return self.mean is not None and self.mean.needs_rewards
+
+    @abstractmethod
+    def prepare(
+        self,
+        policies: list[Policy],
+        log: LoggedData,
+        *,
+        seed: int = 0,
+        checkpoint: str | os.PathLike | None = None,
+        values: np.ndarray | None = None,
+    ) -> Valuation:
+        """Ask P policies to act, once for all folds, and return a function that learns and values.
+
+        Args:
+            policies: All policies to value or to learn from, which fit the log.
+            log: Logged states or transitions.
+            seed: Seed of everything random.
+            checkpoint: File to resume training from, and to write, or None.
+            values: (P,) float64 values by `mean`, if they are known already.
+        """
+
+    def _estimate(self, request: Request) -> Estimates:
+        if distributed.current().count > 1:
+            distributed.current().check_same(states=spread(request.log, _ROWS)[1])
+        value = self.prepare(request.policies, request.log, seed=request.seed, checkpoint=request.checkpoint)
+        return value(np.arange(request.count), request.known, request.returns, request.errors)
 
 
-def spread(states: States, most: int) -> tuple[Tensor, Tensor]:
+def spread(log: LoggedData, most: int) -> tuple[Tensor, Tensor]:
     """Return at most `most` evenly spread states: their rows in the user's data, and the states (rows, dim_s)."""
-    count = len(states.states if isinstance(states, Subsets) else states)
+    count = len(log.states) if isinstance(log, Subsets) else len(log)
     rows = torch.linspace(0, count - 1, min(most, count), dtype=torch.float64, device="cpu").long()
-    if isinstance(states, Subsets):
-        return states.source[rows], states.states[rows]
-    return rows, torch.from_numpy(states.read(rows.numpy()))
-
-
-def as_arrays(policies: list[Policy], columns: Tensor, layout: Layout) -> list[Policy]:
-    """Return arrays of actions under the names of P policies, from what they do in U states (P, U, dim_c)."""
-
-    def values(own: Tensor) -> Any:
-        if layout.kind == "discrete":
-            return Probabilities(own)
-        mean, std = own[:, : layout.action_dim], own[:, layout.action_dim :]
-        return Gaussian(mean, std) if std.any() else mean
-
-    return [ArrayPolicy(policy.name, values(own)) for policy, own in zip(policies, columns, strict=True)]
-
-
-class _AtSource(Policy):
-    """A policy that looks up the user's rows of states in a table."""
-
-    def __init__(self, policy: Policy, source: Tensor):
-        self.name, self.original = policy.name, policy if policy.original is None else policy.original
-        self._policy, self._source = policy, source
-
-    def _output(self, states: Tensor, source: Tensor | None) -> Output:
-        return self._policy.output(states, None if source is None else self._source[source])
+    if isinstance(log, StoredStates):
+        return rows, torch.from_numpy(log.read(rows.numpy()))
+    if isinstance(log, Transitions):
+        return torch.from_numpy(log.source)[rows], torch.from_numpy(log.states)[rows]
+    return log.source[rows], log.states[rows]

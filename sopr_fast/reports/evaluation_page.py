@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from ..estimators.methods import SELECT
 from ..results.metrics import spearman
 from ..results.numbers import MISSING, in_words, number
 from ..selection.evaluation import Evaluation
@@ -78,8 +77,7 @@ def _now(best: str, mean: float) -> str:
     if np.isnan(mean):
         return "Measure more policies: at least three in a group."
     if mean >= _GOOD:
-        with_it = "" if best == SELECT else f"Rank your candidates with {best}. "
-        return f"{with_it}Let select say which candidate to deploy."
+        return f"Rank your candidates with {best}. Let select say which candidate to deploy."
     if mean >= _USELESS:
         return f"Use {best} to choose which candidates to measure; do not deploy one without a measurement."
     return "Do not rank these policies from this log. Measure candidates, or log more behaviour like theirs."

@@ -8,18 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from ..estimators import SOPR
-from ..estimators.gaussian_process_posterior import fit
-from ..estimators.methods import SELECT, MethodsLike, read_methods
+from ..estimators import Estimator
+from ..estimators.methods import MethodsLike, read_methods
 from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
 from ..inputs.policies import load_policies
 from ..inputs.returns import check_ordered, with_returns
 from ..runtime.checks import integer
 from ..runtime.progress import Timings, part
-from ..sopr.config import Config
 from .compared import Compared
 from .evaluation import FEWEST_RANKED, Evaluation
-from .folds import Fold, checkpoint_file, cross_fit, group_folds, random_folds, read_groups
+from .folds import Fold, checkpoint_file, cross_fit, group_folds, quiet, random_folds, read_groups
 from .measured import Measured
 
 
@@ -45,7 +43,7 @@ def evaluate(
             no rewards.
         returns: Their returns, see `select`.
         methods: Names (see `sopr_fast.estimators.METHODS`), estimators, or a mapping from label to either; None for
-            the default ones. "select" is the model of `select`.
+            the default ones. "GaussianProcess(Simulator)" is the model of `select`.
         groups: Group of each policy, by name or in order. None finds them by name.
         cv: Number of random folds; at most one for each policy.
         seed: Seed of everything random.
@@ -74,8 +72,6 @@ def evaluate(
     group_of = dict(zip(known, read_groups(groups, list(known), list(loaded)), strict=True))
     cv = integer(2)("cv", cv)
     compared = Compared.build(known, log)
-    small = SOPR(Config.small(compared.all_states))  # which a log of few states allows
-    chosen = {label: small if method == SOPR(Config.small()) else method for label, method in chosen.items()}
     measured = Measured(list(known), compared.first, table, states=compared.all_states)
     compared, names, (values, errors) = compared.without_copies(), measured.representatives, measured.pooled()
     splits = random_folds(len(names), cv, seed)
@@ -129,29 +125,31 @@ def _values(
     """Return values by method and fold, why methods were dropped, and seconds."""
     found: dict[str, list[np.ndarray]] = {}
     dropped: dict[str, str] = {}
-    unsupervised: dict[str, np.ndarray] = {}  # values (M,) of methods that do not learn from returns
+    estimated: dict[str, np.ndarray] = {}  # values (P,) of methods that do not learn from returns
     timings = Timings()
-    whole = [Fold("all", "", np.arange(0), np.arange(len(returns)))]
+
+    def value_all(method: Estimator) -> np.ndarray:
+        if repr(method) not in estimated:
+            file = checkpoint_file(checkpoints, method)
+            with quiet():
+                values = method.estimate(compared.policies, compared.log, seed=seed, checkpoint=file).values
+            estimated[repr(method)] = np.asarray(values, np.float64)
+        return estimated[repr(method)]
+
     for k, (label, method) in enumerate(methods.items(), 1):
         if method.needs_rewards and not compared.has_rewards:
             dropped[label] = "it needs rewards, which the log lacks"
             continue
-        place = checkpoint_file(checkpoints, "simulator" if label == SELECT else label)
-        of_method: dict[str, Any] = {"seed": seed, "checkpoint": place}
         with timings.stage(label), part(k, len(methods), label):
             try:
                 if method.supervised:
-                    values = cross_fit(method, compared, returns, folds, **of_method)
+                    mean = None if method.mean is None else value_all(method.mean)
+                    values = cross_fit(method, compared, returns, errors, folds, seed=seed, values=mean)
                 else:
-                    if repr(method) not in unsupervised:
-                        (unsupervised[repr(method)],) = cross_fit(method, compared, returns, whole, **of_method)
-                    values = [unsupervised[repr(method)][fold.test] for fold in folds]
+                    values = [value_all(method)[fold.test] for fold in folds]
             except (ArithmeticError, ValueError, RuntimeError) as error:  # one of several must not end hours of work
                 dropped[label] = " ".join(str(error).split())
                 continue
-            if label == SELECT and not method.supervised:
-                mean = unsupervised[repr(method)]
-                values = [_posterior(compared.distances, returns, errors, mean, fold) for fold in folds]
         everything = np.concatenate(values)
         if not np.isfinite(everything).all():
             dropped[label] = "it diverged: values are not finite"
@@ -163,12 +161,3 @@ def _values(
         reasons = "; ".join(f"{label}: {reason}" for label, reason in dropped.items())
         raise ValueError(f"no method is left to value the policies ({reasons})")
     return found, dropped, timings
-
-
-def _posterior(
-    distances: np.ndarray, returns: np.ndarray, errors: np.ndarray, mean: np.ndarray, fold: Fold
-) -> np.ndarray:
-    """Return what the model of `select` predicts of a fold's test policies."""
-    known = np.full(len(returns), np.nan)
-    known[fold.train] = returns[fold.train]
-    return fit(distances, known, errors, mean).mean[fold.test]

@@ -41,7 +41,7 @@ def _impossible_returns(told: Predictions) -> list[str]:
 
 def _unproven(told: Predictions) -> list[str]:
     """Return notes on how badly known returns agree with the predictions."""
-    count, method = int(told.known.sum()), told.method_in_words
+    count, method = int(told.known.sum()), told.method
     if not count:
         return [f"No return is known: the order is by {method}"]
     if told.known.all():
@@ -54,7 +54,7 @@ def _unproven(told: Predictions) -> list[str]:
         return [f"Only {count} {returns} known: predictions and intervals rest on {basis}"]
     found = []
     if told.method_order < _LEAST_ORDER:
-        order = f"Values of {method} order the known policies with a rank correlation of {told.method_order:.2f}"
+        order = f"Values by {method} order the known policies with a rank correlation of {told.method_order:.2f}"
         found.append(f"{order}: {_remedy(told)}")
     if not told.is_tested:
         found.append("The known returns do not predict each other, so the verdict does not rest on predictions")
@@ -65,7 +65,7 @@ def _remedy(told: Predictions) -> str:
     """Return what to do if a method orders the known policies badly."""
     if told.is_reversed:
         return "if returns or logged rewards are costs, name them so (`costs`, `cost`), and deploy nothing before"
-    if told.method == "simulator":
+    if told.method == "Simulator":
         return "train it longer (updates=20000); if that does not help, these policies leave the log"
     return "do not rely on its values"
 
@@ -79,7 +79,7 @@ def _surprises(told: Predictions) -> list[str]:
     if gaps[most] < _SURPRISE:
         return []
     return [
-        f"The return of {told.names[most]} is {gaps[most]:.1f} standard errors away from {told.method_in_words}: check "
+        f"The return of {told.names[most]} is {gaps[most]:.1f} standard errors away from {told.method}: check "
         "the log's probabilities, and whether log and returns are of the same users"
     ]
 
@@ -94,6 +94,6 @@ def _other_units(told: Predictions) -> list[str]:
     if min(ratios) <= _OTHER_SCALE and max(ratios) >= 1 / _OTHER_SCALE:
         return []
     return [
-        f"The known returns are {number(float(ratios[0]))} times the values of {told.method_in_words}: give sums of an "
+        f"The known returns are {number(float(ratios[0]))} times the values by {told.method}: give sums of an "
         "episode's rewards in the units of the log, neither means nor discounted sums"
     ]

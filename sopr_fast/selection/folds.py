@@ -7,13 +7,15 @@ import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from ..estimators import Estimator, UncertainEstimateWarning
+from ..estimators.supervised import SupervisedEstimator
 from ..inputs.returns import check_groups
 from ..results.warnings import ForeignPolicyWarning, TrainingPolicyWarning
 from .compared import Compared
@@ -21,7 +23,6 @@ from .compared import Compared
 FEWEST_TRAINING = 4  # policies with returns, to learn from some and test others
 _LEAST_SHARE = 0.25  # of the policies, to learn from if a group is left out
 _LEAST_GROUP = 3  # policies of a group that is found, not given
-_LONGEST = 60  # characters of a file's name
 _STEP = re.compile(
     r"[\W_]*(step|steps|iter|iteration|epoch|seed|ckpt|checkpoint|model)?[\W_]*\d[\d\W_]*$", re.IGNORECASE
 )
@@ -86,50 +87,45 @@ def read_groups(
 
 
 def cross_fit(
-    method: Estimator,
+    method: SupervisedEstimator,
     compared: Compared,
     returns: np.ndarray,
+    errors: np.ndarray,
     folds: Sequence[Fold],
     *,
     seed: int,
-    checkpoint: Path | None = None,
+    values: np.ndarray | None = None,
 ) -> list[np.ndarray]:
-    """Return for each fold the (T,) float64 values of its test policies.
+    """Return for each fold the (T,) float64 values of its test policies by a method that learned from the others.
 
-    A method that learns from known returns (P,) is trained for every fold on its training policies. Others value every
-    policy once, without returns, and can resume from a checkpoint.
+    Args:
+        method: The method.
+        compared: P policies and the log.
+        returns: (P,) known returns.
+        errors: (P,) their standard errors, 0 where unknown.
+        folds: Folds of the policies.
+        seed: Seed of everything random.
+        values: (P,) values by the mean of the method, if it has one.
     """
+    with quiet():
+        value = method.prepare(compared.policies, compared.log, seed=seed, values=values)
+        found = (value(fold.test, fold.train, returns[fold.train], errors[fold.train]) for fold in folds)
+        return [np.asarray(estimates.values, np.float64) for estimates in found]
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence warnings that are of no use where many policies are valued: folds are meant to hold foreign ones."""
     with warnings.catch_warnings():
         for category in (UncertainEstimateWarning, ForeignPolicyWarning, TrainingPolicyWarning):
-            warnings.simplefilter("ignore", category)  # folds are meant to hold foreign policies
+            warnings.simplefilter("ignore", category)
         warnings.filterwarnings("ignore", "only .* training policies")  # a fold has fewer than the user gave
-        if not method.supervised:
-            tested = np.unique(np.concatenate([fold.test for fold in folds]))
-            policies = [compared.policies[i] for i in tested]
-            values = np.full(len(compared.policies), np.nan)
-            estimates = method.estimate(policies, compared.log, seed=seed, checkpoint=checkpoint)
-            values[tested] = np.asarray(estimates.values, np.float64)
-            return [values[fold.test] for fold in folds]
-        policies, log = method.prepare(compared.policies, compared.log, seed=seed)
-        results = []
-        for fold in folds:
-            estimates = method.estimate(
-                [policies[i] for i in fold.test],
-                log,
-                known=[policies[i] for i in fold.train],
-                returns=returns[fold.train],
-                seed=seed,
-            )
-            results.append(np.asarray(estimates.values, np.float64))
-        return results
+        yield
 
 
-def checkpoint_file(folder: str | os.PathLike | None, label: str) -> Path | None:
-    """Return the file of a label in a folder, which is made: its letters and digits, with a hash if it has others."""
+def checkpoint_file(folder: str | os.PathLike | None, method: Estimator) -> Path | None:
+    """Return the file of a method in a folder, which is made: its name, and a hash of its options."""
     if folder is None:
         return None
     Path(folder).mkdir(parents=True, exist_ok=True)
-    stem = re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")[:_LONGEST]
-    if stem != label:
-        stem = f"{stem}-{hashlib.sha256(label.encode(errors='surrogatepass')).hexdigest()[:8]}".lstrip("-")
-    return Path(folder) / f"{stem}.safetensors"
+    return Path(folder) / f"{method.name}-{hashlib.sha256(repr(method).encode()).hexdigest()[:8]}.safetensors"

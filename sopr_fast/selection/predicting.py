@@ -18,22 +18,19 @@ from ..estimators import (
     Simulator,
     UncertainEstimateWarning,
 )
-from ..estimators.methods import method_name, read_methods
+from ..estimators.methods import read_methods
 from ..estimators.simulator import unfinished
 from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
 from ..inputs.policies import load_policies
 from ..inputs.returns import check_ordered, find_returns
 from ..runtime.checks import integer
 from ..runtime.text import list_names, printable, suggest
-from ..sopr.config import Config
 from .compared import Compared, possible_returns
 from .folds import FEWEST_TRAINING, Fold, checkpoint_file, cross_fit, random_folds, read_groups
 from .measured import Measured
 from .predictions import EPISODES, SHORT_EPISODES
 from .selection import Selection
 from .training_progress import trained_shares
-
-SOPR_T = "SOPR-T"
 
 
 def select(
@@ -109,7 +106,7 @@ def select(
     told = _value(compared, values, estimator, checkpoints, seed)
     has_rewards = compared.has_rewards
     if "values" not in told and not np.isfinite(values).any():
-        remedy = "policies that can act in any state, or simulator='SARSA-critic'"
+        remedy = "policies that can act in any state, or simulator='BehaviourQ'"
         if not has_rewards:
             remedy = "a log with rewards: name them by load_log(…, columns={'rewards': …})"
         raise ValueError(f"{told['notes'][0]}, and no return is known: pass returns=…, or {remedy}")
@@ -144,7 +141,8 @@ def _value(
         simulator = BehaviourQ(updates=3000)  # of one step, which needs no action in another state
     if simulator is None and not (compared.has_rewards and compared.can_roll_out):
         return _score(compared, returns, seed)
-    chosen, file = simulator or Simulator(), checkpoint_file(folder, "simulator")
+    chosen = simulator or Simulator()
+    file = checkpoint_file(folder, chosen)
     with warnings.catch_warnings(action="ignore", category=UncertainEstimateWarning):  # intervals and notes say so
         estimates = chosen.estimate(
             compared.policies,
@@ -160,10 +158,10 @@ def _value(
         raise ValueError(
             f"the simulator gives policy {name!r} no finite value; train it longer, or leave the policy out"
         )
-    method, inside = method_name(chosen), estimates.diagnostics.get("inside")
+    method, inside = chosen.name, estimates.diagnostics.get("inside")
     notes = unfinished(compared.names, np.asarray(estimates.diagnostics.get("unfinished", 0)))
     if isinstance(chosen, BehaviourQ) and compared.log.longest > 1:
-        notes = [f"Values of the {method} are not returns of episodes: rely on the order of the candidates only"]
+        notes = [f"Values by {method} are not returns of episodes: rely on the order of the candidates only"]
     told = {"values": values, "method": method, "notes": notes}
     if isinstance(chosen, ImportanceWeighting | DoublyRobust) and compared.is_bandit:
         if estimates.replicates is not None:
@@ -187,8 +185,9 @@ def _score(compared: Compared, returns: np.ndarray, seed: int) -> dict[str, Any]
     splits = [Fold("random", "", known[fold.train], known[fold.test]) for fold in random_folds(len(known), 5, seed)]
     splits.append(Fold("candidates", "", known, np.setdiff1d(np.arange(len(returns)), known)))
     splits = [fold for fold in splits if len(fold.test)]
-    found = cross_fit(SOPR(Config.small(compared.all_states)), compared, returns, splits, seed=seed)
+    method = SOPR()
+    found = cross_fit(method, compared, returns, np.zeros(len(returns)), splits, seed=seed)
     for fold, own in zip(splits, found, strict=True):
         values[fold.test] = own
     note = f"{lack}, so SOPR-T takes the place of the simulator"
-    return {"values": values, "method": SOPR_T, "notes": [note], "learns_returns": True}
+    return {"values": values, "method": method.name, "notes": [note], "learns_returns": True}

@@ -35,7 +35,7 @@ class Predictions:
         measured: Names, copies and measured returns of all policies.
         distances: (P, P) float64 action distances (Eq. 3 of the paper).
         values: (P,) float64 values by `method`, in units of returns; None without such a method.
-        method: Method whose values count as noisy measurements, such as "simulator"; "" without one.
+        method: Method whose values count as noisy measurements, such as "Simulator"; "" without one.
         bounds: Least and largest return that the logged rewards and episode lengths allow.
         seed: Seed of the draws.
         episodes: Episodes by which the verdict lets policies be measured.
@@ -240,11 +240,6 @@ class Predictions:
             found[self.method] = self.values[known]
         few = known.sum() < 3
         return {name: float("nan") if few else spearman(self.returns[known], each) for name, each in found.items()}
-
-    @property
-    def method_in_words(self) -> str:
-        """The method as sentences name it."""
-        return f"the {self.method}" if self.method in ("simulator", "SARSA critic") else self.method
 
     @property
     def method_order(self) -> float:

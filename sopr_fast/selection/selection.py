@@ -97,7 +97,7 @@ class Selection(Predictions, Result):
         """
         if self.learns_returns:
             raise ValueError(
-                f"{self.method or 'SOPR-T'} has learned from the known returns: call select again, with all returns"
+                f"{self.method or 'SOPR'} has learned from the known returns: call select again, with all returns"
             )
         if is_ordered(returns):
             raise TypeError(f"returns must be by name, or a file or data frame, got {type(returns).__name__}")

@@ -5,12 +5,12 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from support.estimators import acting
 from support.problems import transitions
 from torch import nn
 
 import sopr_fast
 from sopr_fast import estimators, example
-from sopr_fast.estimators.log import read
 from sopr_fast.inputs.policies import Actor, Gaussian, probe
 from sopr_fast.inputs.policies import load_policies as load
 from sopr_fast.inputs.policies.actor import Standardisation
@@ -42,7 +42,7 @@ METHODS = {
     "SOPR": supervised(estimators.SOPR(CONFIG)),
     "fit": lambda policies, log: sopr_fast.fit(policies, log, RETURNS, config=CONFIG),
     "select": lambda policies, log: sopr_fast.select(policies, log, RETURNS),
-    "evaluate": lambda policies, log: sopr_fast.evaluate(policies, log, RETURNS, methods=["nearest policy"], cv=2),
+    "evaluate": lambda policies, log: sopr_fast.evaluate(policies, log, RETURNS, methods=["NearestPolicy"], cv=2),
 }
 LOGS = {  # how a log is passed, by its arrays
     "dictionary": lambda arrays, _: arrays,
@@ -73,7 +73,7 @@ def test_every_method_refuses_policies_that_do_not_fit_the_log(tmp_path, method,
 def test_advice_about_means_and_deviations_works():
     network = nn.Linear(DS, 2 * DA)
     advised = {"p0": lambda s: Gaussian((out := network(torch.from_numpy(s)))[:, :DA], out[:, DA:].exp())}
-    assert read(advised, sopr_fast.load_log(ARRAYS))[1].kind == "gaussian"
+    assert acting(advised, ARRAYS).layout.kind == "gaussian"
 
 
 def test_a_log_of_another_width_names_the_policies_and_their_widths():
@@ -102,7 +102,7 @@ LOGGED = {  # the log's actions of Pendulum, changed → what is said of them
 def test_ranges_of_actions_that_differ_by_half_are_facts(change, message):
     policies, logged, _ = example.pendulum()
     with warnings.catch_warnings(action="ignore"):
-        found = read(policies, logged | {"actions": change(logged["actions"])})[2].facts
+        found = acting(policies, logged | {"actions": change(logged["actions"])}).log.facts
     assert [str(message) in fact for fact in found if fact.startswith(RANGES[:20])] == [True] * (message is not None)
 
 
@@ -113,7 +113,7 @@ def test_states_that_a_module_standardises_again_are_a_fact():
     raw = STATES * std + mean
     logged = ARRAYS | {"actions": policy["p0"](raw) + RANDOM.normal(size=(ROWS, DA)) / 9}
     for states, said in ((raw, 0), (STATES, 1)):
-        found = read(load(policy), sopr_fast.load_log(logged | {"observations": states}))[2].facts
+        found = acting(policy, logged | {"observations": states}).log.facts
         again = [fact for fact in found if "farther from the logged actions than their mean is" in fact]
         assert len(again) == said and all("'p0'" in fact and "standardised states again" in fact for fact in again)
 
@@ -123,10 +123,10 @@ def test_statistics_and_labels_are_facts():
     log = sopr_fast.load_log(ARRAYS | {"actions": np.zeros((ROWS, DA))})
     for mean, said in ((0.0, []), (20.0, ["'a' standardises state column 1 by 20 ± 1, in the log it is -"])):
         statistics = Standardisation(torch.tensor([0.0, mean, 0.0, 0.0]), torch.ones(DS))
-        found = read({"a": Actor("a", layers, standardisation=statistics)}, log)[2].facts
+        found = acting({"a": Actor("a", layers, standardisation=statistics)}, log).log.facts
         assert len(found) == len(said) and all(text in fact for text, fact in zip(said, found, strict=True))
     numbers = ARRAYS | {"observations": np.arange(ROWS)[:, None] % 7, "actions": np.arange(ROWS) % 3 + 1}
-    found = read(load({"a": lambda s: np.ones(len(s), int)}, action_count=4), sopr_fast.load_log(numbers))[2].facts
+    found = acting(load({"a": lambda s: np.ones(len(s), int)}, action_count=4), numbers).log.facts
     assert "one column of 7 whole numbers: if they are labels, give them one-hot" in found[0]
     assert "no logged action is 0, but all from 1 to 3 occur: if they are numbered from 1, subtract 1" in found[1]
 
@@ -141,4 +141,4 @@ def test_values_of_actions_next_to_a_one_hot_log_are_a_fact_of_results():
     assert "are one-hot, those of the policies are not" in note and "pass action_count=4" in note
     assert "one-hot" in str(estimates) and note in estimates.to_dict()["notes"]
     advised = load({"q": lambda states: net(torch.from_numpy(states)).argmax(1)}, action_count=4)
-    assert read(advised, logged)[2].facts == []
+    assert acting(advised, logged).log.facts == []
