@@ -145,7 +145,7 @@ def judge(told: Predictions) -> Verdict:
             reason = "All policies are measured, and none returned more"
     if kind == DEPLOY and told.is_reversed:
         text = f"Measure {_short(names[settled])}, {told.episodes:,} episodes"
-        reason = f"Values of {told.method} order the known policies in reverse, as if returns were costs."
+        reason = f"Values by {told.method} order the known policies in reverse, as if returns were costs."
         return Verdict(MEASURE, (names[settled],), text, reason)
     return _settle(told, kind, settled, reason + likelier(told, settled))
 
