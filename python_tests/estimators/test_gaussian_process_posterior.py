@@ -98,12 +98,11 @@ def test_returns_that_differ_by_factors_leave_the_order_of_small_ones_to_the_sim
 
 def test_the_grid_is_weighed_by_marginal_likelihood(monkeypatch):
     monkeypatch.setattr(process, "_LENGTHS", np.array([0.5, 4.0]))
-    distances, returns, errors, values = problem(6)
-    own, errors = returns[:6], errors[:6]
-    evidence = process._Evidence.of(distances, np.isfinite(returns), own, errors, values, np.ones(7), np.zeros(7))
+    distances, _, _, feature = problem(6)
+    target, noise = np.random.default_rng(1).standard_normal(6), np.full(6, 0.01)
+    evidence = process._Evidence(distances, np.arange(6), target, noise, feature, np.ones(7), np.zeros(7))
     grid = process._RETURN_SPREADS, process._RETURN_OWN, process._ERROR_SPREADS, process._ERROR_OWN
-    target, noise = (own - own.mean()) / evidence.unit, (errors / evidence.unit) ** 2
-    error = (values[:6] - values[:6].mean()) / evidence.unit - target
+    error = feature[:6] - target
     roots, logs = np.sqrt(distances[:6, :6]), {}
     nearest = np.median((roots + np.diag([np.inf] * 6)).min(1))
     for length in nearest * process._LENGTHS:

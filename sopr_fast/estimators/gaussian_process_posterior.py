@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -95,15 +95,20 @@ def fit(
     if not known.any():
         values, unit = np.zeros(count) if values is None else values, max(unit, logged_spread)
         return Posterior(values.copy(), _unchecked_errors(distances, unit, members), unit, left_out)
-    scale = _Scale.of(returns[known] if values is None else np.concatenate([returns[known], values]))
-    own = scale.to(returns[known])
+    scale = _Scale.of(returns[known], values)
+    target, feature = scale.to(returns[known]), np.full(count, np.nan)
+    if values is not None:
+        feature = scale.to(values)
+        feature -= feature[known].mean()
+        feature[known] = _credible(feature[known], target)
     sizes, trend = np.ones(count), np.zeros(count) if trend is None else trend
     if members is not None:
         sizes = relative_errors(scale.to(members), likeness(distances, known), np.flatnonzero(known))
-    seen = own, errors[known] / scale.slope(own), None if values is None else scale.to(values)
-    mean, covariance, without = _Evidence.of(distances, known, *seen, sizes, trend).posterior()
+    noise = (errors[known] / scale.slope(target)) ** 2
+    evidence = _Evidence(distances, np.flatnonzero(known), target, noise, feature, sizes, trend)
+    mean, covariance, without = evidence.posterior()
     if members is not None:
-        covariance *= 1 + _FEW / len(own)
+        covariance *= 1 + _FEW / len(target)
     slope = scale.slope(mean)
     covariance *= slope
     covariance *= slope[:, None]
@@ -123,26 +128,31 @@ def likeness(distances: np.ndarray, known: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Scale:
-    """asinh of what is over the center, in units of the size."""
+    """asinh of what is over the center, in units of the size; that over its level, in units of all priors."""
 
     center: float
     size: float
+    level: float = 0.0
+    unit: float = 1.0
 
     @classmethod
-    def of(cls, values: np.ndarray) -> _Scale:
-        """Return the scale of the median and of the mean distance to it."""
-        center = float(np.median(values))
-        return cls(center, float(np.abs(values - center).mean()) or abs(center) or 1.0)
+    def of(cls, returns: np.ndarray, values: np.ndarray | None) -> _Scale:
+        """Return the scale of the median and of the mean distance to it; the level is the mean of the returns."""
+        everything = returns if values is None else np.concatenate([returns, values])
+        center = float(np.median(everything))
+        first = cls(center, float(np.abs(everything - center).mean()) or abs(center) or 1.0)
+        own = first.to(returns)
+        return replace(first, level=own.mean(), unit=_unit(own, None if values is None else first.to(values)))
 
     def to(self, values: np.ndarray) -> np.ndarray:
-        return np.arcsinh((values - self.center) / self.size)
+        return (np.arcsinh((values - self.center) / self.size) - self.level) / self.unit
 
     def back(self, scaled: np.ndarray) -> np.ndarray:
-        return self.center + self.size * np.sinh(scaled)
+        return self.center + self.size * np.sinh(self.level + self.unit * scaled)
 
     def slope(self, scaled: np.ndarray) -> np.ndarray:
         """Return the derivative of `back`."""
-        return self.size * np.cosh(scaled)
+        return self.size * self.unit * np.cosh(self.level + self.unit * scaled)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,41 +162,20 @@ class _Evidence:
     Attributes:
         distances: (P, P) action distances.
         known: (M,) indices of the known policies.
-        level: Mean of the known returns.
-        unit: Unit of the priors.
-        target: (M,) known returns, over the level and in units.
+        target: (M,) known returns.
         noise: (M,) variances of their errors.
-        feature: (P,) values, over their mean among known policies and in units; NaN where they do not count.
+        feature: (P,) values, over their mean among known policies; NaN where they do not count.
         sizes: (P,) relative deviations of f.
         trend: (P,) covariate of the values.
     """
 
     distances: np.ndarray
     known: np.ndarray
-    level: float
-    unit: float
     target: np.ndarray
     noise: np.ndarray
     feature: np.ndarray
     sizes: np.ndarray
     trend: np.ndarray
-
-    @classmethod
-    def of(
-        cls,
-        distances: np.ndarray,
-        known: np.ndarray,
-        returns: np.ndarray,
-        errors: np.ndarray,
-        values: np.ndarray | None,
-        *others: np.ndarray,
-    ) -> _Evidence:
-        unit, level = _unit(returns, values), float(returns.mean())
-        target, feature = (returns - level) / unit, np.full(len(known), np.nan)
-        if values is not None:
-            feature = (values - values[known].mean()) / unit
-            feature[known] = _credible(feature[known], target)
-        return cls(distances, np.flatnonzero(known), level, unit, target, (errors / unit) ** 2, feature, *others)
 
     def posterior(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return mean (P,) and covariance (P, P), and mean and deviation (2, M) of known returns without themselves."""
@@ -208,10 +197,8 @@ class _Evidence:
         covariance = np.triu(_add_square(covariance, np.asfortranarray(between), 1.0))
         covariance += np.triu(covariance, 1).T
         covariance[np.diag_indices(count)] = np.diagonal(covariance).clip(min=0)
-        covariance *= self.unit**2
         left_out[1] = np.sqrt(np.maximum(left_out[1] - left_out[0] ** 2, 0))
-        left_out = self.unit * left_out + np.array([[self.level], [0.0]])
-        return self.level + self.unit * mean, covariance, left_out
+        return mean, covariance, left_out
 
     def weighed(self, count: int) -> list[tuple[float, _Point]]:
         """Return points of the grid at `count` even places of the sum of their probabilities, with their shares.
