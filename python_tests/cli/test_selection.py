@@ -126,7 +126,9 @@ def test_the_exit_code_says_whether_to_measure_if_it_is_asked_for(actors, tmp_pa
         for option, expected in ((["--exit-code"], code), ([], 0)):
             assert main(["select", *actors, *returns, *QUICK, *option, "--json"]) == expected
             assert json.loads(capsys.readouterr().out)["verdict"] == kind
-    assert main(["select", *actors, *QUICK, "--exit-code", "--incumbent", "nobody"]) == 2
+    capsys.readouterr()
+    assert main(["select", *actors, "--log", "missing.npz", "--exit-code", "--incumbent", "nobody"]) == 2
+    assert "the incumbent nobody is none of" in capsys.readouterr().err
     assert main(["select", *actors, *QUICK, "--exclude", "actor-1", "actor-2", "--json"]) == 0
     assert set(json.loads(capsys.readouterr().out)["table"]["policy"]) == {"actor-0", "actor-3"}
 

@@ -164,6 +164,7 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 def _select(options: argparse.Namespace) -> int:
     from ..selection import select
+    from ..selection.predicting import leave_out
 
     if options.measure < 0:
         raise ValueError(f"--measure must be 0 or more, got {options.measure}")
@@ -171,6 +172,7 @@ def _select(options: argparse.Namespace) -> int:
     if options.simulator or options.set:
         simulator = _read_estimator(options.simulator or "Simulator", options.set)
     policies, returns = _read(options)
+    leave_out(policies, options.exclude, options.incumbent)  # which refuses names before a long log is read
     log = read_log(options.log, options)
     with keeping(options) as folder:
         selection = select(

@@ -21,7 +21,7 @@ from ..estimators import (
 from ..estimators.methods import read_methods
 from ..estimators.simulator import unfinished
 from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
-from ..inputs.policies import load_policies
+from ..inputs.policies import Policies, load_policies
 from ..inputs.returns import check_ordered, find_returns
 from ..runtime.checks import integer
 from ..runtime.text import list_names, printable, suggest
@@ -89,13 +89,8 @@ def select(
     estimator = None if simulator is None else next(iter(read_methods([simulator]).values()))
     loaded = load_policies(policies)
     check_ordered("returns", returns, loaded)
-    if strangers := [name for name in exclude if name not in loaded]:
-        raise ValueError(f"exclude: there is no policy {strangers[0]!r}{suggest(strangers[0], loaded)}")
-    everyone, loaded = list(loaded), loaded.take(name for name in loaded if name not in exclude)
-    if not (names := list(loaded)):
-        raise ValueError("exclude leaves no policy to choose from")
-    if incumbent is not None and incumbent not in names:
-        raise ValueError(f"the incumbent {printable(incumbent)} is none of the policies: {list_names(names)}")
+    everyone, loaded = list(loaded), leave_out(loaded, exclude, incumbent)
+    names = list(loaded)
     table = pandas.DataFrame(np.nan, names, ["return", "error", "rollouts"])
     if returns is not None:
         table = find_returns(returns, everyone).loc[names]
@@ -126,6 +121,18 @@ def select(
         are_costs=has_rewards and compared.log.are_costs,
         **told,
     )
+
+
+def leave_out(policies: Policies, exclude: Collection[str], incumbent: str | None) -> Policies:
+    """Return the policies but for those to exclude; raise ValueError if one of these, or the incumbent, is none."""
+    if strangers := [name for name in exclude if name not in policies]:
+        raise ValueError(f"exclude: there is no policy {strangers[0]!r}{suggest(strangers[0], policies)}")
+    left = policies.take(name for name in policies if name not in exclude)
+    if not left:
+        raise ValueError("exclude leaves no policy to choose from")
+    if incumbent is not None and incumbent not in left:
+        raise ValueError(f"the incumbent {printable(incumbent)} is none of the policies: {list_names(list(left))}")
+    return left
 
 
 def _value(
