@@ -19,7 +19,7 @@ def test_table_lists_the_best_first():
     first, heading, *rows = estimates.table().splitlines()
     assert first == "Estimates of 2 policies by FQE"
     assert heading.split() == ["rank", "policy", "score", "±", "error"]
-    assert [row.split() for row in rows] == [["1", "b", "3.00", "0.00"], ["2", "a", "1.00", "1.41"]]
+    assert [row.split() for row in rows] == [["1", "b", "3.0", "0.0"], ["2", "a", "1.0", "1.4"]]
     assert repr(estimates) == estimates.table()
     without = make(method="FQE")
     assert "error" not in str(without) and "nan" not in str(without)

@@ -323,16 +323,16 @@ def test_rank_correlations_and_regret_go_by_name(tmp_path):
 def test_a_ranking_is_text_a_dict_and_a_frame():
     ranking = Ranking.from_subsets(
         ["a", "b", "c"],
-        np.array([[3.0, 5.0], [2.0, 4.0], [0.0, 2.0]]),
+        np.array([[2.0, 6.0], [1.0, 5.0], [-1.0, 3.0]]),
         distances=np.array([7.0, 9.0, 0.0]),
         distance_limit=8.0,
         in_training=[False, False, True],
     )
     assert ranking.table().splitlines() == [
         "rank  policy  score  ± error  distance",
-        "   1  a        4.00     1.00      7.00",
-        "   2  b        3.00  foreign      9.00",
-        "   3  c        1.00     1.00      0.00  in training",
+        "   1  a         4.0      2.0      7.00",
+        "   2  b         3.0  foreign      9.00",
+        "   3  c         1.0      2.0      0.00  in training",
     ]
     assert str(ranking) == repr(ranking) == ranking.table()
     assert json.loads(json.dumps(ranking.to_dict()))["order"] == ranking.order

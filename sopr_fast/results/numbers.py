@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 MISSING = "–"
 _MOST_DECIMALS = 6
@@ -14,13 +15,14 @@ _LARGE = 1e12  # from which numbers have an exponent
 
 
 class Numbers:
-    """Formats numbers of one column with as many decimals as distinguish them."""
+    """Formats numbers of one column with as many decimals as distinguish them, or show their `errors` by two digits."""
 
-    def __init__(self, values: Sequence[float] | np.ndarray) -> None:
-        array = np.asarray(values, float)
-        array = array[np.isfinite(array)]
+    def __init__(self, values: ArrayLike, errors: ArrayLike = ()) -> None:
+        array, errors = (np.asarray(each, float) for each in (values, errors))
+        array, errors = array[np.isfinite(array)], errors[np.isfinite(errors) & (errors > 0)]
         size = float(np.abs(array).max(initial=0))
         spread = float(np.ptp(array)) if len(array) and np.ptp(array) > _ROUNDING * size else size
+        spread = 10 * float(np.median(errors)) if len(errors) else spread
         self.decimals = min(_MOST_DECIMALS, max(0, 2 - math.floor(math.log10(spread)))) if spread > 0 else 2
 
     def __call__(self, value: float) -> str:
@@ -45,7 +47,7 @@ def chance(share: float) -> str:
         return MISSING
     if share > 0.99:
         return "over 99 %"
-    return f"{int(100 * share)} %" if share >= 0.01 else "under 1 %"
+    return f"{int(100 * share)} %" if share >= 0.01 else "<1 %"
 
 
 def in_words(names: Sequence[str], most: int = 5) -> str:

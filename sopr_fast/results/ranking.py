@@ -186,7 +186,7 @@ class Ranking(Result):
         """Return the ranking as text of 80 columns, best first.
 
         For a foreign candidate "foreign" replaces the standard error. Numbers have as many decimals as distinguish
-        those of their column, scores as many as their errors. Names are escaped and cut in the middle.
+        those of their column, scores as many as their errors need. Names are escaped and cut in the middle.
 
         Args:
             rows: Number of candidates beyond which only the first and the last five are shown; None for all.
@@ -194,14 +194,13 @@ class Ranking(Result):
         order = self._order()
         foreign = self.is_foreign()
         cells = {"rank": [str(place) for place in range(1, len(self) + 1)], "policy": self.order}
-        columns, errors = self.columns(), self.standard_errors
-        has_errors = not np.isnan(errors).all()
-        for head, column in columns.items():
-            show = Numbers(errors if has_errors and head == "score" else column)
-            if head != "standard_error":
-                cells[head] = [show(column[i]) for i in order]
-            elif has_errors:
-                cells["± error"] = ["foreign" if foreign[i] else show(column[i]) for i in order]
+        show = Numbers(self.scores, self.standard_errors)
+        cells["score"] = [show(self.scores[i]) for i in order]
+        if not np.isnan(self.standard_errors).all():
+            cells["± error"] = ["foreign" if foreign[i] else show(self.standard_errors[i]) for i in order]
+        for head, column in self.columns().items():
+            if head not in ("score", "standard_error"):
+                cells[head] = [Numbers(column)(column[i]) for i in order]
         if self.in_training is not None and any(self.in_training):
             cells[""] = ["in training" if self.in_training[i] else "" for i in order]
         return to_text(cells, left=("policy", ""), rows=rows)
