@@ -18,11 +18,11 @@ class Numbers:
     """Formats numbers of one column with as many decimals as distinguish them, or show their `errors` by two digits."""
 
     def __init__(self, values: ArrayLike, errors: ArrayLike = ()) -> None:
-        array, errors = (np.asarray(each, float) for each in (values, errors))
-        array, errors = array[np.isfinite(array)], errors[np.isfinite(errors) & (errors > 0)]
+        array, sizes = (np.asarray(each, float) for each in (values, errors))
+        array, sizes = array[np.isfinite(array)], sizes[np.isfinite(sizes) & (sizes > 0)]
         size = float(np.abs(array).max(initial=0))
         spread = float(np.ptp(array)) if len(array) and np.ptp(array) > _ROUNDING * size else size
-        spread = 10 * float(np.median(errors)) if len(errors) else spread
+        spread = 10 * float(np.median(sizes)) if len(sizes) else spread
         self.decimals = min(_MOST_DECIMALS, max(0, 2 - math.floor(math.log10(spread)))) if spread > 0 else 2
 
     def __call__(self, value: float) -> str:
