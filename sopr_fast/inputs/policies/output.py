@@ -60,20 +60,6 @@ class Bounds(NamedTuple):
         return self.low + 0.5 * (actions + 1) * (self.high - self.low)
 
 
-class OutputError(ValueError):
-    """What is wrong with what a policy returned, in which rows (N,), and what to do."""
-
-    def __init__(self, text: str, wrong: Tensor | None = None, advice: str = ""):
-        self.text, self.wrong, self.advice = text, wrong, advice
-
-    def at(self, source: Tensor | None) -> str:
-        """Return the message, with the first wrong row of the user's data, of which the states are rows `source`."""
-        if self.wrong is None:
-            return f"{self.text}{self.advice}"
-        row = int(self.wrong.nonzero()[0])
-        return f"{self.text} at state row {row if source is None else int(source[row])}{self.advice}"
-
-
 @dataclass(frozen=True)
 class Output:
     """Actions in N states, their normal distributions, or probabilities of discrete actions.
@@ -186,60 +172,71 @@ def to_array(value: Any) -> np.ndarray:
     return array if array.dtype.kind in "fiub" else np.empty(0, object)
 
 
-def read_output(value: Any, states: int, action_count: int | None) -> Output:
-    """Return what a policy returned for a number of states as an output, or raise `OutputError`."""
-    output = value if isinstance(value, Output) else _Reader(states, action_count).read(value)
-    for values in (output.mean, output.std):
-        if values is not None and (wrong := ~(values.abs() < TOO_LARGE)).any():
-            number = float(values[wrong][0])
-            excess = f", which exceeds the supported magnitude {TOO_LARGE:g}" if math.isfinite(number) else ""
-            raise OutputError(f"{number:g}", wrong.any(1), excess)
-    return output
+@dataclass(frozen=True)
+class OutputReader:
+    """Reader of what a policy returns in a number of states, which are rows `source` of the user's data."""
 
-
-class _Reader(NamedTuple):
+    name: str
     states: int
     action_count: int | None
+    source: Tensor | None
 
     def read(self, value: Any) -> Output:
+        """Return a policy's output in one form, or raise ValueError, which names the policy and the first wrong row."""
+        output = value if isinstance(value, Output) else self._read(value)
+        for values in (output.mean, output.std):
+            if values is not None and (wrong := ~(values.abs() < TOO_LARGE)).any():
+                number = float(values[wrong][0])
+                excess = f", which exceeds the supported magnitude {TOO_LARGE:g}" if math.isfinite(number) else ""
+                raise self._error(f"{number:g}", wrong.any(1), excess)
+        return output
+
+    def _error(self, what: str, wrong: Tensor | None = None, advice: str = "") -> ValueError:
+        """Return an error about what was returned, in which rows (N,) bool, and what to do."""
+        if wrong is not None:
+            row = int(wrong.nonzero()[0])
+            what += f" at state row {row if self.source is None else int(self.source[row])}"
+        return ValueError(f"policy {self.name!r} returned {what}{advice}")
+
+    def _read(self, value: Any) -> Output:
         if isinstance(value, Probabilities):
-            return self.probabilities(_tensor(value.p))
+            return self._probabilities(self._tensor(value.p))
         if isinstance(value, dist.Categorical | dist.OneHotCategorical):
-            return self.probabilities(_tensor(value.probs))
+            return self._probabilities(self._tensor(value.probs))
         if isinstance(value, dist.Distribution):
-            return self.distribution(value)
+            return self._distribution(value)
         if isinstance(value, Gaussian):
-            return self.gaussian(*value)
+            return self._gaussian(*value)
         if hasattr(value, "stddev"):
             # TensorFlow defines moments as methods, others as attributes.
-            return self.gaussian(*(part() if callable(part) else part for part in (value.mean, value.stddev)))
-        actions = _tensor(value)
+            return self._gaussian(*(part() if callable(part) else part for part in (value.mean, value.stddev)))
+        actions = self._tensor(value)
         if not actions.is_floating_point():
-            return self.indices(actions)
-        return Output("action", self.matrix(actions)) if self.action_count is None else self.probabilities(actions)
+            return self._indices(actions)
+        return Output("action", self._matrix(actions)) if self.action_count is None else self._probabilities(actions)
 
-    def indices(self, indices: Tensor) -> Output:
+    def _indices(self, indices: Tensor) -> Output:
         if indices.dim() == 2 and indices.shape[1] == 1:
             indices = indices[:, 0]
         if indices.shape == (self.states, self.action_count):
-            return self.probabilities(indices)  # one-hot
+            return self._probabilities(indices)  # one-hot
         if indices.shape != (self.states,):
             seen = f"integers of shape {tuple(indices.shape)}, expected ({self.states},) indices"
             advice = "return floats of continuous actions, and of several discrete ones an index for each combination"
-            raise OutputError(f"{seen}; {advice}")
+            raise self._error(f"{seen}; {advice}")
         if self.action_count is None:
-            raise OutputError(f"integer actions: {_COUNT}")
+            raise self._error(f"integer actions: {_COUNT}")
         outside = (indices < 0) | (indices >= self.action_count)
         if outside.any():
-            raise OutputError(f"action {indices[outside][0]}, expected 0 to {self.action_count - 1},", outside)
+            raise self._error(f"action {indices[outside][0]}, expected 0 to {self.action_count - 1},", outside)
         return Output("discrete", one_hot(indices, self.action_count))
 
-    def probabilities(self, value: Tensor) -> Output:
-        p = self.matrix(value, self.action_count)
+    def _probabilities(self, value: Tensor) -> Output:
+        p = self._matrix(value, self.action_count)
         wrong = (p < 0).any(1) | ((p.sum(1) - 1).abs() > 1e-3)
         if wrong.any():
             shown = ", ".join(f"{number:.3g}" for number in p[wrong][0, :6].tolist())
-            raise OutputError(
+            raise self._error(
                 f"values that are not probabilities, [{shown}{', …' if p.shape[1] > 6 else ''}],",
                 wrong,
                 "; if they are values or logits, return the index of the largest (argmax), or "
@@ -247,35 +244,35 @@ class _Reader(NamedTuple):
             )
         return Output("discrete", p)
 
-    def gaussian(self, mean: Any, std: Any) -> Output:
+    def _gaussian(self, mean: Any, std: Any) -> Output:
         if self.action_count is not None:
-            raise OutputError("a continuous distribution, expected probabilities or indices (action_count is set)")
-        mean, std = self.matrix(_tensor(mean)), _tensor(std).float()
+            raise self._error("a continuous distribution, expected probabilities or indices (action_count is set)")
+        mean, std = self._matrix(self._tensor(mean)), self._tensor(std).float()
         if std.shape == (self.states,) and mean.shape[1] == 1:  # wider actions: one number for each of their columns
             std = std[:, None]
         try:
             std = std.broadcast_to(mean.shape).contiguous()
         except RuntimeError:
             shapes = tuple(std.shape), tuple(mean.shape)
-            raise OutputError(f"a standard deviation of shape {shapes[0]}, expected {shapes[1]}") from None
+            raise self._error(f"a standard deviation of shape {shapes[0]}, expected {shapes[1]}") from None
         if (std < 0).any():
-            raise OutputError("a negative standard deviation", (std < 0).any(1))
+            raise self._error("a negative standard deviation", (std < 0).any(1))
         return Output("gaussian", mean, std)
 
-    def distribution(self, value: dist.Distribution) -> Output:
+    def _distribution(self, value: dist.Distribution) -> Output:
         kind = type(value).__name__
         try:
             mean, std = value.mean, value.stddev
         except NotImplementedError:
-            raise OutputError(f"a {kind}, whose mean is unknown; return Gaussian(mean, std) instead") from None
+            raise self._error(f"a {kind}, whose mean is unknown; return Gaussian(mean, std) instead") from None
         if getattr(_support(value), "is_discrete", False) or value.event_shape == mean.shape:
-            raise OutputError(
+            raise self._error(
                 f"a {kind} of event shape {tuple(value.event_shape)}: return a distribution of continuous actions for "
                 "each state, or Probabilities(p) of discrete ones; of several at once, one for each combination"
             )
-        return replace(self.gaussian(mean, std), distribution=on_cpu(value))
+        return replace(self._gaussian(mean, std), distribution=on_cpu(value))
 
-    def matrix(self, value: Tensor, width: int | None = None) -> Tensor:
+    def _matrix(self, value: Tensor, width: int | None = None) -> Tensor:
         """Return the values as (N, width) float32; N numbers are N actions of width 1."""
         shape = tuple(value.shape)
         if value.dim() == 1:
@@ -284,14 +281,13 @@ class _Reader(NamedTuple):
             hint = "a policy gets a batch of states and returns one action for each"
             if width is not None and shape in ((self.states,), (self.states, 1)):
                 hint = "if these are indices of actions, return or store them as integers"
-            raise OutputError(f"shape {shape}, expected ({self.states}, {width or 'action width'}); {hint}")
+            raise self._error(f"shape {shape}, expected ({self.states}, {width or 'action width'}); {hint}")
         return value.float().contiguous()
 
-
-def _tensor(value: Any) -> Tensor:
-    """Return the values as a float or int64 tensor of their own memory, which a policy may use again."""
-    array = to_array(value)
-    if array.dtype == object:
-        kind = f"{type(value).__name__} of {value.dtype}" if hasattr(value, "dtype") else type(value).__name__
-        raise OutputError(f"a {kind}, {_EXPECTED}; {_ITEM if isinstance(value, tuple | dict) else WORDS}")
-    return torch.from_numpy(np.array(array, dtype=np.float32 if array.dtype.kind == "f" else np.int64))
+    def _tensor(self, value: Any) -> Tensor:
+        """Return the values as a float or int64 tensor of their own memory, which a policy may use again."""
+        array = to_array(value)
+        if array.dtype == object:
+            kind = f"{type(value).__name__} of {value.dtype}" if hasattr(value, "dtype") else type(value).__name__
+            raise self._error(f"a {kind}, {_EXPECTED}; {_ITEM if isinstance(value, tuple | dict) else WORDS}")
+        return torch.from_numpy(np.array(array, dtype=np.float32 if array.dtype.kind == "f" else np.int64))

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from .output import Output, OutputError, read_output
+from .output import Output, OutputReader
 
 
 class Policy(ABC):
@@ -45,11 +45,9 @@ class Policy(ABC):
     def output(self, states: ArrayLike, source: Tensor | None = None) -> Output:
         """Return the actions in the states, or the distributions of actions."""
         states = self._tensor(states, "states")
-        try:
-            with torch.no_grad():
-                return read_output(self._output(states, source), len(states), self.action_count)
-        except OutputError as error:
-            raise ValueError(f"policy {self.name!r} returned {error.at(source)}") from None
+        with torch.no_grad():
+            returned = self._output(states, source)
+            return OutputReader(self.name, len(states), self.action_count, source).read(returned)
 
     def __call__(self, states: ArrayLike) -> np.ndarray:
         """Return the deterministic actions in one state or a batch of states; see `predict`."""
