@@ -107,13 +107,13 @@ TENSORS = (  # in a file of torch, after the protocol of its pickle
     (tensor(name=b"h%c" % DEPTH), KIND),  # text of a name of 2^60 parts would never end
     (tensor(shape=b"J\xff\xff\xff\x7f(K\x01t\x86"), KIND),  # a size times a tuple would fill the memory
     (LONG + b"ctorch\ndevice\nq\x010" + b"h\x01h\x00R0" * 10**5 + b"N.", "a call of type with tuple"),
-    (LONG + b"ctorch\ndevice\nq\x010" + b"h\x01h\x00}\x920" * 10**5 + b"N.", "names copyreg"),
+    (LONG + b"ctorch\ndevice\nq\x010" + b"h\x01h\x00}\x920" * 10**5 + b"N.", "sets, or classes of the process"),
     (LONG + b"h\x00Q0" * 10**5 + b"N.", KIND),
     (text(b"a" * 10**6) + b"q\x000" + text(b"b") + b"q\x010" + b"h\x00h\x01\x930" * 10**5 + b"N.", "repeats|names"),
     (b"N" + b"".join(b"p%d\n" % (i * (2**61 - 1)) for i in range(1, 60_000)) + b".", "leaves out places"),
-    (b"}(" + PAIRS + b"u.", "too many keys that are not text"),
+    (b"}(" + PAIRS + b"u.", KEY),
     (RECORD + pickle.dumps(POINTER, 2)[2:-1] + b"b.", "attributes of Python's own"),
-    (b"\x82\xef.", "names copyreg"),
+    (b"\x82\xef.", "sets, or classes of the process"),
 )  # fmt: skip
 FILES = [(suffix, made(content), message) for content, message in BOMBS.values()
          for suffix, made in ((".pkl", bytes), (".pt", torch_file))]  # fmt: skip

@@ -93,7 +93,7 @@ def test_records_hold_attributes_and_run_no_code():
 
 
 def test_plain_values_round_trip():
-    values = [1, 2.5, "ä", b"b", None, True, {1: 2, (3, "b"): 4, None: 0.5}, (4, [5]), np.float32(1.5), np.int64(7)]
+    values = [1, 2.5, "ä", b"b", None, True, {1: 2, 3.5: 4, None: 0.5}, (4, [5]), np.float32(1.5), np.int64(7)]
     arrays = [np.arange(6.0).reshape(2, 3), np.zeros((0, 2), "i4"), np.array("text"), np.array([True]), np.array(3.5)]
     for protocol in range(6):
         assert read_pickle(pickle.dumps([values, values], protocol)) == [values, values]

@@ -57,10 +57,6 @@ class Record:
             vars(self)["_state"] = state
 
 
-def _is_simple(key: Any) -> bool:
-    return type(key) in (str, float, bool, type(None)) or (type(key) is int and key.bit_length() < 61)
-
-
 class _Dict(dict):
     """A dictionary, also an `OrderedDict` or `Counter`, whose keys are hashed in no time and without recursion."""
 
@@ -69,9 +65,9 @@ class _Dict(dict):
         self._count_key = count_key
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        if not (_is_simple(key) or (type(key) is tuple and len(key) < 10 and all(map(_is_simple, key)))):
-            raise RefusedError("its pickle has a key that is neither text nor a number, or too large")
         if type(key) is not str:
+            if type(key) not in (int, float, bool, type(None)) or (type(key) is int and key.bit_length() > 60):
+                raise RefusedError("its pickle has a key that is neither text nor a number, or too large")
             self._count_key()
         super().__setitem__(key, value)
 
@@ -151,11 +147,14 @@ _TORCH_NAMES: dict[str, Any] = {
 }
 
 
-def _counted(step: Any) -> Callable[[Any], None]:
+def _counted(step: Any, size: int = 0) -> Callable[[Any], None]:
+    """Return a step of the unpickler that counts itself, and the bytes of the container that it makes."""
+
     def counted(unpickler: Any) -> None:
         unpickler.steps += 1
         if unpickler.steps > _MOST_STEPS:
             raise RefusedError(f"its pickle holds more than {_MOST_STEPS:,} values; {_REFUSAL}: use arrays")
+        unpickler.count(size)
         step(unpickler)
 
     return counted
@@ -196,7 +195,7 @@ class PlainUnpickler(pickle._Unpickler):
             raise RefusedError(f"its pickle has dictionaries with too many keys that are not text, over {_MOST_KEYS:,}")
 
     def load(self) -> Any:
-        """Return the value of the next pickle in the stream, as stand-ins."""
+        """Return the value of the next pickle in the stream, as stand-ins; see `plain`."""
         self.memo: dict[int, Any] = _Memo()
         return super().load()
 
@@ -255,33 +254,25 @@ class PlainUnpickler(pickle._Unpickler):
         self.stack[-1] = ()  # type: ignore[attr-defined]  # no stand-in uses arguments of __new__
         self.load_newobj()  # type: ignore[attr-defined]
 
-    def _empty_list(self) -> None:
-        self.count(64)
-        self.append([])  # type: ignore[attr-defined]
-
     def _load_dict(self) -> None:
         items = self.pop_mark()  # type: ignore[attr-defined]
         self.append(self._dict(zip(items[::2], items[1::2], strict=True)))  # type: ignore[attr-defined]
 
+    def _refuse(self) -> None:
+        raise RefusedError(f"its pickle has sets, or classes of the process; {_REFUSAL}")
+
     dispatch: ClassVar[Any] = {
-        code: _counted(step)
+        code: _counted(step, 64 if code == pickle.EMPTY_LIST[0] else 0)
         for code, step in {
             **pickle._Unpickler.dispatch,
-            pickle.EMPTY_LIST[0]: _empty_list,
             pickle.EMPTY_DICT[0]: lambda self: self.append(self._dict()),
             pickle.DICT[0]: _load_dict,
             pickle.REDUCE[0]: _reduce,
             pickle.BUILD[0]: _build,
             pickle.NEWOBJ[0]: _newobj,
-            pickle.NEWOBJ_EX[0]: lambda self: self.find_class("copyreg", "__newobj_ex__"),  # which is refused
-            pickle.EMPTY_SET[0]: lambda self: self.find_class("builtins", "set"),
-            pickle.FROZENSET[0]: lambda self: self.find_class("builtins", "frozenset"),
-            # Extensions are classes of the process.
-            **dict.fromkeys(
-                (pickle.EXT1[0], pickle.EXT2[0], pickle.EXT4[0]), lambda self: self.find_class("copyreg", "extension")
-            ),
-            # The original takes the memory before it reads.
-            pickle.BYTEARRAY8[0]: pickle._Unpickler.dispatch[pickle.BINBYTES8[0]],
+            pickle.BYTEARRAY8[0]: pickle._Unpickler.dispatch[pickle.BINBYTES8[0]],  # takes no memory before it reads
+            **dict.fromkeys((pickle.NEWOBJ_EX[0], pickle.EMPTY_SET[0], pickle.FROZENSET[0]), _refuse),
+            **dict.fromkeys((pickle.EXT1[0], pickle.EXT2[0], pickle.EXT4[0]), _refuse),
         }.items()
     }
 
