@@ -51,7 +51,7 @@ def of(table):
         ("r.csv", "name,return,rollouts\na,1,0\n", "the rollouts of policy 'a' is '0', expected a whole number"),
         ("r.csv", "name,return,rollouts\na,1,2.5\n", "the rollouts of policy 'a' is '2.5', expected a whole"),
         ("r.jsonl", '{"name": "a", "return": 1}\n{"name"', "damaged, cut short, or not JSON"),
-        ("r.csv", "name,step,return\na,1,1\na,2,1\n", "several returns of policy 'a': give their mean, or {name: ["),
+        ("r.csv", "name,step,return\na,1,1\na,2,1\n", "several rows of policy 'a': keep one, with the mean return, the"),
         (
             "r.csv",
             "name,return\na,2 ± 1\n",
@@ -117,7 +117,7 @@ def test_returns_in_memory(source):
         (3.0, TypeError, "returns are a float: map names to returns"),
         ({0: 1.0}, TypeError, "names of policies must be strings, got 0"),
         (pandas.Series([1, 2, 3], [2, 1, 0]), TypeError, "names of policies must be strings, got 2"),
-        (pandas.Series([1, 2], ["a", "a"]), ValueError, "several returns of policy 'a'"),
+        (pandas.Series([1, 2], ["a", "a"]), ValueError, "several rows of policy 'a'"),
         (pandas.DataFrame({"a": [1.0]}), ValueError, "returns: expected columns name and return"),
         (pandas.DataFrame({"name": ["a"], "return": ["1,2"]}), ValueError, "policy 'a' is '1,2', expected a finite"),
         ([1, np.inf, 2], ValueError, "the return of policy 'b' is 'inf', expected a finite number"),

@@ -65,17 +65,14 @@ def load_returns(
     """
     import pandas
 
-    where, columns = "returns", {} if columns is None else columns
+    columns = columns or {}
     if wrong := [part for part in columns if part not in PARTS]:
         raise ValueError(f"columns has no {wrong[0]!r}: its keys are {', '.join(PARTS)}")
-    if isinstance(source, str | os.PathLike):
-        where, path = os.fspath(source), Path(source)
-        if path.is_dir() or path.suffix.lower() == ".npz":
-            source, columns = formats.load(formats.EVALUATIONS)(path, _needed(names)), {}
-        else:
-            source = _read(path, columns)
+    is_path = isinstance(source, str | os.PathLike)
+    where = os.fspath(source) if is_path else "returns"
     with documented(where):
-        table = _of_frame(_as_frame(source, names, columns), where, columns)
+        content = _read(Path(source), names, columns) if is_path else source
+        table = _table(_named(_as_frame(content, names, columns), where, columns), where)
     table.attrs["notes"] = [*getattr(source, "attrs", {}).get("notes", []), *table.attrs.get("notes", [])]
     if names is not None:
         own = _names_of_files(table.index.difference(names), {*names} - {*table.index})
@@ -165,8 +162,10 @@ def _describe_missing(missing: Sequence[str], names: Collection[Any], what: str 
     return f"{what} hold nothing for policy {missing[0]!r}{suggest(missing[0], names)}{more}"
 
 
-def _read(path: Path, columns: Mapping[str, str]) -> Any:
-    """Return the table in a file, or the object or the records in a JSON file."""
+def _read(path: Path, names: Sequence[str] | None, columns: Mapping[str, str]) -> Any:
+    """Return the table in a file, the object or the records in a JSON file, or returns by name of evaluations."""
+    if path.is_dir() or path.suffix.lower() == ".npz":
+        return formats.load(formats.EVALUATIONS)(path, _needed(names))
     check_regular(path)
     if path.suffix.lower() == ".parquet":
         return load_parquet(path)
@@ -223,8 +222,8 @@ def _part_of(label: Any, columns: Mapping[str, str]) -> str:
     return "" if part in columns else part
 
 
-def _of_frame(frame: pandas.DataFrame, where: str, columns: Mapping[str, str]) -> pandas.DataFrame:
-    """Return the table of returns in one with a row for each policy."""
+def _named(frame: pandas.DataFrame, where: str, columns: Mapping[str, str]) -> pandas.DataFrame:
+    """Return the parts of returns in a frame with a row for each policy, indexed by name, costs as returns."""
     found = printable(", ".join(map(str, frame.columns)))
     if missing := [name for name in columns.values() if name not in frame.columns]:
         raise ValueError(f"{where}: no column {missing[0]!r}{suggest(missing[0], frame.columns)}, found {found}")
@@ -260,19 +259,18 @@ def _of_frame(frame: pandas.DataFrame, where: str, columns: Mapping[str, str]) -
     table = table.set_index(table.pop("name").astype(object).str.strip())
     if (repeated := table.index[table.index.duplicated()]).size:
         raise ValueError(
-            f"{where}: several returns of policy {repeated[0]!r}: give their mean, or {{name: [return, …]}}; of a "
-            "learning curve, keep one step"
+            f"{where}: several rows of policy {repeated[0]!r}: keep one, with the mean return, the number of rollouts "
+            "in a column rollouts and their standard deviation in a column deviation; of a learning curve, one step"
         )
-    if "cost" in table:
-        costs = _table(table.rename(columns={"cost": "return"}), where)
-        return costs.assign(**{"return": -costs["return"]})
-    return _table(table, where)
+    return table
 
 
 def _table(cells: pandas.DataFrame, where: str) -> pandas.DataFrame:
-    """Return the table of returns from cells by name, in columns return, and perhaps error, rollouts and deviation."""
+    """Return the table of returns from cells by name in columns of parts; the return is the negative of a cost."""
     import pandas
 
+    sign = -1 if "cost" in cells else 1
+    cells = cells.rename(columns={"cost": "return"})
     is_pair = cells["return"].map(lambda cell: isinstance(cell, tuple) and len(cell) == 2)
     if is_pair.any():  # as evaluate_policy of Stable-Baselines3 returns
         raise TypeError(
@@ -303,13 +301,13 @@ def _table(cells: pandas.DataFrame, where: str) -> pandas.DataFrame:
             "episodes of training, leave that column out"
         )
     error = error.fillna((deviation / np.sqrt(rollouts)).where(rollouts > 1))
-    result = table[["return"]].assign(error=error, rollouts=rollouts)
-    changes = {name: _change(cell) for name, cell in lists[is_list].items() if len(cell) > 1}
+    result = (sign * table[["return"]]).assign(error=error, rollouts=rollouts)
+    changes = {name: sign * _change(cell) for name, cell in lists[is_list].items() if len(cell) > 1}
     if changes:
         least, most = (choose(changes, key=lambda name: changes[name]) for choose in (min, max))
-        counts = rollouts[[*changes]]
+        counts = " to ".join(dict.fromkeys(f"{count:.0f}" for count in rollouts[[*changes]].agg(["min", "max"])))
         result.attrs["notes"] = [
-            f"Returns are means of {_range(counts)} rollouts, whose means change by "
+            f"Returns are means of {counts} rollouts, whose means change by "
             f"{changes[least]:+.3g} ({printable(least)}) to {changes[most]:+.3g} ({printable(most)}) from the first "
             "half of them to the second: of a learning curve, give the last evaluation alone"
         ]
@@ -343,8 +341,3 @@ def _number(cell: Any) -> float:
     except (OverflowError, ValueError):
         return math.inf
 
-
-def _range(counts: Any) -> str:
-    """Return the least and the largest of some numbers in words."""
-    least, most = f"{counts.min():.0f}", f"{counts.max():.0f}"
-    return least if least == most else f"{least} to {most}"
