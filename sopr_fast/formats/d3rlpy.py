@@ -10,15 +10,14 @@ import torch
 from ..inputs.policies.actor import ACTIVATIONS, Actor, Standardisation
 from ..inputs.policies.callables import RECURRENT, adapt
 from ..inputs.policies.output import Bounds
+from ..inputs.policies.perceptrons import flatten, layer, numbered, perceptron
 from ..inputs.policies.policy import Policy
-from ..inputs.policies.reading_options import ReadingOptions
+from ..inputs.policies.reading_options import ReadingOptions, own_or_opened
 from ..runtime.containers import read_json
 from ..runtime.extras import library
 from ..runtime.pickles import RefusedError, read_pickle
 from ..runtime.text import list_names
 from ..runtime.torch_files import read_weights
-from .shared.perceptrons import flatten, layer, numbered, perceptron
-from .shared.trust import own_or_opened
 
 _SQUASHED_NORMAL = ("sac", "cql", "cal_ql")
 _TANH = (*_SQUASHED_NORMAL, "ddpg", "td3", "td3_plus_bc", "iql", "awac", "rebrac", "prdc")
@@ -31,6 +30,7 @@ _PARTS = {  # algorithm → the module that acts, and the meaning of its output
 }
 _SEQUENCES = ("decision_transformer", "discrete_decision_transformer", "tacr")
 _ACTIVATIONS = {"swish": "silu", "none": "identity"}
+_SCALERS = {"standard": ("mean", "std"), "min_max": ("minimum", "maximum")}
 _OTHER_LAYERS = ("use_batch_norm", "use_layer_norm", "exclude_last_activation", "last_activation")
 
 
@@ -59,12 +59,15 @@ def _actor(config: dict[str, Any], weights: dict[str, Any], options: ReadingOpti
     arrays, stem = flatten(weights[module]), "0." if module == "q_funcs" else ""
     activation, step = _encoder(params)
     names = numbered(arrays, f"{stem}_encoder._layers.{{}}", step=step)
-    names.append(
-        next((f"{stem}{last}" for last in ("_mu", "_fc") if f"{stem}{last}.weight" in arrays), "its last layer")
-    )
-    if f"{names[-1]}.weight" not in arrays:
+    names += [f"{stem}{last}" for last in ("_mu", "_fc") if f"{stem}{last}.weight" in arrays][:1]
+    if not names or names[-1].endswith(tuple("0123456789")):
         raise RefusedError(f"no layers that this package reads among {list_names([*arrays])}")
-    scale = _scaler(params, "action_scaler", min_max=("minimum", "maximum"))
+    _, scale = _scaler(params, "action_scaler", ("min_max",))
+    scaler, sides = _scaler(params, "observation_scaler", tuple(_SCALERS))
+    if scaler == "standard":
+        sides = sides[0], sides[1] + params["observation_scaler"]["params"].get("eps", 1e-3)
+    elif sides:
+        sides = (sides[0] + sides[1]) / 2, (sides[1] - sides[0]) / 2
     return Actor(
         options.name,
         perceptron(arrays, names),
@@ -73,7 +76,7 @@ def _actor(config: dict[str, Any], weights: dict[str, Any], options: ReadingOpti
         scale=Bounds(*(side.float() for side in scale)) if scale else None,
         log_std=layer(arrays, "_logstd") if kind in _SQUASHED_NORMAL else None,
         stochastic=options.stochastic,
-        standardisation=_standardisation(params),
+        standardisation=Standardisation(*sides) if sides else None,
         head=head,
     )
 
@@ -90,30 +93,21 @@ def _encoder(params: dict[str, Any]) -> tuple[str, int]:
     extra = [option for option in _OTHER_LAYERS if encoder.get(option)]
     if kind not in ("default", "vector") or extra:
         raise RefusedError(f"its encoder is {kind} with {', '.join(extra) or 'layers of another kind'}")
-    name = _ACTIVATIONS.get(encoder.get("activation", "relu"), encoder.get("activation", "relu"))
+    name = encoder.get("activation", "relu")
+    name = _ACTIVATIONS.get(name, name)
     if name not in ACTIVATIONS:
         raise RefusedError(f"its activation is {name}")
     return name, 3 if encoder.get("dropout_rate") else 2
 
 
-def _standardisation(params: dict[str, Any]) -> Standardisation | None:
-    statistics = _scaler(params, "observation_scaler", standard=("mean", "std"), min_max=("minimum", "maximum"))
-    if not statistics:
-        return None
-    first, second = statistics
-    if (scaler := params["observation_scaler"])["type"] == "standard":
-        return Standardisation(first, second + scaler["params"].get("eps", 1e-3))
-    return Standardisation((first + second) / 2, (second - first) / 2)
-
-
-def _scaler(params: dict[str, Any], key: str, **names: tuple[str, str]) -> list[torch.Tensor]:
-    """Return the two arrays of a scaler, of these names for each kind of it; nothing without one."""
+def _scaler(params: dict[str, Any], key: str, kinds: tuple[str, ...]) -> tuple[str, tuple[torch.Tensor, ...]]:
+    """Return the kind of a scaler and its two arrays; none without one."""
     kind, values = _typed(params, key)
     if kind == "none":
-        return []
-    if kind not in names:
+        return kind, ()
+    if kind not in kinds:
         raise RefusedError(f"its {key.replace('_', ' ')} is {kind}")
     try:
-        return [torch.tensor(values[name], dtype=torch.float64, device="cpu") for name in names[kind]]
+        return kind, tuple(torch.tensor(values[side], dtype=torch.float64, device="cpu") for side in _SCALERS[kind])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"its {kind} scaler was saved before it was fitted") from error

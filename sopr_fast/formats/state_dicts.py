@@ -20,6 +20,7 @@ from ..inputs.logs.schema import KEYS, check_is_policy
 from ..inputs.policies.actor import ACTIVATIONS, Actor, Standardisation
 from ..inputs.policies.callables import acts, adapt
 from ..inputs.policies.output import Bounds, to_array
+from ..inputs.policies.perceptrons import Arrays, finite, flatten, floats, layer, numbered, perceptron
 from ..inputs.policies.policy import Policy
 from ..inputs.policies.reading_options import ReadingOptions
 from ..runtime.containers import open_archive
@@ -29,7 +30,6 @@ from ..runtime.tensor_files import is_own
 from ..runtime.text import list_names, printable
 from ..runtime.torch_files import is_torch_file, read_weights
 from ..runtime.warn import warn
-from .shared.perceptrons import Arrays, finite, flatten, floats, layer, numbered, perceptron
 
 
 class Form(NamedTuple):

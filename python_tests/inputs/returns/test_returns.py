@@ -51,7 +51,11 @@ def of(table):
         ("r.csv", "name,return,rollouts\na,1,0\n", "the rollouts of policy 'a' is '0', expected a whole number"),
         ("r.csv", "name,return,rollouts\na,1,2.5\n", "the rollouts of policy 'a' is '2.5', expected a whole"),
         ("r.jsonl", '{"name": "a", "return": 1}\n{"name"', "damaged, cut short, or not JSON"),
-        ("r.csv", "name,step,return\na,1,1\na,2,1\n", "several rows of policy 'a': keep one, with the mean return, the"),
+        (
+            "r.csv",
+            "name,step,return\na,1,1\na,2,1\n",
+            "several rows of policy 'a': keep one, with the mean return, the",
+        ),
         (
             "r.csv",
             "name,return\na,2 ± 1\n",

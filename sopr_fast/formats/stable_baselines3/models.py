@@ -17,16 +17,15 @@ from torch import Tensor
 from ...inputs.policies.actor import ACTIVATIONS, Actor, Standardisation
 from ...inputs.policies.callables import RECURRENT, Called, adapt, check_spaces, shape_of, warn_of_masks
 from ...inputs.policies.output import Bounds
+from ...inputs.policies.perceptrons import floats, layer, numbered, perceptron
 from ...inputs.policies.policy import Policy
-from ...inputs.policies.reading_options import ReadingOptions
+from ...inputs.policies.reading_options import ReadingOptions, own_or_opened
 from ...runtime.containers import open_archive, read_json
 from ...runtime.extras import library
 from ...runtime.pickles import SB3_RECORDS, SPACE_RECORDS, Record, RefusedError, read_pickle
 from ...runtime.text import list_names, printable
 from ...runtime.torch_files import read_weights
 from ...runtime.warn import warn
-from ..shared.perceptrons import floats, layer, numbered, perceptron
-from ..shared.trust import own_or_opened
 
 _MODULES = re.compile(
     r"stable_baselines3\.((common|sac|td3|dqn)\.policies)|sb3_contrib\.((tqc|ars|qrdqn)\.policies|common\.maskable\.policies)"

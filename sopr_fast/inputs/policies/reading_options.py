@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...runtime.pickles import RefusedError
 from .actor import ACTIVATIONS
+from .policy import Policy
 
 READING = ("activation", "module", "key", "stochastic")
 
@@ -38,3 +41,17 @@ class ReadingOptions:
             if (value := getattr(self, key)) not in (None, False) and key not in self.used:
                 shown = "…" if key == "module" else repr(value)
                 raise ValueError(f"no file needs {key}={shown}: leave it out")
+
+
+def own_or_opened(
+    library: str, options: ReadingOptions, read: Callable[[], Policy], opened: Callable[[], Policy]
+) -> Policy:
+    """Return the policy that this package reads; if it refuses, with trust, the policy that the library opens."""
+    try:
+        return read()
+    except RefusedError as error:
+        if not options.trust:
+            raise RefusedError(f"{error}; trust=True lets {library} open it, code included") from error
+    if options.stochastic:
+        raise ValueError("what its library opens acts by its means: load it without stochastic")
+    return opened()

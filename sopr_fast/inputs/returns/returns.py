@@ -340,4 +340,3 @@ def _number(cell: Any) -> float:
         return float(cell) if isinstance(cell, Real | str) and not isinstance(cell, bool) else math.inf
     except (OverflowError, ValueError):
         return math.inf
-

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...inputs.policies.actor import Layer
-from ...inputs.policies.output import to_array
+from .actor import Layer
+from .output import to_array
 
 Arrays = Mapping[str, Any]  # tensors, or values that numpy.asarray accepts
 _MOST_ARRAYS, _LONGEST_NAME = 10_000, 400  # a file that repeats long names in long ones would fill the memory

@@ -1,1 +1,0 @@
-"""Containers and layers that files of several programs have: zip archives, pickles, files of torch, perceptrons."""
