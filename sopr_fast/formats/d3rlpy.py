@@ -64,10 +64,12 @@ def _actor(config: dict[str, Any], weights: dict[str, Any], options: ReadingOpti
         raise RefusedError(f"no layers that this package reads among {list_names([*arrays])}")
     _, scale = _scaler(params, "action_scaler", ("min_max",))
     scaler, sides = _scaler(params, "observation_scaler", tuple(_SCALERS))
+    standardisation = None
     if scaler == "standard":
-        sides = sides[0], sides[1] + params["observation_scaler"]["params"].get("eps", 1e-3)
+        epsilon = params["observation_scaler"]["params"].get("eps", 1e-3)
+        standardisation = Standardisation(sides[0], sides[1] + epsilon)
     elif sides:
-        sides = (sides[0] + sides[1]) / 2, (sides[1] - sides[0]) / 2
+        standardisation = Standardisation((sides[0] + sides[1]) / 2, (sides[1] - sides[0]) / 2)
     return Actor(
         options.name,
         perceptron(arrays, names),
@@ -76,7 +78,7 @@ def _actor(config: dict[str, Any], weights: dict[str, Any], options: ReadingOpti
         scale=Bounds(*(side.float() for side in scale)) if scale else None,
         log_std=layer(arrays, "_logstd") if kind in _SQUASHED_NORMAL else None,
         stochastic=options.stochastic,
-        standardisation=Standardisation(*sides) if sides else None,
+        standardisation=standardisation,
         head=head,
     )
 

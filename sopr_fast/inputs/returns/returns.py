@@ -68,10 +68,10 @@ def load_returns(
     columns = columns or {}
     if wrong := [part for part in columns if part not in PARTS]:
         raise ValueError(f"columns has no {wrong[0]!r}: its keys are {', '.join(PARTS)}")
-    is_path = isinstance(source, str | os.PathLike)
-    where = os.fspath(source) if is_path else "returns"
+    path = Path(source) if isinstance(source, str | os.PathLike) else None
+    where = "returns" if path is None else str(path)
     with documented(where):
-        content = _read(Path(source), names, columns) if is_path else source
+        content = source if path is None else _read(path, names, columns)
         table = _table(_named(_as_frame(content, names, columns), where, columns), where)
     table.attrs["notes"] = [*getattr(source, "attrs", {}).get("notes", []), *table.attrs.get("notes", [])]
     if names is not None:
