@@ -256,7 +256,8 @@ class _Evidence:
             of_values *= self.sizes[shown]
             of_values += prior[among]
             of_values += _OFFSET**2
-            of_values += np.outer(self.trend[shown], self.trend[shown])
+            if self.trend.any():
+                of_values += np.outer(self.trend[shown], self.trend[shown])
             of_values[np.diag_indices(len(shown))] += error_own**2
             factor = _factor(of_values)
             gain = _solve(factor, prior.T if len(shown) == len(prior) else prior[:, shown].T)

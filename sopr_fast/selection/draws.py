@@ -16,20 +16,23 @@ def draw_returns(posterior: Posterior, seed: int) -> np.ndarray:
 
     order = np.argsort(-posterior.mean, kind="stable")
     noise = np.random.default_rng([seed, 9]).standard_normal((_DRAWS, len(order)))
-    draws = dtrmm(1.0, _root(posterior.covariance[np.ix_(order, order)]), noise.T, lower=1, overwrite_b=1).T
+    draws = dtrmm(1.0, _root(posterior.covariance, order), noise.T, lower=1, overwrite_b=1).T
     draws += posterior.mean[order]
-    return draws[:, np.argsort(order)].clip(*posterior.limits)
+    draws = draws[:, np.argsort(order)]
+    return draws.clip(*posterior.limits, out=draws)
 
 
-def _root(covariance: np.ndarray) -> np.ndarray:
-    """Return a lower factor of a covariance, to whose diagonal as little is added as it takes."""
-    variances = np.diagonal(covariance).copy()
-    added = 1e-10 * (float(variances.mean()) or 1.0)
+def _root(covariance: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Return a lower factor of a covariance in another order, to whose diagonal as little is added as it takes."""
+    from scipy.linalg import LinAlgError, cholesky
+
+    added = 1e-10 * (float(np.diagonal(covariance).mean()) or 1.0)
     while True:
-        covariance[np.diag_indices(len(variances))] = variances + added
+        ordered = covariance[np.ix_(order, order)]
+        ordered[np.diag_indices(len(order))] += added
         try:
-            return np.linalg.cholesky(covariance)
-        except np.linalg.LinAlgError:
+            return cholesky(ordered.T, lower=True, overwrite_a=True, check_finite=False)
+        except LinAlgError:
             added *= 100
 
 

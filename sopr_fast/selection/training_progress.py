@@ -17,18 +17,16 @@ def trained_shares(progress: Mapping[str, float], names: Sequence[str], runs: Se
     Raises:
         ValueError: A name is unknown, or a step is not a finite number above 0.
     """
+    import pandas
+
     if strangers := [name for name in progress if name not in names]:
         raise ValueError(f"progress: there is no policy {strangers[0]!r}; the policies are {list_names(list(names))}")
-    steps = np.array([progress.get(name, np.nan) for name in names], np.float64)
-    for name, step in zip(names, steps, strict=True):
-        if name in progress and not 0 < step < np.inf:
+    for name, step in progress.items():
+        if not 0 < step < np.inf:
             raise ValueError(f"progress of {name!r} must be a number of steps above 0, got {step}")
-    shares, labels = np.full(len(steps), np.nan), np.array(runs, object)
-    for run in dict.fromkeys(runs):
-        own = (labels == run) & np.isfinite(steps)
-        if len(np.unique(steps[own])) > 1:
-            shares[own] = steps[own] / steps[own].max()
-    return shares
+    steps = pandas.Series([progress.get(name, np.nan) for name in names], dtype=float)
+    of_run = steps.groupby(list(runs))
+    return (steps / of_run.transform("max")).where(of_run.transform("nunique") > 1).to_numpy()
 
 
 def trend(shares: np.ndarray | None, count: int) -> np.ndarray:

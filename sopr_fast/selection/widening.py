@@ -18,4 +18,7 @@ def widening(shares: np.ndarray, known: np.ndarray, alike: np.ndarray, unit: flo
     of the variance is common to all such policies, the other half is alike where policies act `alike` (P, P).
     """
     sizes = np.where(known, 0, ((shares - MOST_UNSUPPORTED) / (_FULLY - MOST_UNSUPPORTED)).clip(0, 1))
-    return (_WIDENED * unit) ** 2 * np.outer(sizes, sizes) * (_COMMON + (1 - _COMMON) * alike)
+    covariance = _COMMON + (1 - _COMMON) * alike
+    covariance *= _WIDENED * unit * sizes
+    covariance *= _WIDENED * unit * sizes[:, None]
+    return covariance
