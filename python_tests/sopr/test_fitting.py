@@ -56,7 +56,7 @@ def with_nan(actions):
             for loss in ("mse", "listwise")
             for scale, std in ((1e307, "(inf|nan)"), (1e-200, "0"))
         ),
-        ({"states": np.ma.masked_equal(log(), log()[3, 0])}, "states are not finite .* at row 3"),
+        ({"states": np.ma.masked_equal(log(), log()[3, 0])}, "states is not finite .* at row 3"),
         ({"policies": ladder(GAINS[:4]) | {"bad": broken(1, lambda a: a * 1e30)}}, "'bad' .* supported magnitude"),
         ({"config": {}}, r"config must be a sopr_fast.Config, got dict; pass Config\(name=value"),
         ({"preferences": np.eye(5)}, "returns or preferences, not both"),
@@ -66,7 +66,7 @@ def with_nan(actions):
         ({"policies": {}}, "polic"),
         ({"policies": [np.zeros((599, 2))] * 5}, "'policy-000' has actions for 599 states, the data has 600"),
         ({"states": log(100)}, r"there are 100 states: pass more, or train with fewer by Config"),
-        ({"states": with_nan(log())}, "states are not finite .* at row 3"),
+        ({"states": with_nan(log())}, "states is not finite .* at row 3"),
         ({"validation": ladder([0.3])}, "validation must be a pair"),
         ({"validation": (ladder([0.3]), [0.3])}, "at least two validation policies"),
         ({"validation": (TWO, [1, 1])}, "validation policies are equal"),

@@ -6,7 +6,7 @@ import contextlib
 import csv
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from ..runtime.containers import check_size, open_parquet, read_json
 from .file_errors import reading
-from .lazy_arrays import Lazy, join_numbered
+from .lazy_arrays import Lazy
 
 if TYPE_CHECKING:
     import pandas
@@ -78,38 +78,52 @@ def is_frame(source: Any) -> bool:
 
 
 def read_frame(frame: Any, where: str) -> dict[str, Any]:
-    """Return the columns of a data frame by name, and those of one number each, such as `obs_0`, together as `obs`."""
+    """Return the columns of a data frame, and named levels of its index, by name; `column 0` is one without name."""
     arrays: dict[str, Any] = {}
     levels = [name for name in getattr(getattr(frame, "index", None), "names", ()) if name is not None]
     if levels and not {*levels} & {*frame.columns}:
         frame = frame.reset_index()
-    for key in frame.columns:
-        name = "/".join(map(str, key)) if isinstance(key, tuple) else str(key)
+    for place, key in enumerate(frame.columns):
+        name = "/".join(map(str, key)) if isinstance(key, tuple) else str(key) or f"column {place}"
         if name in arrays:
             raise ValueError(f"{where}: it has several columns {name!r}; leave only one of them")
         values = frame[key].to_numpy()
         if values.dtype == object and len(values):
-            read = functools.partial(_cells, values, f"{where}: {name!r}")
-            values = Lazy((len(values), *np.shape(_cell(values[0]))), object, read)
+            read = functools.partial(to_cells, values, f"{where}: {name!r}")
+            values = Lazy((len(values), *_shape(map(_cell, values))), object, read)
         arrays[name] = values
-    return join_numbered(arrays, where)
+    return arrays
 
 
-def _cells(values: np.ndarray, where: str) -> np.ndarray:
-    """Return the numbers of a column of objects, which may be lists, or text of lists; words stay as they are."""
+def to_cells(values: np.ndarray, where: str, first: int = 0) -> np.ndarray:
+    """Return the numbers of a column of objects, which may be lists, or text of lists; words stay as they are.
+
+    Where others are lists, a cell without value is NaN. Rows count from `first`.
+    """
+    if values.dtype != object:
+        return values
     cells = [_cell(value) for value in values]
-    if np.ndim(cells[0]):
-        try:
-            return np.stack(cells)
-        except ValueError as error:
-            lengths = [np.size(cell) if np.ndim(cell) else 0 for cell in cells]
-            row = next(i for i, length in enumerate(lengths) if length != lengths[0])
+    if shape := _shape(cells):
+        cells = [np.full(shape, np.nan) if _is_missing(cell) else cell for cell in cells]
+        if wrong := [row for row, cell in enumerate(cells) if np.shape(cell) != shape]:
+            found = np.shape(cells[wrong[0]])
             raise ValueError(
-                f"{where}: lists of equal length expected, got {lengths[0]} at row 0, {lengths[row]} at row {row}"
-            ) from error
+                f"{where}: lists of equal length expected, got {shape} and {found} at row {first + wrong[0]}"
+            )
+        return np.stack(cells)
     with contextlib.suppress(TypeError, ValueError):
         return values if any(isinstance(cell, str) for cell in cells) else values.astype(np.float64)
     return values
+
+
+def _shape(cells: Iterable[Any]) -> tuple[int, ...]:
+    return next((np.shape(cell) for cell in cells if not _is_missing(cell)), ())
+
+
+def _is_missing(cell: Any) -> bool:
+    import pandas
+
+    return np.ndim(cell) == 0 and bool(pandas.isna(cell))
 
 
 def _cell(value: Any) -> Any:

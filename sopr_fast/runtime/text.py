@@ -32,6 +32,11 @@ def list_names(names: Sequence[str], most: int = 10) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
+def counted(count: int, noun: str) -> str:
+    """Return how many there are of what a noun names, such as "1 row" or "2,000 rows"."""
+    return f"{count:,} {noun if count == 1 else noun + 's'}"
+
+
 def is_cost(name: object) -> bool:
     """Return whether a name says that less is better: cost, loss or penalty."""
     words = {"cost", "costs", "loss", "losses", "penalty", "penalties"}

@@ -111,13 +111,13 @@ REFUSED = [  # log, options, message, options that it advises, episodes then
     (STATES | {"episode": IDS, "x": IDS}, {}, f"'episode' {NO} .*: pass ends=.*; not read: x$", CUT_ALL, 4),
     (STATES | {"terminals": FELL}, {}, f"'terminals' {NO} the environment ended, .*ends='terminal'", TERMINAL, 3),
     (STATES | {"timeouts": CUT}, {}, f"'timeouts' {NO} a limit cut .*ends='cut'", CUT_ALL, 2),
-    (WALK | {"terminals": FELL}, {}, "'next_observations' of 1 rows .such as row 7. .* pass ends='cut'", CUT_ALL, 4),
-    (WALK | {"terminals": FELL, "timeouts": NEVER}, {}, "of 1 rows .such as row 7. is not the state", None, 0),
-    (WALK | {"terminals": LAST, "timeouts": CUT}, {}, "2 rows .such as row 7. are marked by 'ter", CUT_ALL, 4),
-    (STATES | {"episode": IDS, "done": FELL}, {}, f"{SAME} 1 rows .such as row 7.: if .*'terminals': 'done'", None, 4),
+    (WALK | {"terminals": FELL}, {}, "'next_observations' of 1 row .such as row 7. .* pass ends='cut'", CUT_ALL, 4),
+    (WALK | {"terminals": FELL, "timeouts": NEVER}, {}, "of 1 row .such as row 7. is not the state", None, 0),
+    (WALK | {"terminals": LAST, "timeouts": CUT}, {}, "both mark 2 rows .such as row 7.: pass", CUT_ALL, 4),
+    (STATES | {"episode": IDS, "done": FELL}, {}, f"{SAME} 1 row .such as row 7.: if .*'terminals': 'done'", None, 4),
     (STATES | {"episode": IDS, "done": FIRST}, TERMINAL, f"{SAME} 7 rows .such as row 0.: leave", None, 4),
-    (STATES | {"episode": IDS, **FLAGS, "timeouts": NEVER}, {}, "1 ends .such as row 7. are not marked by", CUT_ALL, 4),
-    (STATES | {"episode": IDS, "terminals": FELL}, TERMINAL, "1 ends .* leave ends='terminal' out", None, 0),
+    (STATES | {"episode": IDS, **FLAGS, "timeouts": NEVER}, {}, "1 end .such as row 7. without a mark by", CUT_ALL, 4),
+    (STATES | {"episode": IDS, "terminals": FELL}, TERMINAL, "1 end .* leave ends='terminal' out", None, 0),
     (STATES | {"episode": ROWS, "done": LAST}, TERMINAL, "'episode' differs in each row: .*'unread': 'episode'", {}, 4),
     (NOISE | {"episode": INDEX}, TERMINAL, "'episode' differs in each row: .* max_episode_steps=1", None, 0),
     (STATES | {"is_first": LAST}, TERMINAL, "'is_first' does not mark row 0", None, 0),
@@ -127,12 +127,12 @@ REFUSED = [  # log, options, message, options that it advises, episodes then
     (STAYS | {"terminals": STAYS["done"]}, {}, f"'done' and 'episode' {SAME}", None, 0),
     (without(STAYS, "episode", NEXT), TERMINAL, f"'done' {ONE} 64 rows .such as row 41.", None, 0),
     (without(STAYS, "done") | {"terminals": STAYS["done"]}, {}, "marks 64 rows .* inside of ep", CUT_ALL, 8),
-    (N_STEPS, CUT_ALL, "is the state of 3 rows later, as of n-step rows: keep every 3th", None, 0),
+    (N_STEPS, CUT_ALL, "of n-step rows, keep every n-th", None, 0),
     (SEVERAL | {NEXT: SEVERAL["observations"]}, CUT_ALL, f"'{NEXT}' .* its own row: leave .*'{NEXT}'", {}, 8),
-    (RESET, {}, "marks 1 rows .such as row 6., whose .* reset .*'unread': 'next", {"columns": {"unread": NEXT}}, 5),
-    (RESET | {"episode": cumulated(RESET["terminals"] | RESET["timeouts"])}, {}, "of all 3 cuts .* first st", {}, 5),
-    (only(IN_TURN, without(COUNTED, "time")), CUT_ALL, "go back to .* 'episode': .*sort=.*'episode', 'step'", {}, 8),
-    (only(IN_TURN, SEVERAL), CUT_ALL, "go back to an earlier one of 'episode': if .* sort=.'episode'.", {}, 8),
+    (RESET, {}, "marks 1 row .such as row 6., whose .* reset .*'unread': 'next", {"columns": {"unread": NEXT}}, 5),
+    (RESET | {"episode": cumulated(RESET["terminals"] | RESET["timeouts"])}, {}, "each of 3 cuts .* first st", {}, 5),
+    (only(IN_TURN, without(COUNTED, "time")), CUT_ALL, "goes back to .*sort=.*'episode', 'step'", {}, 8),
+    (only(IN_TURN, SEVERAL), CUT_ALL, "'episode' goes back to an earlier one at .*: if .* sort=.'episode'.", {}, 8),
     (without(COUNTED, "step"), CUT_ALL, "'time' does not increase .*row 23.: .*'unread': 'time'", {}, 8),
     (SEVERAL | {"t": 9 - INDEX}, CUT_ALL, "'t' counts down .*: .*'unread': 't'", {}, 8),
     (without(COUNTED, "time") | {"step": INDEX % 50 // 2}, CUT_ALL, "does not count .*row 0.: if", {}, 8),
@@ -160,8 +160,8 @@ def test_incomplete_or_contradictory_logs_are_refused_by_advice_that_works(log, 
         return
     parts = {name: re.search(rf"{name}=([{{\[][^]}}]*\]?}}?)", text) for name in ("columns", "sort")}
     followed = {name: ast.literal_eval(match[1]) for name, match in parts.items() if match and "…" not in match[1]}
-    is_order = "go back to" in text or "changes in" in text
-    followed.pop("columns" if "go back to" in text else "sort" if not is_order else "", None)
+    is_order = "goes back to" in text or "changes in" in text
+    followed.pop("columns" if "goes back to" in text else "sort" if not is_order else "", None)
     read = load(log, **options | followed | (advised or {}))
     assert len(read.episodes) - 1 == episodes
     np.testing.assert_array_equal(
@@ -240,11 +240,11 @@ def test_facts_are_told_and_nothing_is_judged():
         "rewards": np.where(INDEX == 7, 1e9, 1.0),
     }
     with pytest.warns(
-        UserWarning, match="1 rewards, such as 1e[+]09 at row 7, are beyond 1e[+]06 times their typical size"
+        UserWarning, match="beyond 1e[+]06 times the typical reward .*: 1 reward, such as 1e[+]09 at row 7"
     ):
         log = sopr_fast.load_log(held, ends="cut")
     words = log.verdict.split("; ")
-    assert words[2:4] == ["said by 'episode' and ends='cut'", "20 last steps left out, whose next states are unknown"]
+    assert words[2:4] == ["said by 'episode' and ends='cut'", "20 last steps left out, whose next state is unknown"]
     repeats = np.mean(
         [a == b for a, b in zip(INDEX // 4, INDEX[1:] // 4, strict=False) if (a * 4) // 20 == (b * 4) // 20]
     )
@@ -293,13 +293,13 @@ ROLES = [
     ({"pscore": np.ones((400, 3))}, r"'pscore' must have shape \(rows,\), got \(400, 3\); pass only that"),
     (
         {"action": ["left", "right"] * 200},
-        "'action' must be .*number the words, actions as the policies do, .*'left': 0",
+        "'action' must be .*'left' at row 0: .*of words, number them, .*'left': 0",
     ),
-    ({"step": np.array(["NaT"] + ["2020-01-01"] * 399, "M8[D]")}, "'step' is no number or ISO date at row 0"),
+    ({"step": np.array(["NaT"] + ["2020-01-01"] * 399, "M8[D]")}, "'step' is not finite .* at row 0: make dates"),
     ({"episode": np.where(INDEX == 3, np.nan, 0)}, "'episode' has no value at row 3"),
     (
         {"reward": 1e30 * ONES},
-        r"'reward' is 1e[+]30 at row 0, beyond the supported magnitude 1e[+]15: leave the row out",
+        r"'reward' holds 1e[+]30 at row 0, beyond the supported magnitude 1e[+]15: leave the row out",
     ),
 ]
 NUMBERS = [
@@ -342,7 +342,7 @@ def test_rows_of_tables_are_sorted_as_is_said(values, tmp_path):
     for source in (table, tmp_path / "stays.csv"):
         if source is not table and isinstance(values, pandas.TimedeltaIndex):
             continue
-        with pytest.raises(ValueError, match=f"go back to an earlier one of 'stay': .*sort=.'stay', '{name}'"):
+        with pytest.raises(ValueError, match=f"'stay' goes back to an earlier one at .*sort=.'stay', '{name}'"):
             sopr_fast.load_log(source, columns=columns)
         log = load(source, columns=columns, sort=["stay", name])
         np.testing.assert_array_equal(log.states, expected[["obs_0", "obs_1"]])

@@ -82,8 +82,8 @@ EACH_EPISODE = (
         ("actions", np.array([None] * 14), "is not finite (as float32) at row 0"),
         ("observations", np.zeros((0, 3)), "is empty: shape (0, 3)"),
         ("observations", np.zeros((14, 3, 2)), f"must have shape (rows, columns), got (14, 3, 2){EACH_EPISODE}"),
-        ("observations", np.zeros((14, 0)), "must have shape (rows, columns), got (14, 0)"),
-        (NEXT, np.zeros((14, 4)), "have 4 columns, 'observations' 3"),
+        ("observations", np.zeros((14, 0)), "is empty: shape (14, 0)"),
+        (NEXT, np.zeros((14, 4)), "has 4 columns, 'observations' 3"),
         ("rewards", np.zeros((14, 2)), "must have shape (rows,), got (14, 2)"),
         ("terminals", np.full(14, 2), "must be 0 or 1, got 2 at row 0"),
         ("actions", [[1.0], [1.0, 2.0]], "is no array"),
@@ -123,7 +123,7 @@ LEVELS = pandas.DataFrame([[1, 2]], columns=[["obs", "u"], ["x", ""]])
         (sopr_fast.load_log, {"a\x1b[2J\n\u202eb": [0], "c" * 199: [0]}, {}, r"are a\\x1b\[2J\\n\\u202eb, c{49}…c{50}"),
         (sopr_fast.load_log, LEVELS, {}, r"data frame: the states have names: .*columns={'states': 'obs/x'}"),
         (sopr_fast.load_log, ["a.npz", "b.npz"], {}, r"a list of paths, expected one log; of several .*dict\(numpy"),
-        (load_states, None, {}, "expected a path, array, data frame, dictionary or list, got NoneType"),
+        (load_states, None, {}, "expected a path, array, frame, dictionary or list, got NoneType"),
         (load_states, np.array(3.0), {}, "dataset: 'states' is empty"),
         (load_states, {"a", "b"}, {}, "dataset: 'states' must be numbers, got dtype object"),
         (load_states, torch.eye(4).to_sparse(), {}, "dataset: 'states' is no array: .*dense"),
@@ -153,7 +153,7 @@ def test_logs_and_states_alone_are_described(tmp_path, capsys):
     assert capsys.readouterr().out == f"{described}\n"
     assert [" ".join(line.split()) for line in described.splitlines()] == [
         *("rows: 5", "state columns: 2", "action columns: 3"),
-        "episodes: 2 of 2 to 3 steps; 1 end in a terminal state, 1 are cut; said by 'terminals' and 'timeouts'; "
+        "episodes: 2 of 2 to 3 steps; 1 ends in a terminal state, 1 is cut; said by 'terminals' and 'timeouts'; "
         "constant: state 1, action 1, action 2",
         *("returns of episodes: 3 to 12, mean 7.5", "low high mean std distinct"),
         *("state 0 0 4 2 1.414 100.00%", "state 1 5 5 5 0 constant", "action 0 0 1 0.6 0.4899 40.00%"),
@@ -166,7 +166,9 @@ def test_logs_and_states_alone_are_described(tmp_path, capsys):
         cli.main(["info", str(tmp_path / name), *options])
         lines = capsys.readouterr().out.splitlines()
         assert lines[:2] == ["rows: 5", "state columns: 2"]
-        assert lines[2] == "only states are read, since it has no rewards" and lines[-1].split()[:2] == ["state", "1"]
+        not_read = "; not read: u, v" if options else ""
+        assert lines[2] == f"only states are read, since there are no rewards{not_read}"
+        assert lines[-1].split()[:2] == ["state", "1"]
 
 
 @pytest.fixture

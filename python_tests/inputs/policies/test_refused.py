@@ -108,7 +108,7 @@ NO_POLICIES = {
         ("other names", {"reward": [1.0, 2.0]}, "of the columns actions, action, act, acts; found reward"),
         ("a gap", {"action_0": [1.0], "action_2": [1.0]}, "numbers of the columns action_0, action_2 leave some out"),
         ("two forms", {"action": [1.0], "action_1": [1.0]}, "there are 'action' and 'action_1': leave only the"),
-        ("lists", {"action": [[1.0], [2.0, 3.0]]}, "lists of equal length expected, got 1 at row 0, 2 at row 1"),
+        ("lists", {"action": [[1.0], [2.0, 3.0]]}, "lists of equal length expected, got (1,) and (2,) at row 1"),
         ("words", {"action": ["left", "right"]}, "give words as indices of discrete actions"))},
     "records": ({"x": np.zeros(9, [("a", "f4")])}, ValueError, "'x' holds values of dtype [('a', '<f4')]"),
     "a method": ({"x": SimpleNamespace(act=good)}, TypeError, "pass a callable of states that calls its method act"),

@@ -18,14 +18,13 @@ from typing import NoReturn
 
 import numpy as np
 
-from ...runtime.text import list_names
+from ...runtime.text import counted, list_names
+from .parts import FLAGS, Parts
 from .schema import ITEM, UNREAD, advise
 
 WORDS = ("terminal", "cut")
-FLAGS = ("terminals", "truncations", "dones", "last")
 _SAY = "pass ends='terminal' or ends='cut'"
 _STACK = "pass {name: numpy.stack([x[name] for x in log]) for name in log[0]}, arrays of time and environment"
-_FARTHEST = 32  # steps of n-step rows that are named
 
 
 @dataclass
@@ -48,30 +47,19 @@ class Ends:
         return self.terminals | self.cuts
 
 
-@dataclass
 class Statement:
     """What a log of N rows and its user say about the ends of episodes.
 
-    Attributes:
+    Args:
         rows: Part of the log → values, see `Parts.read`; and `source`, the numbers of the rows.
-        names: Part of the log → name of its array.
-        where: Beginning of messages.
-        unread: Names of arrays that are not read.
+        parts: Names of the arrays.
         limit: Time limit in steps.
         word: What ends are that no array tells apart, "terminal" or "cut".
     """
 
-    rows: Mapping[str, np.ndarray]
-    names: Mapping[str, str]
-    where: str
-    unread: list[str]
-    limit: int | None
-    word: str | None
-
-    def __post_init__(self) -> None:
-        rows, count = self.rows, len(self.rows["states"])
-        self.none = np.zeros(count, bool)
-        self.terminals, self.truncations = rows.get("terminals"), rows.get("truncations")
+    def __init__(self, rows: Mapping[str, np.ndarray], parts: Parts, limit: int | None, word: str | None) -> None:
+        self.rows, self.parts, self.names, self.limit, self.word = rows, parts, parts.names, limit, word
+        self.none = np.zeros(len(rows["states"]), bool)
         self.stops = np.append(self.none[1:], True)  # rows after which the recording stops
         self.borders = {part: rows[part] for part in ("dones", "last") if part in rows}  # part → ends of either kind
         if "first" in rows:
@@ -91,8 +79,8 @@ class Statement:
             ValueError: The statement is incomplete or contradicts itself. Names rows, arrays and what to pass.
         """
         if self.limit == 1:
-            longest = self.borders.get("episodes", ~self.none)
             ends = Ends(~self.none, self.none, ["max_episode_steps=1"])
+            longest = self.borders.get("episodes", ends.last)
         else:
             self._check_order()
             ends = self._decide()
@@ -113,41 +101,36 @@ class Statement:
         said += ["agents"] * ("agents" in self.rows and "episodes" not in self.rows)
         said += [f"ends={self.word!r}"] * (self.word is not None)
         said += [f"max_episode_steps={self.limit}"] * (self.limit is not None)
-        self._part_flags()
-        terminals, truncations, cuts = self.terminals, self.truncations, self.none
+        terminals, truncations = self._apart()
         if self.borders:
-            cuts = self._agreed_borders()
-            terminals = self._terminal_borders(cuts)
+            last = self._agreed_borders(terminals, truncations)
         elif terminals is not None and truncations is not None:
-            cuts = truncations
+            last = terminals | truncations
         elif terminals is not None and self.limit is not None:
-            cuts = _steps(terminals | self.stops) % self.limit == self.limit - 1
+            last = terminals | (_steps(terminals | self.stops) % self.limit == self.limit - 1)
         elif terminals is not None and (self.word == "terminal" or terminals.all()):
-            pass
-        elif self.linked is not None and truncations is None and (self.word or terminals is not None):
-            cuts = ~self.linked if self.word == "cut" else cuts
+            last = terminals
+        elif self.linked is not None and truncations is None and (self.word == "cut" or terminals is not None):
+            last = ~self.linked if self.word == "cut" or terminals is None else terminals
             said.append("next_states")
         elif truncations is not None and self.word == "cut":
-            cuts = truncations
+            last = truncations
         else:
             self._refuse_incomplete()
-        terminals = self.none if terminals is None else terminals
-        return Ends(terminals, (cuts | self.stops) & ~terminals, said)
+        ended = self._ended(last, terminals, truncations)
+        return Ends(ended, (last | self.stops) & ~ended, said)
 
-    def _part_flags(self) -> None:
-        """Part terminals and truncations, of which no row may have both: the word decides on such rows."""
-        if self.terminals is None or self.truncations is None:
-            return
-        both = self.terminals & self.truncations
-        if both.any() and self.word is None:
+    def _apart(self) -> tuple[np.ndarray | None, np.ndarray | None]:
+        """Return terminals and truncations, of which no row may have both: the word decides on such rows."""
+        terminals, truncations = self.rows.get("terminals"), self.rows.get("truncations")
+        if terminals is None or truncations is None or not (both := terminals & truncations).any():
+            return terminals, truncations
+        if self.word is None:
             names = f"{self.names['terminals']!r} and {self.names['truncations']!r}"
-            self._refuse(f"{self._some(both)} are marked by {names}: {_SAY} for what they are")
-        if self.word == "cut":
-            self.terminals = self.terminals & ~both
-        else:
-            self.truncations = self.truncations & ~both
+            self._refuse(f"{names} both mark {self._some(both)}: {_SAY} for what they are")
+        return (terminals & ~both, truncations) if self.word == "cut" else (terminals, truncations & ~both)
 
-    def _agreed_borders(self) -> np.ndarray:
+    def _agreed_borders(self, terminals: np.ndarray | None, truncations: np.ndarray | None) -> np.ndarray:
         """Return (N,) bool, the ends by numbers, first rows, last rows and dones, which must agree with each other."""
         *others, part = self.borders
         ends, name = self.borders[part].copy(), self.names[part]
@@ -160,75 +143,71 @@ class Statement:
                 remedy = f"leave one out by {self._without(other)}, or {self._without(part)}"
                 if (marks & ~ends).any():
                     remedy = f"leave out the rows of an episode after its first mark, or {remedy}"
-                if other == "dones" and self.terminals is None and not (marks & ~ends).any():
+                elif other == "dones" and terminals is None:
                     remedy = f"if they are terminals only, pass {advise('terminals', own)}; else {remedy}"
                 self._refuse(f"{own!r} and {name!r} disagree on the ends at {self._some(differs)}: {remedy}")
             ends[-1] |= marks[-1]
-        for part, flags in (("terminals", self.terminals), ("truncations", self.truncations)):
+        for flag, flags in (("terminals", terminals), ("truncations", truncations)):
             if flags is not None and (inside := flags & ~ends & ~self.stops).any():
-                own = self.names[part]
+                own = self.names[flag]
                 self._refuse(
                     f"{own!r} marks {self._some(inside)} inside of episodes by {name!r}: leave out the rows of an "
-                    f"episode after the first mark, or {own!r} by {self._without(part)}"
+                    f"episode after the first mark, or {own!r} by {self._without(flag)}"
                 )
         return ends
 
-    def _terminal_borders(self, ends: np.ndarray) -> np.ndarray:
-        """Return (N,) bool: which of the ends (N,) are terminal."""
-        terminals, truncations, is_terminal = self.terminals, self.truncations, self.word == "terminal"
-        known, cut = (self.none if flags is None else flags for flags in (terminals, truncations))
-        rest = ends & ~known & ~cut
-        if terminals is None and truncations is not None and "dones" in self.rows:
+    def _ended(self, last: np.ndarray, terminals: np.ndarray | None, truncations: np.ndarray | None) -> np.ndarray:
+        """Return (N,) bool: after which of the last rows (N,) of episodes the environment ended."""
+        known = self.none if terminals is None else terminals
+        rest = last & ~known & ~(self.none if truncations is None else truncations)
+        if terminals is None and truncations is None:
+            if self.word is not None:
+                return rest if self.word == "terminal" else self.none
+            if self.limit is None:
+                self._refuse_incomplete()
+            return rest & (_steps(last | self.stops) % self.limit != self.limit - 1)
+        if terminals is None and "dones" in self.rows:
             return rest & self.rows["dones"]
-        if terminals is not None and truncations is None and not (is_terminal and (rest & ~self.stops).any()):
-            return known
-        if terminals is not None or truncations is not None:
-            if (rest & ~self.stops).any() and (self.word is None or truncations is None):
-                names = [repr(self.names[part]) for part in ("terminals", "truncations") if part in self.rows]
-                remedy = _SAY if self.word is None else f"leave ends={self.word!r} out"
-                self._refuse(
-                    f"{self._some(rest & ~self.stops, 'ends')} are not marked by {list_names(names)}: {remedy}"
-                )
-            return known | rest if is_terminal else known
-        if self.word is None and self.limit is not None:
-            return ends & (_steps(ends | self.stops) % self.limit != self.limit - 1)
-        if self.word is None:
-            self._refuse_incomplete()
-        return ends if is_terminal else self.none
+        is_wrong = self.word == "terminal" if truncations is None else self.word is None
+        if is_wrong and (unmarked := rest & ~self.stops).any():
+            names = " and ".join(repr(self.names[part]) for part in ("terminals", "truncations") if part in self.rows)
+            remedy = _SAY if self.word is None else "leave ends='terminal' out"
+            self._refuse(f"{self._some(unmarked, 'end')} without a mark by {names}: {remedy}")
+        return known | rest if self.word == "terminal" and truncations is not None else known
 
     def _check_order(self) -> None:
         """Raise if rows of an episode do not lie together, or agents alternate in it."""
         part = "episodes" if "episodes" in self.rows else "agents"
         if part not in self.rows:
             return
-        labels, name, agent = self.rows[part], self.names[part], self.names.get("agents", "run")
+        labels, name = self.rows[part], self.names[part]
+        own, agents = name.split(", "), self.names.get("agents", "run").split(", ")
+        several = f"columns={{'episodes': {[*dict.fromkeys(own + agents)]}}}"
         begins = np.append(0, np.flatnonzero(np.diff(labels)) + 1)
         back = self.none.copy()
         back[np.delete(begins, np.unique(labels[begins], return_index=True)[1])] = True
-        own, unread = name.split(", "), f"; not read: {list_names(self.unread)}" if self.unread else ""
-        both = [*dict.fromkeys([*own, *agent.split(", ")])]
         if back.any():
             order = own + [self.names[part] for part in ("steps", "times") if part in self.names][:1]
             self._refuse(
-                f"{self._some(back)} go back to an earlier one of {name!r}: if rows are in another "
-                f"order, pass sort={order}; if several runs have the same numbers, "
-                f"name all arrays that tell episodes apart, columns={{'episodes': {both}}}; if {name!r} "
-                f"tells nothing of the order, leave it out by {advise(UNREAD, *name.split(', '))}{unread}"
+                f"{name!r} goes back to an earlier one at {self._some(back)}: if rows are in another order, pass "
+                f"sort={order}; if several runs have the same numbers, name all arrays that tell episodes apart, "
+                f"{several}; if {name!r} tells nothing of the order, leave it out by {advise(UNREAD, *own)}"
+                f"{self.parts.not_read}"
             )
+        if part == "agents":
+            return
         flags = [self.rows[flag] for flag in FLAGS if flag in self.rows]
         is_other = not np.any([self.none, *flags], axis=0).all() and (flags or self.linked is None)
-        if part == "episodes" and len(begins) == len(labels) > 1 and is_other:
+        if len(begins) == len(labels) > 1 and is_other:
             self._refuse(
                 f"{name!r} differs in each row: if it counts rows, leave it out by {self._without(part)}; of a bandit, "
                 "pass max_episode_steps=1"
             )
-        if part == "episodes" and "agents" in self.rows:
-            changes = (np.diff(self.rows["agents"]) != 0) & (np.diff(labels) == 0)
-            if changes.any():
-                self._refuse(
-                    f"{agent!r} changes in an episode ({name!r}) after {self._some(changes)}: pass "
-                    f"columns={{'episodes': {both}}} and sort={both}"
-                )
+        if "agents" in self.rows and (changes := (np.diff(self.rows["agents"]) != 0) & (np.diff(labels) == 0)).any():
+            self._refuse(
+                f"{', '.join(agents)!r} changes in an episode ({name!r}) after {self._some(changes)}: pass {several} "
+                f"and sort={[*dict.fromkeys(own + agents)]}"
+            )
 
     def _check_flags(self, ends: Ends) -> None:
         """Raise if flags mark two rows in a row, or one that leads to the next, unless episodes have numbers."""
@@ -260,53 +239,43 @@ class Statement:
         without = f"leave next states out by {self._without('next_states')}"
         if (broken := ~self.linked & ~ends.last).any():
             row = int(np.argmax(broken))
-            later = [  # of this row and of the next one
-                n
-                for n in range(2, min(_FARTHEST, len(states) - row - 1))
-                if (states[row + n : row + n + 2] == following[row : row + 2]).all()
-            ]
             what = "is not the state of the next row, and no end is marked there"
             remedy = (
                 "mark these ends, leave out rows that are no steps by an array 'valid', 0 there, or number episodes; "
+                "of n-step rows, keep every n-th row of an episode by a recipe (docs/files.md); "
                 f"if environments take turns, name their numbers by {advise('agents')} and pass sort=…"
             )
-            if self.word is None and self.limit is None and not self.borders and self.truncations is None:
+            if self.word is None and self.limit is None and not self.borders and "truncations" not in self.rows:
                 remedy = f"pass ends='cut' if episodes were cut there; or {remedy}"
             if np.isnan(following[row]).any():
                 what, remedy = "is unknown, and no end is marked there", "mark it"
-            elif len(later):
-                what = f"is the state of {later[0]} rows later, as of n-step rows"
-                remedy = f"keep every {later[0]}th row of an episode by a recipe (docs/files.md)"
             elif (following[row] == states[row]).all():
                 what, remedy = "is the state of its own row", without
             self._refuse(f"{name!r} of {self._some(broken)} {what}: {remedy}")
         cut = ends.cuts & ~self.stops
         if cut.any() and self.linked[cut].all() and (following[cut] != states[cut]).any():
             self._refuse(
-                f"{name!r} of all {self._some(cut, 'cuts')} are the first states of the next episodes, as where "
+                f"{name!r} of each of {self._some(cut, 'cut')} is the first state of the next episode, as where "
                 f"environments reset themselves: {without}, so that these steps are left out"
             )
 
     def _check_counts(self, ends: Ends) -> None:
         """Raise if steps do not count up by one within episodes, or times do not increase."""
+        inside = ~ends.last[:-1]
         for part, what in (("steps", "does not count up by one"), ("times", "does not increase")):
-            change = np.diff(self.rows.get(part, np.zeros(0)))
-            wrong = ~ends.last[: len(change)] & ((change != 1) if part == "steps" else (change <= 0))
+            if part not in self.rows:
+                continue
+            change, name = np.diff(self.rows[part]), self.names[part]
+            wrong = inside & ((change != 1) if part == "steps" else (change <= 0))
             if wrong.any():
-                name = self.names[part]
                 order = [*self.names.get("episodes", "episode").split(", "), name]
                 sort = f"if rows are in another order, pass sort={order}; "
-                if (change[~ends.last[: len(change)]] < 0).all():
+                if (change[inside] < 0).all():
                     what, sort = "counts down", ""
                 self._refuse(
                     f"{name!r} {what} within an episode after {self._some(wrong)}: if it is no order of the rows, "
                     f"leave it out by {advise(UNREAD, name)}; {sort}if an episode ends there, mark it"
                 )
-
-    def _refuse(self, what: str) -> NoReturn:
-        if self.names.get("episodes") == ITEM:
-            what += f"; if items of the list are steps of several environments, {_STACK}"
-        raise ValueError(f"{self.where}: {what}")
 
     def _refuse_incomplete(self) -> NoReturn:
         flags = ("terminals", "truncations", *self.borders)
@@ -315,23 +284,30 @@ class Statement:
         if self.borders:
             what = f"{names} tell where episodes end, and nothing whether the environment ended there or a limit cut it"
             remedy = f"{_SAY} for all, or {limit}, or {advise('terminals')}"
-        elif self.terminals is not None:
+        elif "terminals" in self.rows:
             what = f"{names} tell where the environment ended, and nothing where a limit cut episodes"
             remedy = f"pass ends='terminal' if it cut none, or {limit}, or {advise('truncations')}"
-        elif self.truncations is not None:
+        elif "truncations" in self.rows:
             what = f"{names} tell where a limit cut episodes, and nothing where the environment ended"
             remedy = f"pass ends='cut' if it never did, or {advise('terminals')}"
         else:
             what = "nothing tells where episodes end"
+            if self.limit is not None:
+                what += f": max_episode_steps={self.limit} says only how long they may be"
             remedy = f"pass {advise('dones')} or {advise('episodes')}, or of a bandit max_episode_steps=1"
             if self.linked is not None:
                 remedy += ", or ends='cut' if rows that do not follow each other are cuts"
-        unread = f"; not read: {list_names(self.unread)}" if self.unread else ""
-        self._refuse(f"{what}: {remedy}{unread}")
+        self._refuse(f"{what}: {remedy}{self.parts.not_read}")
 
-    def _some(self, marked: np.ndarray, what: str = "rows") -> str:
+    def _refuse(self, what: str) -> NoReturn:
+        if self.names.get("episodes") == ITEM:
+            what += f"; if items of the list are steps of several environments, {_STACK}"
+        raise ValueError(f"{self.parts.where}: {what}")
+
+    def _some(self, marked: np.ndarray, noun: str = "row") -> str:
         """Return how many rows (N,) bool are marked, and which is the first of them in the user's data."""
-        return f"{np.count_nonzero(marked):,} {what} (such as row {self.rows['source'][int(np.argmax(marked))]})"
+        first = self.rows["source"][int(np.argmax(marked))]
+        return f"{counted(int(marked.sum()), noun)} (such as row {first})"
 
     def _without(self, part: str) -> str:
         """Return how to leave an array out, and what is to be said then."""

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from ...runtime.text import counted
+
 _BEYOND = 1e6  # times the typical reward: float32 hardly tells the others apart
 
 
@@ -27,8 +29,8 @@ def rewards_beyond(rewards: np.ndarray, source: np.ndarray) -> list[str]:
         return []
     row = int(sizes.argmax())
     return [
-        f"{beyond.sum():,} rewards, such as {rewards[row]:.3g} at row {source[row]}, are beyond {_BEYOND:g} times "
-        f"their typical size {typical:.3g}"
+        f"beyond {_BEYOND:g} times the typical reward {typical:.3g}: {counted(beyond.sum(), 'reward')}, such as "
+        f"{rewards[row]:.3g} at row {source[row]}"
     ]
 
 

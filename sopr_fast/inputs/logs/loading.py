@@ -13,6 +13,7 @@ from ...runtime.checks import integer
 from ...runtime.text import escaped_errors
 from ..accepted import LogLike
 from .facts import describe_columns
+from .parts import Parts
 from .schema import Columns, advise, check_needed, find_parts, missing
 from .sources import read_arrays
 from .states import StoredStates
@@ -72,7 +73,7 @@ def load_log(
     arrays, where = read_arrays(source)
     parts = find_parts(arrays, columns, where)
     if not {"rewards", "costs"} & parts.arrays.keys() and ends is None and max_episode_steps is None:
-        return _states_of(arrays, where, (columns or {}).get("states"))
+        return _states_of(parts, arrays)
     check_needed(parts.arrays, arrays, where)
     limit = None if max_episode_steps is None else integer(1)("max_episode_steps", max_episode_steps)
     order = _order(arrays, [sort] if isinstance(sort, str) else sort, where)
@@ -101,7 +102,8 @@ def load_transitions(source: LogLike) -> Transitions:
     if isinstance(log, Transitions):
         return log
     raise ValueError(
-        f"{log.name or 'the log'}: only states; this method needs rewards too: load_log(…, {advise('rewards')})"
+        f"{log.name or 'the log'}: {log.verdict}; this method needs rewards too: load_log(…, {advise('rewards')}) or "
+        f"{advise('costs')}"
     )
 
 
@@ -122,28 +124,27 @@ def load_states(states: LogLike, *, columns: str | Sequence[str] | None = None) 
     if isinstance(states, StoredStates):
         return states
     if isinstance(states, Transitions):
-        stored = StoredStates(states.states, columns=states.columns)
-        stored.actions = states.actions
-        return stored
-    return _states_of(*read_arrays(states), columns)
+        return StoredStates(states.states, columns=states.columns, actions=states.actions)
+    arrays, where = read_arrays(states)
+    chosen = None if columns is None else {"states": columns}
+    return _states_of(find_parts(arrays, chosen, where, ("states", "actions")), arrays)
 
 
-def _states_of(arrays: Mapping[str, Any], where: str, columns: str | Sequence[str] | None) -> StoredStates:
-    """Return the states among named arrays; rows of a buffer that were not filled are left out."""
-    parts = find_parts(arrays, None if columns is None else {"states": columns}, where, ("states",))
+def _states_of(parts: Parts, arrays: Mapping[str, Any]) -> StoredStates:
+    """Return the states among the parts of a log; rows of a buffer that were not filled are left out."""
     if "states" not in parts.arrays:
-        raise missing("states", arrays, where)
-    values = parts.arrays["states"]
-    filled = filled_rows(arrays, parts.count or 0)
-    rows = None if filled is None else len(filled)
-    if not hasattr(values, "reader") or len(values.shape) == 1:
-        values = parts.numbers("states")
-        stored = StoredStates(values[:, None] if values.ndim == 1 else values, where, rows, parts.columns)
-    else:
+        raise missing("states", arrays, parts.where)
+    values, name = parts.arrays["states"], parts.where
+    if hasattr(values, "reader"):
+        name = values.name
         with values.reader():  # raises if the file does not hold them
-            stored = StoredStates(values, values.name, rows, parts.columns)
-    stored.actions = find_parts(arrays, None, where, ("actions",)).arrays.get("actions")
-    return stored
+            pass
+    else:
+        values = parts.numbers("states")
+    filled = filled_rows(arrays, parts.count or 0)
+    verdict = f"only states are read, since there are no rewards{parts.not_read}"
+    rows = None if filled is None else len(filled)
+    return StoredStates(values, name, rows, parts.columns, parts.arrays.get("actions"), verdict)
 
 
 def thin(log: Transitions, rows: int) -> Transitions:
@@ -176,5 +177,5 @@ def describe(log: LogLike) -> str:
         lines += [f"action columns: {log.actions.shape[1]}", log.verdict]
         lines += [f"returns of episodes: {returns.min():.6g} to {returns.max():.6g}, mean {returns.mean():.6g}"]
     else:
-        lines.append("only states are read, since it has no rewards")
+        lines.append(log.verdict)
     return "\n".join([*lines, describe_columns(columns)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,26 +13,33 @@ import numpy as np
 from ...runtime.arrays import as_numbers
 from ...runtime.checks import TOO_LARGE
 from ...runtime.rows import FileRows
-from ...runtime.text import NAME_WIDTH, printable
-from ..lazy_arrays import Lazy, shape_of, table_shape, warn_of_rounding
+from ...runtime.text import NAME_WIDTH, list_names, printable
+from ...runtime.warn import warn
+from ..lazy_arrays import Lazy, shape_of
 
 STORED = (Lazy, FileRows)  # arrays that are read when they are needed, into memory of their own
-_TABLES = ("states", "actions", "next_states")
-_FLAGS = ("terminals", "truncations", "dones", "last", "first", "valid")
-_LABELS = ("episodes", "agents")
+TABLES = ("states", "actions", "next_states")
+FLAGS = ("terminals", "truncations", "dones", "last")
+LABELS = ("episodes", "agents")
+_MARKS = (*FLAGS, "first", "valid")
 _EXACT = ("steps", "times")  # as float64
-_NUMBER = re.compile(r"[-+]?[\d.]{1,400}(?:[eE][-+]?\d{1,400})?")
-_CELL = re.compile(r"[-+]?[\d.,]{1,400}(?:[eE][-+]?\d{1,400})?")  # of a number, perhaps with a comma
 _PIECE = 4096  # rows that are checked together
+_SAMPLED_ROWS = 4096
+_COARSE = 100  # distances between float32 numbers
 _DICTIONARIES = (
     "; pass a list of dictionaries, one for each episode or step: of tuples, [dict(zip(('state', 'action', …), step)) "
     "for step in log]; of a dictionary of lists, [dict(zip(log, one)) for one in zip(*log.values())]; of arrays of all "
     "rows, one dictionary, dict(zip(('state', 'action', …), log))"
 )
-_OF_STATES = (
-    "; if some rows hold only a state, or the action that led to it, make episodes of them by a recipe "
-    "(docs/files.md, rows of other libraries)"
-)
+_FILL = "fill it, or leave the row out"
+_REMEDIES = {  # part → what to do where it is not finite
+    **dict.fromkeys(
+        ("actions", "rewards", "costs"),
+        "each row needs the action and the reward of its state; if some rows hold only a state, or the action that led "
+        "to it, make episodes of them by a recipe (docs/files.md, rows of other libraries)",
+    ),
+    **dict.fromkeys(_EXACT, "make dates by pandas.to_datetime, or leave it out by columns={'unread': …}"),
+}
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,11 @@ class Parts:
         """Names of the arrays that the states consist of, "" if it is one."""
         return self.names["states"] if ", " in self.names["states"] else ""
 
+    @property
+    def not_read(self) -> str:
+        """Names of arrays that are not read, as the end of a sentence; "" if there are none."""
+        return f"; not read: {list_names(self.unread)}" if self.unread else ""
+
     def peak(self) -> int:
         """Return how many bytes loading takes at most: the result, and the largest array as it is stored."""
         stored, result, count = [0], 0, self.count or 0
@@ -73,64 +85,45 @@ class Parts:
         (rows,) float32. Rows of next states may be NaN.
         """
         values, name = self.numbers(part), self._name(part)
-        if part in _TABLES:
-            values = values[:, None] if values.ndim == 1 else values
-            shape = table_shape(values.shape, f"{name} must have shape (rows, columns)")
-            if 0 in shape:
-                raise ValueError(f"{name} must have shape (rows, columns), got {values.shape}")
-            return self._finite(part, values.reshape(shape))
+        if part in TABLES:
+            return self._converted(part, values.reshape(table_shape(values.shape, name)))
         if values.shape not in ((len(values),), (len(values), 1)):
             hint = f"; choose one of {self.names[part]}_0, …" if values.ndim == 2 else ""
             hint = "; pass only that of the logged action" if part == "probabilities" else hint
             raise ValueError(f"{name} must have shape (rows,), got {values.shape}{hint}")
         values = values.reshape(-1)
-        if part in _LABELS:
-            import pandas
-
-            if wrong := [x for x in values.tolist() if isinstance(x, dict | list)][:1]:
-                raise TypeError(f"{name} hold a {type(wrong[0]).__name__}, expected numbers or names")
-            numbers, _ = pandas.factorize(values)
-            if (numbers < 0).any():
-                raise ValueError(f"{name} has no value at row {int(np.argmax(numbers < 0))}: fill it")
-            return numbers
-        if part not in _FLAGS:
-            return self._finite(part, values)
-        inverted = part in self.inverted
-        if not inverted:  # a discount may be 0.99
-            self._refuse(part, values, (values != 0) & (values != 1), "must be 0 or 1", "; write values == …")
-        return (values == 0) if inverted else values.astype(bool)
+        if part in LABELS:
+            return _numbered(values, name)
+        if part not in _MARKS:
+            return self._converted(part, values)
+        if part in self.inverted:  # a discount may be 0.99
+            return values == 0
+        _refuse(name, values, (values != 0) & (values != 1), "must be 0 or 1", "write values == …")
+        return values.astype(bool)
 
     def log_probs(self) -> np.ndarray | None:
         """Return (rows,) log-probabilities or logarithms of densities of actions; None without them."""
         logs, values = (self.read(part) if part in self.arrays else None for part in ("log_probs", "probabilities"))
-        if values is not None:
-            self._refuse("probabilities", values, values <= 0, "must be above 0", "; name logarithms 'log_probs'")
-        if logs is None or values is None:
-            return logs if values is None else np.log(values)
-        if not np.allclose(np.exp(logs), values, rtol=1e-3, atol=1e-6):
+        if values is None:
+            return logs
+        _refuse(self._name("probabilities"), values, values <= 0, "must be above 0", "name logarithms 'log_probs'")
+        if logs is not None and not np.allclose(np.exp(logs), values, rtol=1e-3, atol=1e-6):
             first, second = self.names["probabilities"], self.names["log_probs"]
             raise ValueError(
                 f"{self.where}: {first!r} and {second!r} disagree; leave one out by columns={{'unread': {first!r}}}"
             )
-        return logs
-
-    def _name(self, part: str) -> str:
-        return f"{self.where}: {self.names[part]!r}"
-
-    def _refuse(self, part: str, values: np.ndarray, wrong: np.ndarray, what: str, remedy: str = "") -> None:
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            raise ValueError(f"{self._name(part)} {what}, got {values[row]:g} at row {row}{remedy}")
+        return np.log(values) if logs is None else logs
 
     def numbers(self, part: str) -> np.ndarray:
         """Return the values of an array, which must be numbers, or labels, for each row."""
+        name = self._name(part)
         try:
             values = as_numbers(self.arrays[part])
         except (OverflowError, RuntimeError, TypeError, ValueError) as error:
             if str(error).startswith(self.where):
                 raise
-            raise ValueError(f"{self._name(part)} is no array: {error}{_DICTIONARIES}") from error
-        if values.dtype.kind in "OSU" and part not in _LABELS:
+            raise ValueError(f"{name} is no array: {error}{_DICTIONARIES}") from error
+        if values.dtype.kind in "OSU" and part not in LABELS:
             with contextlib.suppress(OverflowError, TypeError, ValueError):  # numbers, or arrays of equal length
                 values = np.array(values.tolist(), np.float64)
         if part in _EXACT and values.size and isinstance(values.flat[0], str | datetime.date | np.datetime64):
@@ -140,56 +133,131 @@ class Parts:
             values = np.where(times.isna(), np.nan, times.asi8)
         if values.dtype.kind == "m":
             values = values / np.timedelta64(1, "s")
-        if values.dtype.kind not in "fiub" and part not in _LABELS:
-            raise TypeError(f"{self._name(part)} must be numbers, got dtype {values.dtype}{self._advice(part, values)}")
+        if values.dtype.kind not in "fiub" and part not in LABELS:
+            raise TypeError(f"{name} must be numbers, got {_not_numbers(values)}")
         if values.ndim == 0 or len(values) == 0:
-            raise ValueError(f"{self._name(part)} is empty: shape {values.shape}")
+            raise ValueError(f"{name} is empty: shape {values.shape}")
         if self.count not in (None, len(values)):
             raise ValueError(
-                f"{self._name(part)} has {len(values)} rows, {self.names['states']!r} has {self.count}; pass a list of "
+                f"{name} has {len(values)} rows, {self.names['states']!r} has {self.count}; pass a list of "
                 "dictionaries, one for each episode, if states hold the last ones of episodes too"
             )
         return values
 
-    def _advice(self, part: str, values: np.ndarray) -> str:
-        """Return what to do with values that are no numbers."""
-        if values.dtype.names:
-            return "; pass {name: x[name] for name in x.dtype.names}"
-        words = (i for i, x in enumerate(values.flat) if isinstance(x, str) and not _NUMBER.fullmatch(x))
-        if (place := next(words, None)) is None:
-            return _DICTIONARIES if values.dtype == object else ""
-        word, (row, column) = printable(values.flat[place], NAME_WIDTH), divmod(place, values.size // len(values))
-        if any(isinstance(x, str) and _CELL.fullmatch(x) for x in values.reshape(len(values), -1)[:, column]):
-            return f": {word!r} at row {row} is among numbers: write a number, or leave the row out"
-        if part != "actions":
-            what = "1 where they hold, 0 elsewhere" if part in _FLAGS else "numbers"
-            return f": write {what}, such as by table[name].map({{{word!r}: …, …}})"
-        return f": number the words, actions as the policies do, such as by table[name].map({{{word!r}: 0, …}})"
+    def _name(self, part: str) -> str:
+        return f"{self.where}: {self.names[part]!r}"
 
-    def _finite(self, part: str, exact: np.ndarray) -> np.ndarray:
-        dtype = np.float64 if part in _EXACT else np.float32
-        with np.errstate(over="ignore"):
-            values = np.array(exact, dtype, order="C", copy=None if isinstance(self.arrays[part], STORED) else True)
+    def _converted(self, part: str, exact: np.ndarray) -> np.ndarray:
+        """Return finite numbers (rows, …) in memory of their own."""
         largest = TOO_LARGE if part in ("rewards", "costs") else np.inf
-        for start in range(0, len(values), _PIECE):
-            piece = values[start : start + _PIECE]
-            finite = (np.isfinite(piece) & (np.abs(piece) <= largest)).reshape(len(piece), -1).all(1)
-            if part == "next_states":
-                finite |= np.isnan(piece).all(1)
-            if not finite.all():
-                row = start + int(np.argmin(finite))
-                what, remedy = f"is not finite (as float32) at row {row}", ": fill it, or leave the row out"
-                if part in _EXACT:
-                    what, remedy = (
-                        f"is no number or ISO date at row {row}",
-                        ": make dates by pandas.to_datetime, or leave it out by columns={'unread': …}",
-                    )
-                elif np.isfinite(values[row]).all():
-                    what = f"is {values[row]:g} at row {row}, beyond the supported magnitude {largest:g}"
-                    remedy = ": leave the row out, or divide all by a constant, and returns too"
-                elif part in ("actions", "rewards", "costs"):
-                    remedy = f": each row needs the action and the reward of its state{_OF_STATES}"
-                raise ValueError(f"{self._name(part)} {what}{remedy}")
+        remedy = _REMEDIES.get(part, _FILL)
+        check_finite(exact, self._name(part), largest, remedy, may_be_unknown=part == "next_states")
+        dtype = np.float64 if part in _EXACT else np.float32
+        values = np.array(exact, dtype, order="C", copy=None if isinstance(self.arrays[part], STORED) else True)
         if part == "states":
             warn_of_rounding(values, lambda some: exact[some], exact.dtype, f"{self.where}: ")
         return values
+
+
+def _numbered(labels: np.ndarray, name: str) -> np.ndarray:
+    """Return the numbers (rows,) int64 of numbers or words, in the order of their first rows."""
+    import pandas
+
+    if wrong := [x for x in labels.tolist() if isinstance(x, dict | list)][:1]:
+        raise TypeError(f"{name} holds a {type(wrong[0]).__name__}, expected numbers or names")
+    numbers, _ = pandas.factorize(labels)
+    if (numbers < 0).any():
+        raise ValueError(f"{name} has no value at row {int(np.argmax(numbers < 0))}: fill it")
+    return numbers
+
+
+def _refuse(name: str, values: np.ndarray, wrong: np.ndarray, what: str, remedy: str) -> None:
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise ValueError(f"{name} {what}, got {values[row]:g} at row {row}; {remedy}")
+
+
+def _not_numbers(values: np.ndarray) -> str:
+    """Return what values (rows, …) that are no numbers are, and what to do."""
+    if values.dtype.names:
+        return f"dtype {values.dtype}; pass {{name: x[name] for name in x.dtype.names}}"
+    for place, value in enumerate(values.flat):
+        if isinstance(value, str):
+            try:
+                float(value)
+            except ValueError:
+                word, row = printable(value, NAME_WIDTH), place // (values.size // len(values))
+                return (
+                    f"{word!r} at row {row}: write a number, or leave the row out; of words, number them, actions as "
+                    f"the policies do, flags by 0 and 1, such as by table[name].map({{{word!r}: 0, …}})"
+                )
+    return f"dtype {values.dtype}{_DICTIONARIES if values.dtype == object else ''}"
+
+
+def table_shape(shape: Sequence[int], name: str) -> tuple[int, int]:
+    """Return (rows, columns) of a shape of this form, (rows,), or (rows, 1, columns), as of buffers of one environment.
+
+    Errors name the array, and tell how to make such a table.
+    """
+    if 0 in shape or not len(shape):
+        raise ValueError(f"{name} is empty: shape {tuple(shape)}")
+    if len(shape) < 3 or (len(shape) == 3 and shape[1] == 1):
+        return int(shape[0]), int(shape[-1]) if len(shape) > 1 else 1
+    remedy = "pass values.reshape(len(values), -1) if policies read such rows"
+    if len(shape) == 3:
+        remedy = (
+            "if axis 0 is of episodes, pass a dictionary of each, [{name: x[i] for name, x in log.items()} for i in "
+            f"range({shape[0]})]; if it is of time and axis 1 of environments, pass one dictionary of their rows, "
+            "{name: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]) for name, x in log.items()} | "
+            f"{{'environment': numpy.repeat(range({shape[1]}), {shape[0]})}}; of states alone, "
+            f"pass values.reshape(-1, {shape[2]})"
+        )
+    raise ValueError(f"{name} must have shape (rows, columns), got {tuple(shape)}; {remedy}")
+
+
+def check_finite(
+    values: np.ndarray,
+    name: str,
+    largest: float = np.inf,
+    remedy: str = _FILL,
+    *,
+    may_be_unknown: bool = False,
+    rows: Sequence[int] | np.ndarray | None = None,
+) -> None:
+    """Raise ValueError if numbers (N, …) are not finite as float32, or beyond a magnitude; all of a row may be unknown.
+
+    `rows` are their numbers in the log, if they are not all.
+    """
+    for start in range(0, len(values), _PIECE):
+        with np.errstate(over="ignore"):
+            piece = values[start : start + _PIECE].astype(np.float32, copy=False)
+        piece = piece.reshape(len(piece), -1)
+        accepted = np.abs(piece) < largest
+        wrong = ~accepted.all(1) & ~(may_be_unknown & np.isnan(piece).all(1))
+        if wrong.any():
+            i = int(np.argmax(wrong))
+            number, row = piece[i][~accepted[i]][0], start + i if rows is None else rows[start + i]
+            if np.isfinite(number):
+                raise ValueError(
+                    f"{name} holds {number:g} at row {row}, beyond the supported magnitude {largest:g}: leave the row "
+                    "out, or divide all by a constant, and returns too"
+                )
+            raise ValueError(f"{name} is not finite (as float32) at row {row}: {remedy}")
+
+
+def warn_of_rounding(states: np.ndarray, read: Callable[[np.ndarray], np.ndarray], dtype: np.dtype, where: str) -> None:
+    """Warn if a column varies by so little around a large value that float32 rounds its differences away."""
+    if np.can_cast(dtype, np.float32):
+        return
+    rows = np.linspace(0, len(states) - 1, min(len(states), _SAMPLED_ROWS)).astype(np.int64)
+    sample = states[rows]
+    if (sample == sample[0]).all(0).any():
+        sample = read(rows)  # a column may vary by less than float32 tells apart
+    varies, spread = (sample != sample[0]).any(0), sample.std(0, dtype=np.float64)
+    spacing = np.spacing(np.abs(sample).max(0).astype(np.float32))
+    if (lost := np.flatnonzero(varies & (spread < _COARSE * spacing))).size:
+        k = int(lost[0])
+        warn(
+            f"{where}column {k} of the states varies by {spread[k]:.3g} around {sample[0, k]:.6g}, where numbers of "
+            f"float32 are {spacing[k]:.3g} apart, so policies see rounded states: shift it in the log and the policies"
+        )

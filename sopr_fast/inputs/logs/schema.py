@@ -5,17 +5,17 @@ Nothing is inferred from the numbers in an array.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ...runtime.arrays import as_numbers
 from ...runtime.text import list_names, printable
-from ..lazy_arrays import column_of, numbered, opened_later, shape_of, side_by_side
-from .parts import Parts
+from ..lazy_arrays import Lazy, check_names, opened_later, shape_of, side_by_side
+from .parts import TABLES, Parts
 
 ITEM = "episode_item"  # numbers the items of a list, or the groups of a file
 NAMES = {  # used by D4RL, Minari, Gymnasium, Stable-Baselines3, d3rlpy, jaxrl, Tianshou, RLlib and data frames
@@ -50,9 +50,8 @@ _PARTS = {name: part for part, names in KEYS.items() for name in names}
 _INVERTED = {"masks", "mask", "not_done", "not_dones", "nonterminals", "discount", "discounts", "continues"}
 _OF_STATES = ("step_type", "discount", "discounts")  # of dm_env: a row may hold only a state, or what led to it
 _OF_RLDS = ("is_first", "is_last", "is_terminal")  # of Dreamer too, if there are several
-_TABLES = ("states", "actions", "next_states")
 _IF_ONE_A_ROW = ("last", "first", "episodes", "agents", "steps", "times", "valid")
-_RECIPES = "make episodes of such rows by a recipe (docs/files.md, rows of other libraries)"
+_DIGITS = "0123456789"
 Columns = Mapping[str, "str | Sequence[str]"]
 
 
@@ -71,6 +70,16 @@ def marks_by_0(name: str) -> bool:
     return words(name).rpartition("/")[2] in _INVERTED
 
 
+def numbered(name: str) -> tuple[str, int | None]:
+    """Return the stem and the number of a name such as `obs_0`, `obs.0` or `obs[0]`; the name and None of others."""
+    text = name.removesuffix("]") if "[" in name else name
+    stem = text.rstrip(_DIGITS)
+    if len(stem) == len(text) or not stem.rstrip("[") or (text != name and stem[-1] != "["):
+        return name, None
+    bare = stem.removesuffix("[")
+    return bare[:-1] if len(bare) > 1 and bare[-1] in "._ " else bare, int(text[len(stem) :])
+
+
 def advise(part: str, *names: str) -> str:
     """Return how to say which arrays are a part of a log."""
     names = (*map(printable, names[:10]), *["…"] * (len(names) > 10))
@@ -78,9 +87,9 @@ def advise(part: str, *names: str) -> str:
     return f"columns={{{part!r}: {shown}}}"
 
 
-def missing(part: str, arrays: Mapping[str, Any], where: str | Path) -> ValueError:
+def missing(part: str, arrays: Mapping[str, Any], where: str) -> ValueError:
     """Return the error of a log without a part, which names parts to join, if there are some."""
-    if inner := nested(part, arrays):
+    if inner := _nested(part, arrays):
         return ValueError(f"{where}: the {part} have names: choose by {advise(part, *inner)}")
     first, *others = KEYS[part]
     likewise = "; name actions, rewards, episodes and steps likewise" if part == "states" else ""
@@ -93,14 +102,8 @@ def missing(part: str, arrays: Mapping[str, Any], where: str | Path) -> ValueErr
 def check_needed(parts: Iterable[str], arrays: Mapping[str, Any], where: str) -> None:
     """Raise ValueError if states, actions, or rewards and costs, are not among the parts of a log with these arrays."""
     found = {*parts} | ({"rewards"} if "costs" in parts else set())
-    for part in NEEDED:
-        if part not in found:
-            raise missing(part, arrays, where)
-
-
-def nested(part: str, arrays: Mapping[str, Any]) -> list[str]:
-    """Return the names of arrays in groups of a part's name, such as `obs/position`."""
-    return [str(name) for name in arrays if part in map(part_of, str(name).split("/")[:-1])]
+    if absent := [part for part in NEEDED if part not in found]:
+        raise missing(absent[0], arrays, where)
 
 
 def check_is_policy(names: Iterable[str], parts: Iterable[str] = (*NEEDED, "next_states", *ENDS)) -> None:
@@ -114,38 +117,60 @@ def check_is_policy(names: Iterable[str], parts: Iterable[str] = (*NEEDED, "next
 
 def find_parts(arrays: Mapping[str, Any], columns: Columns | None, where: str, wanted: Sequence[str] = ()) -> Parts:
     """Find the parts of a log among named arrays: all, or the wanted ones. Raise ValueError if two arrays disagree."""
-    chosen = _named(arrays, columns or {}, where)
-    unread = {name for left in chosen.pop(UNREAD, []) for name in (left, *_columns_of(left, arrays))}
-    chosen = {part: names for part, names in chosen.items() if unread.isdisjoint(names)}
-    mapped = {name for names in chosen.values() for name in names}
-    free = {name: x for name, x in arrays.items() if name not in mapped | unread}
+    arrays = join_numbered(arrays, where)
+    found = _named(arrays, columns or {}, where)
+    unread = {*found.pop(UNREAD, ())}
+    left_out = unread | {name for names in found.values() for name in names}
+    free = {name: x for name, x in arrays.items() if name not in left_out and numbered(name)[0] not in unread}
     if not wanted:
         _refuse_rows_of_states(free, where)
-    found = {part: (names, _joined(arrays, names, part)) for part, names in chosen.items()}
-    count = next(iter(shape_of(found["states"][1])), -1) if "states" in found else -1
     by_part: dict[str, list[str]] = {}
     for name in free:
         by_part.setdefault(part_of(name), []).append(name)
-    for part in wanted or KEYS:
+    values: dict[str, Any] = {}
+    shapes: tuple[tuple[int, ...], ...] = ()  # of one value a row
+    for part in wanted or KEYS:  # states first
         names = by_part.get(part, [])
         if part in _IF_ONE_A_ROW:
-            names = [name for name in names if shape_of(arrays[name]) in ((count,), (count, 1))]
-        if part == "agents" and names:
-            found.setdefault(part, (names, _joined(arrays, names, part)))
+            names = [name for name in names if shape_of(arrays[name]) in shapes]
         if part not in found and names:
-            name = _one_of(names, part, free, where)
-            found[part] = [name], arrays[name]
-        if part == "states" and part in found:
-            count = next(iter(shape_of(found[part][1])), -1)
-    used = {name for names, _ in found.values() for name in names}
-    used |= {inner for name in used for inner in _columns_of(name, arrays)} | {numbered(name)[0] for name in used}
+            found[part] = names if part == "agents" else [_one_of(names, part, free, where)]
+        if part in found:
+            values[part] = _joined(arrays, found[part], part)
+        if part == "states" and (shape := shape_of(values.get(part))):
+            shapes = (shape[:1], (shape[0], 1))
+    used = {name for names in found.values() for name in names}
+    stems = {numbered(name)[0] for name in used}
+    rest = [name for name in by_part.get("", []) if name not in stems and numbered(name)[0] not in used]
     return Parts(
         where,
-        {part: values for part, (_, values) in found.items()},
-        {part: ", ".join(names) for part, (names, _) in found.items()},
-        [name for name, x in free.items() if name not in used and shape_of(x) in ((count,), (count, 1))],
-        frozenset(part for part, (names, _) in found.items() if part in ENDS and marks_by_0(names[0])),
+        values,
+        {part: ", ".join(names) for part, names in found.items() if part in values},
+        [name for name in rest if shape_of(arrays[name]) in shapes],
+        frozenset(part for part, names in found.items() if part in ENDS and marks_by_0(names[0])),
     )
+
+
+def join_numbered(arrays: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return arrays, and those of one number each, such as `obs_0`, together as `obs`, in the order of the numbers."""
+    check_names(arrays, where)
+    groups: dict[str, list[tuple[int, str]]] = {}
+    for name in arrays:
+        stem, number = numbered(name)
+        if number is not None and stem not in arrays:
+            groups.setdefault(stem, []).append((number, name))
+
+    def join(group: str) -> Lazy:
+        numbers, names = zip(*sorted(groups[group]), strict=True)
+        if len(numbers) > 1 and [*numbers] not in ([*range(len(numbers))], [*range(1, len(numbers) + 1)]):
+            fault = "leave some out: add these" if len({*numbers}) == len(numbers) else "repeat one: rename it"
+            raise ValueError(
+                f"{where}: numbers of the columns {list_names(names)} {fault}, or name those that you mean, in order, "
+                f"by {advise('states', *names)} or another part"
+            )
+        return side_by_side([arrays[name] for name in names])
+
+    return {**arrays} | {group: opened_later(functools.partial(join, group)) for group in groups}
 
 
 def _named(arrays: Mapping[str, Any], columns: Columns, where: str) -> dict[str, list[str]]:
@@ -164,10 +189,11 @@ def _named(arrays: Mapping[str, Any], columns: Columns, where: str) -> dict[str,
         chosen[part] = [
             _find(str(name), part, arrays, where) for name in ([names] if isinstance(names, str) else names)
         ]
-        if len(chosen[part]) > 1 and part not in (*_TABLES, "episodes", "agents", UNREAD):
+        if len(chosen[part]) > 1 and part not in (*TABLES, "episodes", "agents", UNREAD):
             raise ValueError(f"columns name several arrays for the {part}; name one")
     following = [f"next_{name}" for name in chosen.get("states", [])]
-    if following and "next_states" not in chosen and all(_array(name, arrays) is not None for name in following):
+    is_free = "next_states" not in chosen and {*following}.isdisjoint(chosen.get(UNREAD, ()))
+    if following and is_free and all(_array(name, arrays) is not None for name in following):
         chosen["next_states"] = following
     return chosen
 
@@ -178,23 +204,20 @@ def _find(name: str, part: str, arrays: Mapping[str, Any], where: str) -> str:
         return name
     ends = [key for key in arrays if key.endswith(f"/{name}") and (part != "states" or not key.startswith("next_"))]
     if len(ends) != 1:
-        listed = list_names(ends or [str(key) for key in arrays])
-        raise ValueError(f"{where}: no column {name!r} for the {part}; it has {listed}")
+        hint = f"; of several, pass {advise(part, *map(str.strip, name.split(',')))}" if "," in name else ""
+        raise ValueError(f"{where}: no column {name!r} for the {part}; it has {list_names(ends or [*arrays])}{hint}")
     return ends[0]
 
 
 def _array(name: str, arrays: Mapping[str, Any]) -> Any:
     """Return the array of a name, or the column of a table, such as `obs_0` of `obs`; None without one."""
     stem, column = numbered(name)
-    if name not in arrays and column is not None and stem in arrays:
-        shape = shape_of(arrays[stem])
-        return column_of(arrays[stem], column) if len(shape) == 2 and column < shape[1] else None
-    return arrays.get(name)
-
-
-def _columns_of(name: str, arrays: Mapping[str, Any]) -> list[str]:
-    """Return the names of the columns that were joined to an array, such as `obs_0` of `obs`."""
-    return [other for other in arrays if numbered(other) != (other, None) and numbered(other)[0] == name]
+    if name in arrays or column is None or stem not in arrays:
+        return arrays.get(name)
+    table, shape = arrays[stem], shape_of(arrays[stem])
+    if len(shape) != 2 or column >= shape[1]:
+        return None
+    return Lazy(shape[:1], getattr(table, "dtype", np.float64), lambda: as_numbers(table)[:, column])
 
 
 def _joined(arrays: Mapping[str, Any], names: Sequence[str], part: str) -> Any:
@@ -219,16 +242,21 @@ def _one_of(names: list[str], part: str, arrays: Mapping[str, Any], where: str) 
                 f"{where}: {name!r} and {other!r} both mean the {part} and disagree; choose one by "
                 f"{advise(part, name)} and leave the other out by {advise(UNREAD, other)}"
             )
-    if part == "states" and (inner := nested("states", arrays)):
+    if part == "states" and (inner := _nested("states", arrays)):
         raise ValueError(
             f"{where}: {name!r} may be the states, and so may named ones: choose by "
             f"{advise('states', name)} or {advise('states', *inner)}"
         )
-    columns = _columns_of(name, arrays) if part in _TABLES else []
+    columns = [x for x in arrays if x != name and numbered(x)[0] == name] if part in TABLES else []
     if columns and (shape := shape_of(arrays[name])) and shape[1:] != (len(columns),):
         own = [name] * (shape == shape_of(arrays[columns[0]])) + columns
         raise ValueError(f"{where}: there are {name!r} and {columns[-1]!r}; choose by {advise(part, *own)}")
     return name
+
+
+def _nested(part: str, arrays: Mapping[str, Any]) -> list[str]:
+    """Return the names of arrays in groups of a part's name, such as `obs/position`."""
+    return [name for name in arrays if part in map(part_of, name.split("/")[:-1])]
 
 
 def _refuse_rows_of_states(arrays: Mapping[str, Any], where: str) -> None:
@@ -239,6 +267,7 @@ def _refuse_rows_of_states(arrays: Mapping[str, Any], where: str) -> None:
         columns = flags | ({UNREAD: marks} if marks else {})
         raise ValueError(
             f"{where}: rows with {list_names([*map(repr, [*marks, *flags.values()])])} are of dm_env, RLDS, Dreamer or "
-            f"DrQ-v2, of which some hold only the last state of an episode, or the action that led to their state: "
-            f"{_RECIPES}; if each row holds a state and the action taken there, say so by columns={columns}"
+            "DrQ-v2, of which some hold only the last state of an episode, or the action that led to their state: make "
+            "episodes of them by a recipe (docs/files.md, rows of other libraries); if each row holds a state and the "
+            f"action taken there, say so by columns={columns}"
         )

@@ -16,8 +16,8 @@ from ... import formats
 from ...runtime.extras import library
 from ...runtime.pickles import Record
 from ..file_errors import check_regular, reading
-from ..lazy_arrays import end_to_end, flatten, join_numbered, opened_later, shape_of
-from ..table_files import is_frame, is_list_of_dicts, load_csv, load_json, read_frame
+from ..lazy_arrays import end_to_end, flatten, opened_later, shape_of
+from ..table_files import is_frame, load_csv, load_json, read_frame
 from .schema import ENDS, ITEM, missing, part_of
 from .stores import open_npy, read_hdf5, read_npz, read_parquet, read_pickled
 
@@ -35,8 +35,8 @@ READERS: dict[str, Callable[[Path], Any]] = {  # suffix → function that return
     ".pickle": read_pickled,
 }
 _MINARI_ID = re.compile(r"(?:[\w.-]+/)*[\w.-]+-v\d+")
-_SPARSEST = 100  # values of a table of steps for each that is given
 _MINARI_DATA = "main_data.hdf5"
+_SPARSEST = 100  # values of a table of steps for each that is given
 _SEVERAL = "of several files, one for each episode, pass [dict(numpy.load(path)) for path in paths] or the like"
 _OF_EPISODES = ("observations", "actions", "rewards", "terminations", "truncations", "terminated")
 
@@ -61,13 +61,22 @@ def read_arrays(source: Any) -> tuple[Mapping[str, Any], str]:
         source = library("minari", "minari", f"{source}: reading it").load_dataset(str(source))
     if isinstance(source, list | tuple) and source and all(isinstance(item, str | os.PathLike) for item in source):
         raise TypeError(f"a list of paths, expected one log; {_SEVERAL}")
-    if not isinstance(source, str | os.PathLike):
-        where = "data frame" if is_frame(source) else "dataset"
+    if isinstance(source, str | os.PathLike):
+        where, expected = str(source), "an object of arrays, or a list of objects"
+        source = _read_path(Path(source))
         arrays = _named(source, where)
-        if arrays is None and not hasattr(source, "__len__"):
-            raise TypeError(f"expected a path, array, data frame, dictionary or list, got {type(source).__name__}")
-        return {"states": source} if arrays is None else arrays, where
-    path = Path(source)
+    else:
+        where, expected = "data frame" if is_frame(source) else "dataset", "a path, array, frame, dictionary or list"
+        arrays = _named(source, where)
+        if arrays is None and hasattr(source, "__len__"):
+            arrays = {"states": source}
+    if arrays is None:
+        raise TypeError(f"{where}: expected {expected}, got {type(source).__name__}")
+    return arrays, where
+
+
+def _read_path(path: Path) -> Any:
+    """Return the content of a file, or the arrays in a folder."""
     if path.is_dir():
         path = next((file for file in (path / _MINARI_DATA, path / "data" / _MINARI_DATA) if file.exists()), path)
     if path.is_dir():
@@ -76,83 +85,71 @@ def read_arrays(source: Any) -> tuple[Mapping[str, Any], str]:
                 f"{path}: a folder is a log if it has .npy files, one of each array, or main_data.hdf5 of Minari; "
                 f"{_SEVERAL}; of other forms of Minari's datasets, pass the object that minari.load_dataset returns"
             )
-        return {file.stem: opened_later(partial(open_npy, file)) for file in files}, str(path)
+        return {file.stem: opened_later(partial(open_npy, file)) for file in files}
     if (suffix := path.suffix.lower()) not in READERS:
         raise ValueError(
             f"{path}: expected a log in a file of {', '.join(READERS)}, or a Minari dataset; open others "
             "by their library, such as pandas or torch.load, and pass the data frame or the arrays"
         )
     check_regular(path)
-    content = READERS[suffix](path)
-    if (arrays := _named(content, str(path))) is None:
-        found = type(content).__name__
-        raise ValueError(f"{path}: expected an object of arrays, or a list of objects, found a {found}")
-    return arrays, str(path)
+    return READERS[suffix](path)
 
 
 def _named(content: Any, where: str) -> dict[str, Any] | None:
-    """Return the arrays of a mapping, frame, list of episodes or steps, or dataset; None of anything else."""
+    """Return the arrays of a mapping, frame, dataset, or list of episodes or steps; None of anything else."""
     if hasattr(content, "to_pandas") and not is_frame(content):  # tables of arrow, datasets of Hugging Face
         content = content.to_pandas()
-    if isinstance(content, Mapping) and all(isinstance(x, Mapping) and "0" in x for x in content.values()) and content:
+    if isinstance(content, Mapping) and content and all(isinstance(x, Mapping) and "0" in x for x in content.values()):
         import pandas
 
         content = pandas.DataFrame(content)  # as pandas writes JSON
-    if isinstance(content, deque) or (isinstance(content, np.ndarray) and content.dtype == object):
-        content = list(content)
-    if isinstance(content, list | tuple) and content and all(map(is_list_of_dicts, content)):
-        content = [_columns(steps, where) for steps in content]  # of episodes
     if isinstance(content, Mapping):
         return flatten(content, where)
-    if is_frame(content) and any(isinstance(name, str | tuple) for name in content.columns):
-        return read_frame(content, where)
-    if isinstance(content, list | tuple) and content and all(map(is_frame, content)):
-        content = [read_frame(item, where) for item in content]
-    if is_list_of_dicts(content):
-        return _join_dicts(content, where)
+    if is_frame(content):
+        return read_frame(content, where) if any(isinstance(name, str | tuple) for name in content.columns) else None
     if isinstance(content, Record) or all(hasattr(content, key) for key in ("observations", "dones", "pos")):
         with reading(where, "a replay buffer of Stable-Baselines3"):
             return dict(formats.load(formats.LOGS["stable_baselines3"])(content, where))
-    is_list = isinstance(content, list | tuple) and all(hasattr(item, "observations") for item in content)
-    if is_list or (not is_frame(content) and any(hasattr(content, key) for key in ("iterate_episodes", "episodes"))):
+    if any(hasattr(content, key) for key in ("iterate_episodes", "episodes")):
         with reading(where, "a dataset of Minari or d3rlpy"):
-            episodes = content if is_list else getattr(content, "episodes", None) or content.iterate_episodes()
-            items = [{key: getattr(item, key) for key in _OF_EPISODES if hasattr(item, key)} for item in episodes]
-        return _join_dicts(items, where)
-    return None
+            content = [*(getattr(content, "episodes", None) or content.iterate_episodes())]
+    if isinstance(content, deque) or (isinstance(content, np.ndarray) and content.dtype == object):
+        content = [*content]
+    if not isinstance(content, list | tuple) or not content or _named(_of_episode(content[0]), where) is None:
+        return None
+    items = [arrays for item in content if (arrays := _named(_of_episode(item), where)) is not None]
+    return _join(items, where) if len(items) == len(content) else None
 
 
-def _join_dicts(items: Sequence[Mapping[Any, Any]], where: str) -> dict[str, Any]:
-    """Return the arrays of dicts, one for each episode; or for each step, if their rewards are single values."""
-    if not items:
-        raise ValueError(f"{where}: no episodes")
-    first = flatten(items[0], where)
-    rewards = [key for key in first if part_of(key) in ("rewards", "costs")] or [*first]
-    if any(shape_of(first[key]) == () for key in rewards):
-        return join_numbered(flatten(_columns(items, where), where), where)
-    return _join_episodes([flatten(item, where) for item in items], where)
+def _of_episode(item: Any) -> Any:
+    """Return the arrays of an episode of Minari or d3rlpy by name; anything else as it is."""
+    if not hasattr(item, "observations"):
+        return item
+    return {key: getattr(item, key) for key in _OF_EPISODES if hasattr(item, key)}
 
 
-def _columns(steps: Sequence[Any], where: str) -> dict[Any, Any]:
-    """Return the values of all steps by name, in the mappings that a step holds.
+def _is_reward(name: str) -> bool:
+    return part_of(name) in ("rewards", "costs")
 
-    A flag that a step lacks is False, and a next state that it lacks, or that is None, is unknown.
-    """
-    columns: dict[Any, Any] = {}
-    names = dict.fromkeys(name for step in steps for name in step)
-    if len(names) * len(steps) > _SPARSEST * sum(map(len, steps)):
+
+def _join(items: Sequence[Mapping[str, Any]], where: str) -> dict[str, Any]:
+    """Return the arrays of items, one for each episode; or for each step, if their rewards are single values."""
+    groups = [key.split("/")[:-1] for key, x in items[0].items() if shape_of(x) and _is_reward(key.split("/")[-1])]
+    if groups and not any(map(part_of, items[0])):
+        place = "".join(f"[{name!r}]" for name in groups[0])
+        raise ValueError(
+            f"{where}: items have rewards of {len(groups)} kinds, in {' and '.join(map('/'.join, groups[:2]))}: pass "
+            f"those of one, [item{place} for item in items], after reading the file by its own library"
+        )
+    rewards = [*filter(_is_reward, items[0])] or [*items[0]]
+    if all(shape_of(items[0][key]) for key in rewards):
+        return _join_episodes(items, where)
+    names = dict.fromkeys(name for item in items for name in item)
+    if len(names) * len(items) > _SPARSEST * sum(map(len, items)):
         raise ValueError(f"{where}: steps have {len(names):,} different names, most of which each step lacks")
-    for name in names:
-        given = [value for step in steps if (value := step.get(name)) is not None]
-        if given and all(isinstance(value, Mapping) for value in given):
-            columns[name] = _columns([step.get(name) or {} for step in steps], where)
-            continue
-        missing: Any = False if all(isinstance(value, bool | np.bool_) for value in given) else None
-        if part_of(name) == "next_states" and given:
-            missing = np.full(shape_of(given[0]), np.nan)
-        values = (step.get(name) for step in steps)
-        columns[name] = [missing if value is None else value for value in values]
-    return columns
+    import pandas
+
+    return read_frame(pandas.DataFrame([*items], columns=[*names]), where)
 
 
 def _join_episodes(episodes: Sequence[Mapping[str, Any]], where: str) -> dict[str, Any]:
@@ -162,12 +159,10 @@ def _join_episodes(episodes: Sequence[Mapping[str, Any]], where: str) -> dict[st
     named `next_…`. A single flag of an end is that of the episode's last row. Messages begin with `where`.
     """
     keys = list(episodes[0])
-    counter = next(
-        (key for part in ("rewards", "costs", "actions", "states") for key in keys if part_of(key) == part), None
-    )
-    if is_unknown := counter is None:  # then `columns` may name the arrays: the shortest has a row for each step
-        rows = {key: shape[0] for key in keys if (shape := shape_of(episodes[0][key]))}
-        counter = min(rows, key=rows.__getitem__, default=None)
+    known = [key for part in ("rewards", "costs", "actions", "states") for key in keys if part_of(key) == part]
+    rows = {key: shape[0] for key in keys if (shape := shape_of(episodes[0][key]))}
+    # If `columns` names the arrays, the shortest has a row for each step.
+    counter = known[0] if known else min(rows, key=rows.__getitem__, default=None)
     if counter is None:
         raise missing("states", episodes[0], where)
     for i, arrays in enumerate(episodes):
@@ -183,7 +178,7 @@ def _join_episodes(episodes: Sequence[Mapping[str, Any]], where: str) -> dict[st
             joined[key][np.cumsum(counts) - 1] = [bool(np.asarray(value)) for value in values]
             continue
         lengths = [shape[0] if shape else -1 for shape in shapes]
-        may_be_longer = is_unknown or part_of(key.split("/")[0]) == "states"
+        may_be_longer = not known or part_of(key.split("/")[0]) == "states"
         longer = may_be_longer and lengths == [count + 1 for count in counts]
         if not longer and lengths != counts:
             if part_of(key) in ("", "episodes", "agents", "steps", "times"):

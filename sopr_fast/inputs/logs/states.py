@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +12,7 @@ from ...runtime.checks import TOO_LARGE
 from ...runtime.rows import Read, gather
 from ...runtime.text import printable
 from ..file_errors import reading
-from ..lazy_arrays import table_shape, warn_of_rounding
+from .parts import check_finite, table_shape, warn_of_rounding
 
 
 class StoredStates:
@@ -26,23 +26,31 @@ class StoredStates:
         name: Name of the file in errors.
         rows: Number of rows that were filled, if not all were.
         columns: Names of the columns, if `columns` of `load_states` chose several.
+        actions: (rows, …) logged actions next to them, with which those of policies are compared.
+        verdict: Why they are only states, and which arrays were not read, in words.
     """
 
-    actions: Any = None  # (rows, …) logged actions next to them, with which those of policies are compared
-
-    def __init__(self, values: Any, name: str = "", rows: int | None = None, columns: str = "") -> None:
+    def __init__(
+        self,
+        values: Any,
+        name: str = "",
+        rows: int | None = None,
+        columns: str = "",
+        actions: Any = None,
+        verdict: str = "",
+    ) -> None:
         self.dtype, self.name, self.columns = np.dtype(values.dtype), printable(name), columns
+        self.actions, self.verdict = actions, verdict
         self._where = f"{self.name}: " if self.name else ""
+        self._what = f"{self._where}the array of states"
         if self.dtype.kind not in "fiub":
-            raise TypeError(f"{self._where}states must be numbers, got dtype {self.dtype}")
-        count, width = table_shape(values.shape, f"{self._where}states must have shape (rows, dim_s)", ordered=False)
+            raise TypeError(f"{self._what} must be numbers, got dtype {self.dtype}")
+        count, width = table_shape(values.shape, self._what)
         self.shape = (count if rows is None else rows, width)
-        if 0 in self.shape:
-            raise ValueError(f"{self._where}states are empty: shape {tuple(values.shape)}")
         self._values = values
         if isinstance(values, np.ndarray):
             self._values = values.reshape(count, width)[: len(self)]
-            self._check_values(self._values, range(len(self)))
+            check_finite(self._values, self._what, TOO_LARGE)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -63,7 +71,7 @@ class StoredStates:
             UserWarning: A column loses its differences in float32.
         """
         states = self._gather(rows)
-        self._check_values(states, rows)
+        check_finite(states, self._what, TOO_LARGE, rows=rows)
         warn_of_rounding(states, lambda some: self._gather(rows[some], self.dtype), self.dtype, self._where)
         return states
 
@@ -91,15 +99,3 @@ class StoredStates:
                     return np.asarray(read_rows(start, stop)).reshape(stop - start, self.shape[1])
 
             yield read
-
-    def _check_values(self, states: np.ndarray, rows: Sequence[int] | np.ndarray) -> None:
-        """Raise if a value of the states, which are these rows, is not finite or too large."""
-        with np.errstate(over="ignore"):
-            values = states.astype(np.float32, copy=False)
-        accepted = (values > -TOO_LARGE) & (values < TOO_LARGE)
-        if not accepted.all():
-            row = int(np.argmin(accepted.all(1)))
-            what = f"hold {values[row][~accepted[row]][0]:g}, beyond the supported magnitude {TOO_LARGE:g}"
-            if not np.isfinite(values[row]).all():
-                what = "are not finite (as float32)"
-            raise ValueError(f"{self._where}states {what} at row {rows[row]}")

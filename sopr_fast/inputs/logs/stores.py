@@ -18,7 +18,8 @@ from ...runtime.containers import Archive, check_chunks, check_size, open_archiv
 from ...runtime.pickles import SB3_RECORDS, SPACE_RECORDS, RefusedError, read_pickle
 from ...runtime.rows import FileRows, FileVersion, Read
 from ..file_errors import check_regular, reading
-from ..lazy_arrays import Lazy, check_names, join_numbered, opened_later, shape_of
+from ..lazy_arrays import Lazy, check_names, opened_later
+from ..table_files import to_cells
 
 _GROUPED = re.compile(r"(?:.*/)?(?P<label>(?:episode|demo|traj)_(?P<number>\d+))/(?P<key>.+)")  # Minari, robomimic
 _NUMBERED = re.compile(r"(?P<key>observations|actions|rewards|terminated)_(?P<label>(?P<number>\d+))")  # d3rlpy
@@ -68,52 +69,37 @@ def _open_member(path: Path, archive: Archive, name: str) -> Lazy:
 
 
 def read_parquet(path: Path) -> dict[str, Any]:
-    """Return the columns of a file by name, numbered ones together too, as `read_frame`; read when they are needed."""
+    """Return the columns of a file by name, whose cells are those of a frame, read when they are needed."""
     version = FileVersion(os.stat(path), str(path))
     with reading(path, "a parquet file"), open_parquet(path, is_log=True) as file:
         rows, names = file.metadata.num_rows, list(file.schema_arrow.names)
         first = next(file.iter_batches(batch_size=1), None)
 
     def column(name: str) -> Lazy:
-        with reading(path, "a parquet file"):
-            row = np.empty(0) if first is None else _numbers(first.column(name), f"{path}: {name!r}", 0)
+        where = f"{path}: {name!r}"
+        cells = np.empty(0) if first is None else to_cells(first.column(name).to_pandas().to_numpy(), where)
+        shape, is_float = (rows, *cells.shape[1:]), cells.dtype.kind == "f"
+        dtype = np.dtype(np.float64) if cells.ndim > 1 and not is_float else cells.dtype  # of lists that lack a number
 
         def read() -> np.ndarray:
-            check_size(f"{path}: {name!r}", rows * row.nbytes)
-            values, start = np.empty((rows, *row.shape[1:]), row.dtype), 0
+            check_size(where, math.prod(shape) * dtype.itemsize)
+            values, start = np.empty(shape, dtype), 0
             version.check(os.stat(path))
             with reading(path, "a parquet file"), open_parquet(path, is_log=True) as file:
                 for batch in file.iter_batches(_BATCH, columns=[name]):
-                    part = _numbers(batch.column(name), f"{path}: {name!r}", start, *row.shape[1:])
-                    values[start : start + len(batch)] = part
-                    start += len(batch)
+                    if (lost := batch.column(0).is_null().to_numpy(zero_copy_only=False)).any():
+                        raise ValueError(f"{where} has no value at row {start + int(np.argmax(lost))}")
+                    cells = to_cells(batch.column(0).to_pandas().to_numpy(), where, start)
+                    if cells.shape[1:] != shape[1:]:
+                        raise ValueError(f"{where}: lists of {shape[1:]} and {cells.shape[1:]} from row {start} on")
+                    values[start : start + len(cells)] = cells
+                    start += len(cells)
             version.check(os.stat(path))
             return values
 
-        return Lazy((rows, *row.shape[1:]), row.dtype, read)
+        return Lazy(shape, dtype, read)
 
-    return join_numbered({name: opened_later(functools.partial(column, name)) for name in names}, str(path))
-
-
-def _numbers(column: Any, where: str, first: int, width: int = 0) -> np.ndarray:
-    """Return numbers, words, or lists of `width` numbers, of a column of arrow whose first row has number `first`."""
-    import pyarrow.compute
-    import pyarrow.types as types
-
-    count = len(column)
-    is_list = any(is_kind(column.type) for is_kind in (types.is_list, types.is_large_list, types.is_fixed_size_list))
-    if is_list:
-        lengths = pyarrow.compute.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
-        width = width or int(lengths[0])
-        if (differs := lengths != width).any():
-            row = int(np.argmax(differs))
-            raise ValueError(f"{where} has lists of different lengths, {width} and {lengths[row]} at row {first + row}")
-        column = column.flatten()
-    if column.null_count:
-        row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False))) // (width or 1)
-        raise ValueError(f"{where} has no value at row {first + row}")
-    values = column.to_numpy(zero_copy_only=False)
-    return values.reshape(count, width) if is_list else values
+    return {name: opened_later(functools.partial(column, name)) for name in names}
 
 
 class Hdf5Array(Lazy):
@@ -162,40 +148,25 @@ def read_hdf5(path: Path) -> dict[str, Any] | list[dict[str, Any]]:
     Arrays of each episode, as Minari (`episode_0/rewards`), robomimic (`data/demo_0/rewards`) and d3rlpy (`rewards_0`)
     write them, make a list. Soft and external links are not followed.
     """
-    status, arrays = os.stat(path), {}
+    status, where, arrays = os.stat(path), str(path), dict[str, Any]()
     episodes: dict[tuple[int, str], dict[str, Any]] = {}
-    with reading(path, "an HDF5 file"), open_hdf5(path) as file:
-        for name, item in _datasets(file, str(path)):
+
+    def visit(name: str, item: Any) -> str | None:  # each object once, though groups may hold each other
+        check_names([name], where)
+        if hasattr(item, "dtype") and getattr(item, "shape", None) is not None:
             arrays[name] = Hdf5Array(path, name, item, status)
+        return name if name.count("/") >= _DEEPEST else None  # which ends the visit
+
+    with reading(path, "an HDF5 file"), open_hdf5(path) as file:
+        if file.visititems(visit):
+            raise ValueError(f"{path}: groups more than {_DEEPEST} deep")
         attributes = {key: file.attrs[key] for key in file.attrs if file.attrs.get_id(key).shape == ()}
-        pattern = _NUMBERED if {"columns", "num_episodes", "version"} <= arrays.keys() else _GROUPED
-        for match in filter(None, map(pattern.fullmatch, arrays)):
-            episodes.setdefault((int(match["number"]), match["label"]), {})[match["key"]] = arrays[match[0]]
+    pattern = _NUMBERED if {"columns", "num_episodes", "version"} <= arrays.keys() else _GROUPED
+    for match in filter(None, map(pattern.fullmatch, arrays)):
+        episodes.setdefault((int(match["number"]), match["label"]), {})[match["key"]] = arrays[match[0]]
     if not episodes:
         return arrays | {key: np.asarray(value) for key, value in attributes.items() if key not in arrays}
     return [arrays for _, arrays in sorted(episodes.items())]
-
-
-def _datasets(file: Any, where: str) -> Iterator[tuple[str, Any]]:
-    """Yield the datasets of a file, by path, each once: groups may hold each other."""
-    import h5py
-
-    pending, seen = [("", file)], set()
-    while pending:
-        prefix, group = pending.pop()
-        if prefix.count("/") > _DEEPEST:
-            raise ValueError(f"{where}: groups more than {_DEEPEST} deep")
-        for key in group:
-            check_names([f"{prefix}{key}"], where)
-            if not isinstance(group.get(key, getlink=True), h5py.HardLink):
-                continue
-            item = group[key]
-            place = h5py.h5o.get_info(item.id).addr
-            if place not in seen and hasattr(item, "dtype") and getattr(item, "shape", None) is not None:
-                yield f"{prefix}{key}", item
-            elif place not in seen and isinstance(item, h5py.Group):
-                pending.append((f"{prefix}{key}/", item))
-            seen.add(place)
 
 
 def filled_rows(arrays: Mapping[str, Any], count: int) -> np.ndarray | None:
@@ -210,12 +181,9 @@ def filled_rows(arrays: Mapping[str, Any], count: int) -> np.ndarray | None:
         if lengths.shape == offsets.shape and (lengths >= 0).all() and (lengths <= sizes).all() and offsets[0] == 0:
             return np.flatnonzero(np.arange(count) - np.repeat(offsets, sizes) < np.repeat(lengths, sizes))
     fields = {}
-    for name, values in arrays.items():
-        last = str(name).rpartition("/")[2]
-        if last in (*_SIZES, *_PLACES, "full") and shape_of(values) in ((), (1,)):
-            number = np.asarray(values)
-            if number.dtype.kind in "biuf" and np.isfinite(number).all():
-                fields[last] = int(number.reshape(()))
+    for name in {*_SIZES, *_PLACES, "full"} & parts.keys():
+        with contextlib.suppress(OverflowError, TypeError, ValueError):  # no single number
+            fields[name] = int(np.asarray(parts[name]).item())
     place = next((fields[name] for name in _PLACES if name in fields), None)
     size = next((fields[name] for name in _SIZES if name in fields), None)
     if size is None and place is not None and "full" in fields:

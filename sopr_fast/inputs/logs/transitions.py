@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from ...runtime.containers import check_size
-from ...runtime.text import is_cost, list_names
+from ...runtime.text import counted, is_cost, list_names
 from ...runtime.warn import warn
-from .ends import FLAGS, WORDS, Ends, Statement
+from .ends import WORDS, Ends, Statement
 from .facts import repeated, rewards_beyond
-from .parts import Parts
+from .parts import FLAGS, Parts
 from .schema import UNREAD, advise, check_needed, find_parts
 
 _COLUMNS = ("states", "actions", "rewards", "next_states", "terminals", "timeouts", "source", "log_probs")
@@ -132,7 +132,7 @@ def build(parts: Parts, word: str | None, limit: int | None, order: np.ndarray |
         raise ValueError(f"ends must be 'terminal' or 'cut', got {word!r}")
     check_size(parts.where, parts.peak())
     rows = _read(parts, order)
-    ends = Statement(rows, parts.names, parts.where, parts.unread, limit, word).find()
+    ends = Statement(rows, parts, limit, word).find()
     count, dropped = len(rows["states"]), _follow(rows, ends)
     if dropped.all():
         raise ValueError(f"{parts.where}: the next state of no step is known; add next states")
@@ -168,10 +168,8 @@ def _read(parts: Parts, order: np.ndarray | None) -> dict[str, np.ndarray]:
     rows = {part: parts.read(part) for part in parts.arrays if part not in ("log_probs", "probabilities")}
     states, following = rows["states"], rows.get("next_states")
     if following is not None and following.shape != states.shape:
-        raise ValueError(
-            f"{where}: {names['next_states']!r} have {following.shape[1]} columns, {names['states']!r} "
-            f"{states.shape[1]}"
-        )
+        widths = f"{counted(following.shape[1], 'column')}, {names['states']!r} {states.shape[1]}"
+        raise ValueError(f"{where}: {names['next_states']!r} has {widths}")
     if (log_probs := parts.log_probs()) is not None:
         rows["log_probs"] = log_probs
     if (costs := rows.pop("costs", None)) is not None:
@@ -230,13 +228,14 @@ def _verdict(log: Transitions, parts: Parts, ends: Ends, dropped: int) -> str:
     lengths = np.diff(log.episodes)
     ended = int(log.terminals[log.episodes[1:] - 1].sum())
     low, high = int(lengths.min()), int(lengths.max())
-    shown = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    shown = counted(high, "step") if low == high else f"{low:,} to {high:,} steps"
     said = dict.fromkeys(repr(parts.names[x]) if x in parts.names else x for x in ends.said)
+    cut = len(lengths) - ended
     words = [
-        f"episodes: {len(lengths):,} of {shown} steps; {ended:,} end in a terminal state, {len(lengths) - ended:,} are "
-        f"cut; said by {' and '.join(said)}"
+        f"episodes: {len(lengths):,} of {shown}; {ended:,} end{'s' * (ended == 1)} in a terminal state, {cut:,} "
+        f"{'is' if cut == 1 else 'are'} cut; said by {' and '.join(said)}"
     ]
-    words += [f"{dropped:,} last steps left out, whose next states are unknown"] * bool(dropped)
+    words += [f"{counted(dropped, 'last step')} left out, whose next state is unknown"] * bool(dropped)
     if "costs" in parts.names:
         words.append(f"rewards are the negative of {parts.names['costs']!r}")
     tables = {"state": log.states, "action": log.actions}
@@ -246,5 +245,4 @@ def _verdict(log: Transitions, parts: Parts, ends: Ends, dropped: int) -> str:
     words += rewards_beyond(log.rewards, log.source)
     constant = [f"{name} {i}" for name, x in tables.items() for i in np.flatnonzero(x.min(0) == x.max(0))]
     words += [f"constant: {list_names(constant)}"] * bool(constant)
-    words += [f"not read: {list_names(parts.unread)}"] * bool(parts.unread)
-    return "; ".join(words)
+    return "; ".join(words) + parts.not_read

@@ -11,8 +11,7 @@ from torch import Tensor
 from ...runtime.rows import FileRows
 from ...runtime.text import list_names
 from .. import table_files as tables
-from ..lazy_arrays import numbered
-from ..logs.schema import KEYS, check_is_policy
+from ..logs.schema import KEYS, check_is_policy, join_numbered, numbered
 from .output import WORDS, Gaussian, Probabilities, to_array
 from .policy import Policy
 from .reading_options import ReadingOptions
@@ -83,7 +82,7 @@ def of_frame(frame: Any, where: str) -> np.ndarray:
     """Return the columns of actions of a data frame; all columns if they have no names, but numbers from 0."""
     if [*frame.columns] == [*range(len(frame.columns))]:
         return np.asarray(frame.to_numpy())
-    arrays = tables.read_frame(frame, where)
+    arrays = join_numbered(tables.read_frame(frame, where), where)
     named = [name for name in arrays if name in KEYS["actions"]]
     if len(named) != 1:
         raise ValueError(
