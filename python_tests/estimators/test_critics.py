@@ -105,7 +105,7 @@ def test_critics_do_not_warn_of_covered_policies(method, std, recwarn):
     log = Linear.small().log(np.array([0.0, -0.3]), 0.5, 40, 50, seed=0)
     behaviour = {"behaviour": LinearGain(np.array([0.0, -0.3]), std)}
     estimates = method.estimate({**behaviour, **gains(std=std)}, log)
-    assert not recwarn.list
+    assert not any("support" in str(warning.message) for warning in recwarn.list)
     assert estimates.diagnostics["unsupported"][0] == pytest.approx(0.05 if std else 0, abs=0.03)
 
 

@@ -159,7 +159,7 @@ def sampled(policies, log, tabulated):
         actions.tabulate()
     assert actions.draws == 4
     drawn = torch.stack([actions(torch.arange(len(log)), draw) for draw in range(4)])[..., 0]
-    return drawn.numpy() * actions.log.units.action_scale
+    return drawn.numpy() * actions.log.action_scale
 
 
 @pytest.mark.parametrize("tabulated", [False, True], ids=["anew", "from-table"])

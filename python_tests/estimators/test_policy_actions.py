@@ -1,11 +1,11 @@
-"""Centre and scale of the actions that networks read, and warnings of outliers."""
+"""Centre and scale of the actions that networks read."""
 
 import numpy as np
 import pytest
 from support.estimators import SMALL, each_method, gains, small_log, unwarned, with_other
 from support.problems import transitions
 
-from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, UncertainEstimateWarning
+from sopr_fast.estimators import FQE, DualDICE
 from sopr_fast.estimators.log import Log
 from sopr_fast.inputs.policies import Gaussian
 
@@ -65,61 +65,15 @@ def test_an_offset_changes_no_array_of_actions(method, offset, centred):
     np.testing.assert_array_equal(values(offset), values(0))
 
 
-def columns_log(*columns):
-    """Return transitions with columns of actions, whose row i is row 3 i of the user's log."""
-    actions = np.stack(columns, 1).astype(np.float32)
-    count = len(actions)
-    ends = np.arange(count) % 10 == 9
-    states = np.arange(count)[:, None]
-    following = states + np.where(ends, 0.5, 1)[:, None]
-    log = transitions(states, actions, np.zeros(count), following, np.zeros(count, bool), ends)
-    return with_other(log, source=3 * np.arange(count))
-
-
 @pytest.mark.filterwarnings("error")
 def test_columns_far_from_0_are_centred_at_their_mean():
     within = np.tile([-1.0, 0.5], 50)  # mean -0.25, standard deviation 0.75
-    log = Log(columns_log(within, within + 3.2, within + 3.3, within * 1e-6 - 1, 0 * within - 3, 0 * within))
+    actions = np.stack([within, within + 3.2, within + 3.3, within * 1e-6 - 1, 0 * within - 3, 0 * within], 1)
+    zero = np.zeros((100, 1))
+    log = Log(transitions(zero, actions, zero[:, 0], zero, np.ones(100)))
     constant_but_for_rounding = -1 - 0.25e-6
-    np.testing.assert_allclose(log.units.action_centre, [0, 0, 3.05, constant_but_for_rounding, -3, 0], rtol=1e-6)
-    np.testing.assert_allclose(log.units.action_scale, [1, 3.7, 0.75, 1, 3, 1], rtol=1e-6)
+    np.testing.assert_allclose(log.action_centre, [0, 0, 3.05, constant_but_for_rounding, -3, 0], rtol=1e-6)
+    np.testing.assert_allclose(log.action_scale, [1, 3.7, 0.75, 1, 3, 1], rtol=1e-6)
     np.testing.assert_allclose(log.actions[:, 2], np.tile([-1.0, 1.0], 50), rtol=1e-6)
     np.testing.assert_array_equal(log.actions[:, 4:], 0)
     assert np.array_equal(log.actions[:, 0], np.float32(within))
-
-
-@pytest.mark.parametrize("offset", [0, 20, -300])
-@pytest.mark.parametrize("rows", [[7], [7, 50, 90, 300]], ids=["one", "one-percent"])
-def test_outliers_among_actions_are_warned_of(offset, rows):
-    random = np.random.default_rng(0)
-    healthy, glitch = random.uniform(-1, 1, (2, 400)) + offset
-    glitch[rows] = 1000
-    message = r"outliers in 'action 1' \(1000 at row 21, standard deviation otherwise 0.5[5-9]\).* remove such rows"
-    with pytest.warns(UncertainEstimateWarning, match=message) as caught:
-        Log(columns_log(healthy, glitch))
-    assert len(caught) == 1
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("offset", [0, 20, -300])
-def test_healthy_actions_are_not_warned_of(offset):
-    random = np.random.default_rng(0)
-    columns = (
-        random.uniform(-1, 1, 2000),
-        random.normal(size=2000),
-        random.standard_t(3, 2000),
-        random.choice([-1.0, 1.0], 2000),
-        np.arange(2000) % 400 == 0,  # rarely anything but 0
-        np.tanh(random.normal(3, 1, 2000)),  # saturated
-        np.zeros(2000),
-    )
-    Log(columns_log(*(column + offset for column in columns)))
-
-
-@unwarned
-def test_estimators_warn_of_outliers(centred):
-    actions = centred.actions.copy()
-    actions[3] = 1e6
-    log = with_other(centred, actions=actions)
-    with pytest.warns(UncertainEstimateWarning, match="outliers in 'action 0'"):
-        BehaviourQ(**SMALL).estimate(set_points(0), log)

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from ..inputs.logs import Transitions
 from ..results.estimates import UncertainEstimateWarning
-from ..runtime.adam import Adam
 from ..runtime.checks import integer, number, option, optional, widths
 from ..runtime.distributed import share_policies
 from ..runtime.progress import progress_bar
@@ -180,10 +179,9 @@ class CriticLearner(Learner):
         self.copies, self.members = 1 if self.shared else len(actions.policies), options.ensemble
         self.mean, self.scale = value_scale(log.transitions, self.discount)  # outputs and errors are of order 1
         self.range = [(each - self.mean) / self.scale for each in value_range(log.transitions, self.discount)]
-        self.critic = ActionValue(log.units, options.hidden, draws=self.members, copies=self.copies, seed=seed)
-        self.target = self.critic.frozen_copy()
-        self.networks = {"critic": self.critic, "target": self.target}
-        self.optimizers = {"adam": Adam([self.critic.parameters], options.learning_rate)}
+        networks = {"draws": self.members, "copies": self.copies, "seed": seed}
+        self.critic = ActionValue(log, options.hidden, rate=options.learning_rate, **networks)
+        self.networks = {"critic": self.critic}
 
     def step(self, update: int) -> Tensor:
         """Update all critics once and return their losses (copies,), averaged over members."""
@@ -195,12 +193,10 @@ class CriticLearner(Learner):
         if mask is not None:
             weight = mask.flatten(0, 1) * (mask.shape[-1] / mask.sum(-1).clamp(min=1)).view(-1, 1)
         loss = self.critic.fit(
-            self.optimizers["adam"],
             self._for_all(log.states(rows)),
             self._for_all(log.actions[rows]),
             targets,
             weight,
-            average=self.target,
             average_rate=self.target_rate,
         )
         return loss.view(self.members, self.copies).mean(0)
@@ -213,7 +209,7 @@ class CriticLearner(Learner):
             actions = log.actions[next_rows.clamp(max=log.count - 1)][:, None]
         else:
             actions = self.actions(next_rows, update)  # (M, P, B, dim_a)
-        following = self.target.values(self._for_all(log.states(next_rows)), actions.flatten(0, 1))
+        following = self.critic.average.values(self._for_all(log.states(next_rows)), actions.flatten(0, 1))
         alive = self.discount * (1 - log.terminals[rows])
         # The value after a terminal is 0, which is not 0 in the critics' units.
         offset = (log.rewards[rows] - self.mean * (1 - alive)) / self.scale
@@ -245,9 +241,9 @@ class CriticLearner(Learner):
                     taken = actions(chunk, draw)  # (P, B, dim_a)
                     if self.shared:
                         flat = states.expand(policies, -1, -1).flatten(0, 1), taken.flatten(0, 1)
-                        values = self.target.values(*flat).view(-1, len(chunk))
+                        values = self.critic.average.values(*flat).view(-1, len(chunk))
                     else:
-                        values = self.target.values(states, taken.repeat(self.members, 1, 1))
+                        values = self.critic.average.values(states, taken.repeat(self.members, 1, 1))
                     total = total + values.double().sum(1).cpu()  # (M * P,)
                 bar.update(len(chunk))
         means = total / (len(rows) * actions.draws) * self.scale + self.mean

@@ -45,7 +45,7 @@ class DoublyRobust(RewardEstimator):
     ) -> tuple[np.ndarray, np.ndarray | None, dict[str, Any]]:
         log, policies = actions.log, actions.policies
         steps = log.transitions
-        if steps.longest != 1 or not log.units.discrete or steps.log_probs is None:
+        if steps.longest != 1 or not log.discrete or steps.log_probs is None:
             raise ValueError(
                 "DoublyRobust needs discrete actions, episodes of one step (max_episode_steps=1) and the probabilities "
                 "of logged actions (columns={'probabilities': …}); for other logs, use importance weighting or FQE"
@@ -72,11 +72,11 @@ class DoublyRobust(RewardEstimator):
         states = log.states(torch.arange(log.count, device=log.device)).double().cpu().numpy()
         features = np.column_stack([np.ones(len(states)), states])
         fold = np.random.default_rng([seed, 5]).permutation(len(states)) % self.folds
-        predicted = np.empty((len(states), log.units.action_dim))
+        predicted = np.empty((len(states), log.action_dim))
         penalty = self.penalty * np.eye(features.shape[1])
         for k in range(self.folds):
             train, level = fold != k, rewards[fold != k].mean() if (fold != k).any() else 0.0
-            for action in range(log.units.action_dim):
+            for action in range(log.action_dim):
                 x = features[train & (logged == action)]
                 y = rewards[train & (logged == action)] - level
                 predicted[fold == k, action] = level + features[fold == k] @ np.linalg.solve(x.T @ x + penalty, x.T @ y)

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from ..results.estimates import warn_about
-from ..runtime.adam import Adam
 from ..runtime.checks import integer, number, option, widths
 from ..runtime.progress import progress_bar
-from .learning import Batches, Learner, learn, masked_mean
+from .learning import Batches, Learner, learn
 from .networks import ActionValue
 from .policy_actions import PolicyActions
 from .reward_estimator import RewardEstimator
@@ -94,16 +93,10 @@ class DualDICELearner(Learner):
         seed, other = 2 * actions.seed, 2 * actions.seed + 1  # no two runs share a stream, as seed + 1 would
         self.batches = Batches([np.arange(log.count)], options.batch_size, seed, log.device)
         self.initial = Batches([log.initial.cpu().numpy()], options.batch_size, other, log.device)
-        self.nu, self.zeta = (
-            ActionValue(log.units, options.hidden, copies=len(actions.policies), seed=each) for each in (seed, other)
-        )
-        self.averaged = self.zeta.frozen_copy()
-        self.networks = {"nu": self.nu, "zeta": self.zeta, "averaged": self.averaged}
-        betas = (0.0, 0.99)
-        self.optimizers = {
-            "nu_adam": Adam([self.nu.parameters], options.nu_rate, betas=betas),
-            "zeta_adam": Adam([self.zeta.parameters], options.zeta_rate, betas=betas, maximize=True),
-        }
+        networks: dict[str, Any] = {"copies": len(actions.policies), "betas": (0.0, 0.99)}
+        self.nu = ActionValue(log, options.hidden, seed=seed, rate=options.nu_rate, **networks)
+        self.zeta = ActionValue(log, options.hidden, seed=other, rate=options.zeta_rate, maximize=True, **networks)
+        self.networks = {"nu": self.nu, "zeta": self.zeta}
 
     def step(self, update: int) -> Tensor:
         """Update all networks once and return their losses (P,)."""
@@ -117,15 +110,16 @@ class DualDICELearner(Learner):
         nu_next, nu_start = nu_evaluated.split([len(rows), len(starts)], 1)
         residual = self.nu.values(states, actions) - alive * nu_next
         zeta = self.zeta.values(states, actions)
-        inner = masked_mean(residual * zeta - zeta.square() / 2, self.actions.has_next_action(rows))
+        inner, mask = residual * zeta - zeta.square() / 2, self.actions.has_next_action(rows)
+        inner = inner.mean(1) if mask is None else (inner * mask).sum(1) / mask.sum(1).clamp(min=1)
         loss = inner - (1 - self.discount) * nu_start.mean(1)
-        for optimizer in self.optimizers.values():
-            optimizer.zero_grad()
+        for network in self.networks.values():
+            network.adam.zero_grad()
         loss.sum().backward()
-        for optimizer in self.optimizers.values():
-            optimizer.step()
+        for network in self.networks.values():
+            network.adam.step()
         first = self.options.updates - max(1, int(_AVERAGED * self.options.updates))
-        self.averaged.parameters.lerp_(self.zeta.parameters.detach(), 1 / max(1, update - first + 1))
+        self.zeta.average.parameters.lerp_(self.zeta.parameters.detach(), 1 / max(1, update - first + 1))
         return loss.detach()
 
     @torch.no_grad()
@@ -135,7 +129,7 @@ class DualDICELearner(Learner):
         sums = torch.zeros(4, policies, dtype=torch.float64, device="cpu")
         with progress_bar(log.count, "evaluating", "row") as bar:
             for chunk in torch.arange(log.count, device=log.device).split(max(64, _CHUNK // policies)):
-                ratios = self.averaged.values(log.states(chunk), log.actions[chunk]).double().cpu()  # (P, B)
+                ratios = self.zeta.average.values(log.states(chunk), log.actions[chunk]).double().cpu()  # (P, B)
                 rewards, terminals = (x[chunk].double().cpu() for x in (log.rewards, log.terminals))
                 positive = ratios.clamp(min=0)
                 sums[0] += ratios @ rewards

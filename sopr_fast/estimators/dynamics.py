@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..runtime.adam import Adam
 from .learning import Batches, Learner, held_out_rows
 from .log import ROUNDING, Log
 from .networks import StackedMLP
@@ -74,46 +74,38 @@ class Dynamics(Learner):
         if self._learns_ends:
             pools = [np.flatnonzero(kind) for _ in range(members) for kind in kinds]
             self._end_batches = Batches(pools, _BATCH // 2, seed + 2**32, log.device)
-        sizes = [log.units.state_dim + log.units.action_dim, *hidden, log.units.state_dim + 2]
-        end_sizes = [log.units.state_dim, *(min(a, b) for a, b in zip(hidden, _END_HIDDEN, strict=False)), 1]
+        sizes = [log.state_dim + log.action_dim, *hidden, log.state_dim + 2]
+        end_sizes = [log.state_dim, *(min(a, b) for a, b in zip(hidden, _END_HIDDEN, strict=False)), 1]
+        options: dict[str, Any] = {"draws": members, "seed": seed, "device": log.device, "decay": _WEIGHT_DECAY}
         self._models, self._end_models = (
-            StackedMLP(each, draws=members, seed=seed, device=log.device) for each in (sizes, end_sizes)
+            StackedMLP(each, rate=_LEARNING_RATE, **options) for each in (sizes, end_sizes)
         )
         # Predictions are made with averages of the weights; training changes the networks themselves.
-        self._average, self._end_average = self._models.frozen_copy(), self._end_models.frozen_copy()
-        self.networks = {"models": self._models, "average": self._average}
-        self.networks |= {"ends": self._end_models, "ends average": self._end_average}
-        self.optimizers = {
-            name: Adam([self.networks[name].parameters], _LEARNING_RATE, decay=_WEIGHT_DECAY)
-            for name in ("models", "ends")
-        }
+        self._average, self._end_average = self._models.average, self._end_models.average
+        self.networks = {"models": self._models, "ends": self._end_models}
         self._thresholds = torch.full((sizes[-1],), math.inf, dtype=torch.float32, device=log.device)
         self._thresholds[:-2] = 1.0
 
     def step(self, update: int) -> Tensor:
         """Update all models once and return their losses (M,)."""
         log, rows = self.log, self.batches(update)
-        for optimizer in self.optimizers.values():
-            optimizer.rate = _LEARNING_RATE * min(1.0, 2 * (1 - update / self.updates))
+        for network in self.networks.values():
+            network.adam.rate = _LEARNING_RATE * min(1.0, 2 * (1 - update / self.updates))
         averages = (update + 1) % _AVERAGED_EVERY == 0 or update + 1 == self.updates
         average_rate = min(1.0, _AVERAGED_EVERY / (_AVERAGED_SHARE * self.updates)) if averages else 0.0
         if self._learns_ends:
             end_rows = self._end_batches(update).view(self.members, -1)
             self._end_models.train(
-                self.optimizers["ends"],
                 self._reached(end_rows),
                 log.terminals[end_rows, None],
-                average=self._end_average if averages else None,
                 average_rate=average_rate,
             )
         target, weight = self._targets(rows)
         return self._models.train(
-            self.optimizers["models"],
             torch.cat([log.states(rows), log.actions[rows]], -1),
             target,
             weight=weight / (target.shape[-1] - 1),  # of changes, and of one of the rewards
             thresholds=self._thresholds,  # Huber's loss of changes, half the squared error of rewards
-            average=self._average if averages else None,
             average_rate=average_rate,
         )
 

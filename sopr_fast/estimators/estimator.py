@@ -127,7 +127,7 @@ class Estimator(Checked, ABC):
             OSError: A file cannot be read or written.
 
         Warns:
-            UncertainEstimateWarning: The log holds too little evidence about a policy, or outliers among its actions.
+            UncertainEstimateWarning: The log holds too little evidence about a policy, or its actions another range.
         """
         seed, tested, learned = integer(0)("seed", seed), load_policies(policies), Policies([])
         values = errors = np.zeros(0)

@@ -15,7 +15,6 @@ from torch import Tensor
 from ..inputs.policies import Policy
 from ..inputs.policies.actor import LARGEST
 from ..results.estimates import warn_about
-from ..runtime.adam import Adam
 from ..runtime.checks import integer, interval, number, option, optional, widths
 from ..runtime.distributed import share_policies
 from ..runtime.options import current
@@ -82,7 +81,7 @@ class ImportanceWeighting(RewardEstimator):
         diagnostics: dict[str, Any] = {}
         if log.transitions.log_probs is not None:
             behaviour, edge = log.transitions.log_probs.astype(np.float64), LARGEST
-            if log.units.discrete and (behaviour > _ROUNDING).any():
+            if log.discrete and (behaviour > _ROUNDING).any():
                 row = int(log.transitions.source[behaviour.argmax()])
                 raise ValueError(
                     f"log: log-probability {behaviour.max():.4g} at row {row}; those of discrete actions are at "
@@ -137,7 +136,7 @@ class ImportanceWeighting(RewardEstimator):
         If all logged actions lie within ±1, they are clipped to ±`edge`.
         """
         actions, within = log.actions.cpu(), False
-        if not log.units.discrete:
+        if not log.discrete:
             actions = torch.from_numpy(log.transitions.actions)
             within = bool((actions.abs() <= 1).all())
             if within:
@@ -232,12 +231,12 @@ class _Behaviour(Learner):
 
     def __init__(self, log: Log, hidden: Sequence[int], seed: int):
         self.log = log
-        self.squash = not log.units.discrete and bool((np.abs(log.transitions.actions) <= 1).all())
+        self.squash = not log.discrete and bool((np.abs(log.transitions.actions) <= 1).all())
         self.actions = torch.from_numpy(log.transitions.actions).to(log.device) if self.squash else log.actions
-        width = log.units.action_dim if log.units.discrete else _COMPONENTS * (2 * log.units.action_dim + 1)
-        self.network = StackedMLP([log.units.state_dim, *hidden, width], seed=seed, device=log.device)
+        width = log.action_dim if log.discrete else _COMPONENTS * (2 * log.action_dim + 1)
+        sizes = [log.state_dim, *hidden, width]
+        self.network = StackedMLP(sizes, rate=_LEARNING_RATE, seed=seed, device=log.device)
         self.networks = {"behaviour": self.network}
-        self.optimizers = {"adam": Adam([self.network.parameters], _LEARNING_RATE)}
         self.held_out = held_out_rows(log, seed)
         rows = np.delete(np.arange(log.count), self.held_out)
         self.batches = Batches([rows], _BATCH, seed, log.device)
@@ -245,17 +244,17 @@ class _Behaviour(Learner):
     def step(self, update: int) -> Tensor:
         """Update the network once and return its loss (1,)."""
         loss = -self._log_prob(self.batches(update)[0]).mean()
-        self.optimizers["adam"].zero_grad()
+        self.network.adam.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.network.parameters, 10.0)
-        self.optimizers["adam"].step()
+        self.network.adam.step()
         return loss.detach()[None]
 
     def _log_prob(self, rows: Tensor) -> Tensor:
         """Return log-densities (B,) of the actions logged in rows (B,), in the log's units."""
         log, actions = self.log, self.actions[rows]
         out = self.network(log.states(rows))[0]
-        if log.units.discrete:
+        if log.discrete:
             return (out.log_softmax(1) * actions).sum(1)
         log_jacobian: Tensor | float  # of the change of units
         if self.squash:
@@ -263,8 +262,8 @@ class _Behaviour(Learner):
             log_jacobian = -torch.log1p(-actions.square()).sum(1)
             actions = actions.atanh()
         else:
-            log_jacobian = -float(np.log(log.units.action_scale).sum())
-        weight, mean, log_std = out.split([_COMPONENTS, *2 * [_COMPONENTS * log.units.action_dim]], 1)
+            log_jacobian = -float(np.log(log.action_scale).sum())
+        weight, mean, log_std = out.split([_COMPONENTS, *2 * [_COMPONENTS * log.action_dim]], 1)
         mean, log_std = (x.unflatten(1, (_COMPONENTS, -1)) for x in (mean, log_std))
         log_std = log_std.clamp(-5, 2)
         normal = -0.5 * ((actions[:, None] - mean) * (-log_std).exp()).square() - log_std - 0.5 * math.log(2 * math.pi)

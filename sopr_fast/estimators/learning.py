@@ -11,10 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..runtime.adam import Adam
 from ..runtime.checkpoints import Checkpoint
 from ..runtime.progress import progress_bar
-from ..runtime.tensor_files import by_prefix, check_like, fingerprint, reading
+from ..runtime.tensor_files import check_like, fingerprint, reading
 from .log import Log
 from .networks import StackedMLP
 
@@ -49,15 +48,13 @@ class Batches:
 
 
 class Learner(ABC):
-    """Networks, their optimizers, and one update of them.
+    """Networks that are trained together.
 
     Attributes:
-        networks: Networks by name that training changes.
-        optimizers: Optimizers by name.
+        networks: Networks by name.
     """
 
     networks: dict[str, StackedMLP]
-    optimizers: dict[str, Adam]
 
     @abstractmethod
     def step(self, update: int) -> Tensor:
@@ -67,24 +64,10 @@ class Learner(ABC):
         """Return what the bar shows next to the loss."""
         return {}
 
-    def _weights(self) -> dict[str, Tensor]:
-        return {name: network.parameters.detach() for name, network in self.networks.items()}
-
     def tensors(self) -> dict[str, Tensor]:
-        """Return all tensors that a checkpoint needs, by name."""
-        tensors = {f"trained.{name}": weight for name, weight in self._weights().items()}
-        for name, optimizer in self.optimizers.items():
-            tensors |= optimizer.tensors(name)
-        return tensors
-
-    def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Restore the state that `tensors` returned."""
-        (saved,), weights = by_prefix(tensors, "trained"), self._weights()
-        check_like(saved, weights)
-        for name, weight in weights.items():
-            weight.copy_(saved[name])
-        for name, optimizer in self.optimizers.items():
-            optimizer.restore(tensors, name)
+        """Return all tensors that training changes, by name."""
+        parts = {name: network.tensors() for name, network in self.networks.items()}
+        return {f"{name}.{part}": tensor for name, own in parts.items() for part, tensor in own.items()}
 
 
 def learn(
@@ -120,8 +103,10 @@ def learn(
     if (state := file.load()) is not None:
         tensors, values = state
         with reading(checkpoint):
-            losses = values["losses"]
-            learner.restore(tensors)
+            losses, changed = values["losses"], learner.tensors()
+            check_like(tensors, changed)
+            for name, tensor in changed.items():
+                tensor.copy_(tensors[name])
     done = records[len(losses) - 1] if losses else 0
     with progress_bar(updates, description, "update", initial=done) as bar, file.training():
         for end in records[len(losses) :]:
@@ -157,10 +142,3 @@ def held_out_rows(log: Log, seed: int) -> np.ndarray:
     chosen = np.random.default_rng([seed, 3]).permutation(count)[: max(1, int(_HELD_OUT * count))]
     rows = np.concatenate([np.arange(episodes[e], episodes[e + 1]) for e in np.sort(chosen)])
     return rows if len(rows) <= 2 * _HELD_OUT * log.count else rows[-max(1, int(_HELD_OUT * log.count)) :]
-
-
-def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the mean (C,) of values (C, B) where the mask (C, B) is True, or of all values; 0 if no value counts."""
-    if mask is None:
-        return values.mean(1)
-    return (values * mask).sum(1) / mask.sum(1).clamp(min=1)

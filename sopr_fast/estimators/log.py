@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from torch import Tensor
 from ..inputs.logs import Transitions
 from ..inputs.policies import Layout, Policy, collect, facts, probe
 from ..inputs.policies.output import one_hot
-from ..results.estimates import UncertainEstimateWarning, warn_about
+from ..results.estimates import UncertainEstimateWarning
 from ..runtime import distributed
 from ..runtime.options import current_device
 from ..runtime.warn import warn
@@ -20,75 +19,36 @@ from ..runtime.warn import warn
 _EVALUATED_ROWS = 65536
 _COMPARED_ROWS = 1024  # whose actions may be in other units
 _OFFSET = 4  # standard deviations from 0 beyond which a mean action is an offset
-_LEAST_SPREAD = 0.02  # of a column's scale, with _OUTLIERS left out
-_OUTLIERS = 0.01  # share of the rows
 ROUNDING = 1e-6  # of float32
 _ABOVE_ONE = 1e-4  # logarithm of a probability that is 1 but for rounding
 
 
-@dataclass(frozen=True)
-class Units:
-    """Conversion of a log's states and actions to the inputs of networks.
-
-    Attributes:
-        mean: (dim_s,) float32 mean of the logged states, on the device of the networks.
-        scale: (dim_s,) float32 standard deviation of the logged states, on the same device.
-        action_centre: (dim_a,) float32 mean of each column of continuous actions whose mean is farther than 4 standard
-            deviations from 0; 0 for other columns and discrete actions.
-        action_scale: (dim_a,) float32 largest distance of each column of continuous actions from its centre. Where
-            actions are constant, the magnitude of the centre, or 1 if that is 0; 1 for discrete actions.
-        action_dim: Width of actions as networks read them; for discrete actions their number.
-        discrete: Whether actions are discrete.
-    """
-
-    mean: Tensor
-    scale: Tensor
-    action_centre: np.ndarray
-    action_scale: np.ndarray
-    action_dim: int
-    discrete: bool
-
-    @property
-    def state_dim(self) -> int:
-        """dim_s."""
-        return len(self.mean)
-
-    def normalise(self, states: Tensor) -> Tensor:
-        """Return states with mean 0 and standard deviation 1 over the log."""
-        return (states - self.mean) / self.scale
-
-    def denormalise(self, states: Tensor) -> Tensor:
-        """Return normalised states in the log's units."""
-        return states * self.scale + self.mean
-
-    def normalise_actions(self, actions: Tensor) -> Tensor:
-        """Return actions (..., dim_a) in the log's units as networks read them; discrete ones as they are."""
-        if self.discrete:
-            return actions
-        centre, scale = (torch.from_numpy(x).to(actions.device) for x in (self.action_centre, self.action_scale))
-        return (actions - centre).div_(scale)
-
-
 class Log:
-    """Transitions as tensors on a device, whose actions are continuous, or discrete if `action_count` is their number.
+    """Transitions as networks read them: normalised tensors on a device.
 
     States and next states are rows of one table (U, dim_s), so that policies act in each of them once: the N logged
-    states, then the next states that are not the state of the following row (ends of episodes).
+    states, then the next states that are not the state of the following row (ends of episodes). Actions are continuous,
+    or discrete if `action_count` is their number. A column of continuous actions is centred at its mean if that is
+    farther than 4 standard deviations from 0, and divided by its largest distance from the centre.
 
     Attributes:
         transitions: The logged transitions.
         device: Device of the tensors.
+        discrete: Whether actions are discrete.
+        state_dim: dim_s.
+        action_dim: Width of actions as networks read them; for discrete actions their number.
         count: N.
-        raw_states: (U, dim_s) float32 table on the CPU.
+        raw_states: (U, dim_s) float32 table on the CPU, in the units of the user's data.
         source: (U,) int64 row of each state in the user's data, on the CPU; of a next state the row before it.
-        actions: (N, action_dim) float32 as networks read them, see `Units.normalise_actions`.
+        actions: (N, action_dim) float32, see `normalise_actions`.
         rewards: (N,) float32.
         terminals: (N,) float32, 1 where the environment ended, else 0.
         next: (N,) int64 row of each next state in the table.
         followed: (N,) bool on the CPU: whether the next state is a logged row, or the row is terminal.
         initial: (E,) int64 rows of the episodes' first states.
-        units: Conversion to the inputs of networks.
         state_scale: (dim_s,) float64 standard deviation of the logged states, 1 where it is the rounding of a constant.
+        action_centre: (dim_a,) float32 centre of each column of continuous actions, else 0.
+        action_scale: (dim_a,) float32 scale of each column of continuous actions, else 1.
         facts: What a reader should see of the policies next to the log.
     """
 
@@ -98,7 +58,7 @@ class Log:
         self.transitions, self.device = transitions, torch.device(device)
         self.facts: list[str] = []
         states, following = transitions.states, transitions.next_states
-        self.count = len(states)
+        self.count, self.state_dim = states.shape
         follows = np.zeros(self.count, bool)
         follows[:-1] = (following[:-1] == states[1:]).all(1)
         follows[transitions.episodes[1:] - 1] = False
@@ -107,44 +67,53 @@ class Log:
         next_rows[ends] = self.count + np.arange(len(ends))
         self.source = torch.from_numpy(np.concatenate([transitions.source, transitions.source[ends]]))
         self.raw_states = torch.from_numpy(np.concatenate([states, following[ends]]))
-        self._table = self.raw_states.to(self.device)
         self.state_scale = states.std(0, dtype=np.float64)
         self.state_scale[self.state_scale <= ROUNDING * np.abs(states).max(0)] = 1.0
-        mean, scale = (
-            torch.from_numpy(x).float().to(self.device) for x in (states.mean(0, dtype=np.float64), self.state_scale)
-        )
+        mean = states.mean(0, dtype=np.float64)
+        self._mean, self._scale = (torch.from_numpy(x).float().to(self.device) for x in (mean, self.state_scale))
+        self._table = (self.raw_states.to(self.device) - self._mean).div_(self._scale)
         logged = transitions.actions
+        self.discrete = action_count is not None
         if action_count is None:
-            actions, (action_centre, action_scale) = torch.from_numpy(logged), _action_units(logged)
-            _warn_of_outliers(transitions, action_centre, action_scale)
+            actions, (self.action_centre, self.action_scale) = torch.from_numpy(logged), _action_units(logged)
         else:
             actions = _one_hot_actions(logged, action_count)
-            action_centre, action_scale = np.zeros(action_count, np.float32), np.ones(action_count, np.float32)
-        self.units = Units(
-            mean, scale, action_centre, action_scale, actions.shape[1], discrete=action_count is not None
-        )
-        self.actions = self.units.normalise_actions(actions).to(self.device)
+            self.action_centre, self.action_scale = (
+                np.zeros(action_count, np.float32),
+                np.ones(action_count, np.float32),
+            )
+        self.action_dim = actions.shape[1]
+        self.actions = self.normalise_actions(actions).to(self.device)
         self.rewards = torch.from_numpy(transitions.rewards).to(self.device)
         self.terminals = torch.from_numpy(transitions.terminals).float().to(self.device)
         self.next = torch.from_numpy(next_rows).to(self.device)
         self.followed = transitions.terminals | (next_rows < self.count)
         self.initial = torch.from_numpy(transitions.episodes[:-1]).to(self.device)
 
+    def denormalise(self, states: Tensor) -> Tensor:
+        """Return normalised states in the units of the user's data."""
+        return states * self._scale + self._mean
+
+    def normalise_actions(self, actions: Tensor) -> Tensor:
+        """Return actions (..., dim_a) of the user's data as networks read them; discrete ones as they are."""
+        if self.discrete:
+            return actions
+        centre, scale = (torch.from_numpy(x).to(actions.device) for x in (self.action_centre, self.action_scale))
+        return (actions - centre).div_(scale)
+
     def identity(self) -> tuple[Any, ...]:
         """Return everything of the log that an estimate can depend on, for `learning.learn`."""
         logged = self.transitions
         parts = logged.states, logged.actions, logged.rewards, logged.next_states, logged.terminals, logged.episodes
-        return self.units.discrete, self.units.action_dim, *parts
+        return self.discrete, self.action_dim, *parts
 
     def states(self, rows: Tensor) -> Tensor:
         """Return normalised states (..., dim_s) of rows (...,) of the table."""
-        return self.units.normalise(self._table[rows])
+        return self._table[rows]
 
     def range(self) -> tuple[Tensor, Tensor]:
         """Return the smallest and largest normalised states of the table, (dim_s,) each."""
-        rows = torch.arange(len(self.raw_states), device=self.device)
-        ranges = [(s.amin(0), s.amax(0)) for s in (self.states(chunk) for chunk in rows.split(1 << 18))]
-        return torch.stack([low for low, _ in ranges]).amin(0), torch.stack([high for _, high in ranges]).amax(0)
+        return self._table.amin(0), self._table.amax(0)
 
     def evaluated_rows(self, limit: int = _EVALUATED_ROWS) -> Tensor:
         """Return all logged rows, or `limit` evenly spaced ones if there are more."""
@@ -171,32 +140,12 @@ class Log:
 
 
 def _action_units(actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the centre and the scale (dim_a,) float32 of continuous actions (N, dim_a), see `Units`."""
+    """Return the centre and the scale (dim_a,) float32 of continuous actions (N, dim_a); see `Log`."""
     mean, std = actions.mean(0, dtype=np.float64), actions.std(0, dtype=np.float64)
     centre = np.where(np.abs(mean) > _OFFSET * std, mean, 0).astype(np.float32)
     largest, magnitude = np.abs(actions - centre).max(0), np.abs(centre)
     constant = largest <= ROUNDING * magnitude
     return centre, np.where(constant, np.where(magnitude > 0, magnitude, 1), largest).astype(np.float32)
-
-
-def _warn_of_outliers(transitions: Transitions, centre: np.ndarray, scale: np.ndarray) -> None:
-    """Warn of columns whose standard deviation is below 2 % of their scale once the 1 % farthest rows are left out."""
-    outliers = {}
-    for j in range(transitions.actions.shape[1]):
-        actions = transitions.actions[:, j]
-        distances = np.abs(actions - centre[j])
-        last = len(actions) - int(_OUTLIERS * len(actions)) - 1
-        usual = actions[distances <= np.partition(distances, last)[last]]
-        spread = usual.std(dtype=np.float64)
-        if np.ptp(usual) > 2 * ROUNDING * abs(centre[j]) and spread < _LEAST_SPREAD * scale[j]:
-            row = int(distances.argmax())
-            where = f"{actions[row]:.4g} at row {transitions.source[row]}"
-            outliers[f"action {j}"] = f"{where}, standard deviation otherwise {spread:.2g}"
-    warn_about(
-        outliers,
-        "log: outliers in {}: networks read actions in units of the largest, so the others look alike to them; "
-        "remove such rows, or clip their actions to what the environment carries out",
-    )
 
 
 def _one_hot_actions(actions: np.ndarray, count: int) -> Tensor:

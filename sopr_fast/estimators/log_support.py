@@ -34,7 +34,7 @@ def unsupported(actions: PolicyActions) -> np.ndarray:
     rows, candidates = log.evaluated_rows(_STATES), log.evaluated_rows(_CANDIDATES)
     similar = _similar(log, rows, candidates)  # (B, k)
     taken = actions(rows)  # (P, B, dim_a)
-    if log.units.discrete:
+    if log.discrete:
         never_logged = log.actions[similar].sum(1) == 0
         return (taken * never_logged).sum(2).double().mean(1).cpu().numpy()
     scale = log.actions[candidates].std(0, correction=0).clamp(min=1e-3)

@@ -6,70 +6,68 @@ import copy
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .. import ops
 from ..runtime.adam import Adam
-from .log import Units
+from .log import Log
 
 
 class StackedMLP:
-    """C perceptrons of one architecture, with ReLU between layers.
+    """C perceptrons of one architecture, with ReLU between layers, and Adam that trains them.
 
     Args:
         sizes: Widths of input, hidden layers and output.
+        rate: Learning rate.
         draws: Number of different initialisations.
         copies: Copies of each initialisation, side by side; C = draws * copies.
         seed: Seed of the initial weights, uniform in ±1 / sqrt(input width).
         device: Device of the weights.
+        options: Other options of `Adam`.
 
     Attributes:
         parameters: (C, Z) as `ops.mlp` reads them.
+        adam: The optimiser.
+        average: The same networks with averages of the weights, which `train` moves.
     """
+
+    average: StackedMLP
 
     def __init__(
         self,
         sizes: Sequence[int],
         *,
+        rate: float,
         draws: int = 1,
         copies: int = 1,
         seed: int = 0,
         device: torch.device | str = "cpu",
+        **options: Any,
     ):
         self.sizes = list(sizes)
         different = torch.stack([_initial(sizes, seed * draws + draw) for draw in range(draws)])
         self.parameters = different.repeat_interleave(copies, 0).to(device).requires_grad_()
+        self.average = copy.copy(self)
+        self.average.parameters = self.parameters.detach().clone()
+        self.adam = Adam([self.parameters], rate, **options)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return outputs (C, B, out) for inputs (C, B, in), or for (B, in) that all perceptrons share."""
         return ops.mlp(x, self.parameters, self.sizes)
 
-    def train(
-        self,
-        adam: Adam,
-        x: Tensor,
-        target: Tensor,
-        *,
-        average: StackedMLP | None = None,
-        average_rate: float = 0.0,
-        **losses: Any,
-    ) -> Tensor:
-        """Train by one step of Adam, whose only tensor are the parameters, and return losses (C,); see `ops.mlp_step`.
-
-        The parameters of `average` move toward the new ones.
-        """
-        following = None if average is None else average.parameters
-        state = {"average": following, "average_rate": average_rate, **adam.next_step()}
+    def train(self, x: Tensor, target: Tensor, *, average_rate: float = 0.0, **losses: Any) -> Tensor:
+        """Train by one step of Adam, move the average by `average_rate`, and return losses (C,); see `ops.mlp_step`."""
+        average = self.average.parameters if average_rate else None
+        state = {"average": average, "average_rate": average_rate, **self.adam.next_step()}
         return ops.mlp_step(x, target, self.parameters.detach(), self.sizes, **state, **losses)
 
-    def frozen_copy(self) -> Self:
-        """Return a copy without gradients, for use as a target network."""
-        copied = copy.copy(self)
-        copied.parameters = self.parameters.detach().clone()
-        return copied
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all tensors that training changes, by name."""
+        weights = {"weights": self.parameters.detach(), "average": self.average.parameters}
+        return weights | self.adam.tensors("adam")
 
 
 class ActionValue(StackedMLP):
@@ -79,16 +77,17 @@ class ActionValue(StackedMLP):
     weigh these outputs: one-hot actions select one, probabilities give the expectation.
 
     Args:
-        units: Units of the states and actions, with their widths and device.
+        log: The log, for the widths of states and actions, and the device.
         hidden: Widths of the hidden layers.
         options: Other options of `StackedMLP`.
     """
 
-    def __init__(self, units: Units, hidden: Sequence[int], **options: Any):
-        self.discrete = units.discrete
-        state_dim, action_dim = units.state_dim, units.action_dim
-        sizes = [state_dim, *hidden, action_dim] if self.discrete else [state_dim + action_dim, *hidden, 1]
-        super().__init__(sizes, device=units.mean.device, **options)
+    average: ActionValue
+
+    def __init__(self, log: Log, hidden: Sequence[int], **options: Any):
+        self.discrete = log.discrete
+        inputs, outputs = (0, log.action_dim) if self.discrete else (log.action_dim, 1)
+        super().__init__([log.state_dim + inputs, *hidden, outputs], device=log.device, **options)
 
     def values(self, states: Tensor, actions: Tensor) -> Tensor:
         """Return values (C, B).
@@ -100,25 +99,22 @@ class ActionValue(StackedMLP):
         out = self(self._inputs(states, actions))
         return (out * actions).sum(-1) if self.discrete else out[..., 0]
 
-    def fit(
-        self, adam: Adam, states: Tensor, actions: Tensor, target: Tensor, weight: Tensor, **average: Any
-    ) -> Tensor:
+    def fit(self, states: Tensor, actions: Tensor, target: Tensor, weight: Tensor, *, average_rate: float) -> Tensor:
         """Train by one step on weight * (value - target)², averaged over rows; return losses (C,).
 
         Args:
-            adam: See `StackedMLP.train`, as `average`.
             states: See `values`.
             actions: See `values`; discrete ones must be one-hot.
             target: (C, B).
             weight: (C, B).
-            average: Options of `StackedMLP.train`.
+            average_rate: See `StackedMLP.train`.
         """
         target, weight = target[..., None], 2 * weight[..., None]  # a loss below its threshold is half the square
         if self.discrete:
             weight = weight * actions
-        thresholds = target.new_full((self.sizes[-1],), math.inf)
+        losses = {"weight": weight, "thresholds": target.new_full((self.sizes[-1],), math.inf)}
         inputs = self._inputs(states, actions)
-        return self.train(adam, inputs, target.expand_as(weight), weight=weight, thresholds=thresholds, **average)
+        return self.train(inputs, target.expand_as(weight), average_rate=average_rate, **losses)
 
     def _inputs(self, states: Tensor, actions: Tensor) -> Tensor:
         if self.discrete:

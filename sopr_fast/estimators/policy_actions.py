@@ -97,7 +97,7 @@ class PolicyActions:
         if together:
             states, source = self.log.raw_states[rows], self.log.source[rows]
             acted = collect([self.policies[p] for p in together], states, source, self.layout)
-            taken[together, 0] = self.log.units.normalise_actions(acted)
+            taken[together, 0] = self.log.normalise_actions(acted)
         for p in sorted(set(range(len(self.policies))) - set(together)):
             for draw in range(self.draws):
                 taken[p, draw] = self._act(self.policies[p], rows, draw)
@@ -113,4 +113,4 @@ class PolicyActions:
                 taken.append(policy.output(states, source).sample(torch.Generator().manual_seed(int(key))))
             else:
                 taken.append(policy.output(states, source).mean)
-        return self.log.units.normalise_actions(torch.cat(taken))
+        return self.log.normalise_actions(torch.cat(taken))

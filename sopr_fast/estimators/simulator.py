@@ -213,14 +213,14 @@ def _act(
 
     Stochastic policies sample, all with the same noise.
     """
-    raw = log.units.denormalise(states).cpu().view(len(policies), -1, log.units.state_dim)
+    raw = log.denormalise(states).cpu().view(len(policies), -1, log.state_dim)
     key = int(torch.randint(2**62, (), generator=generator, device="cpu"))
     taken = []
     for policy, own in zip(policies, raw, strict=True):
         noise = torch.Generator().manual_seed(key)
         for batch in own.split(current().batch_size):
             taken.append(policy.act(batch) if layout.kind == "action" else policy.output(batch).sample(noise))
-    return log.units.normalise_actions(torch.cat(taken)).to(log.device)
+    return log.normalise_actions(torch.cat(taken)).to(log.device)
 
 
 def unfinished(names: list[str], shares: np.ndarray) -> list[str]:
