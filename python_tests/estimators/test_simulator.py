@@ -78,7 +78,7 @@ def test_without_terminals_episodes_last_to_the_time_limit_or_as_long_as_the_lon
     np.testing.assert_allclose(estimates.values, [steps], rtol=0.02)
 
 
-@pytest.mark.filterwarnings("error", "ignore:logged actions and those of the policies have other ranges")
+@unwarned
 def test_policies_that_go_on_after_the_longest_episode_are_named_if_no_time_limit_is_known():
     """A terminal state ends every logged episode; a policy that rests reaches none."""
     policies = {"ends": constant(0.19), "rests": constant(0.0)}
