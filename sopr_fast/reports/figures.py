@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST_ROWS = 20
-_WIDTH, _ROW = 5.4, 0.2  # inches
+_WIDTH, _ROW = 4.8, 0.19  # inches
 _LABEL = 34  # characters of names
 
 _COLOURS = {  # on light and on dark pages
@@ -174,4 +174,4 @@ def scatter(
         ax.grid()
         ax.locator_params(nbins=6)
 
-    return draw(plot, 3.2, caption)
+    return draw(plot, 2.9, caption)
