@@ -16,7 +16,7 @@ from ..runtime.checks import instance, integer, option, optional
 from ..runtime.distributed import share_policies
 from .estimator import Estimator, LoggedData, Request
 from .gaussian_process_posterior import fit
-from .supervised import SupervisedEstimator, Valuation, spread
+from .supervised import SupervisedEstimator, Valuation, read_rows, spread
 
 _estimator = optional(instance(Estimator, "an estimator, such as Simulator()"))
 
@@ -66,9 +66,9 @@ class ActionDistanceEstimator(SupervisedEstimator):
         values: np.ndarray | None = None,
     ) -> Valuation:
         """Compare all policies; see `SupervisedEstimator.prepare`."""
-        rows, states = spread(log, self.rows)
-        layout = probe(policies, states, rows, logged=getattr(log, "actions", None))
-        columns = collect_shared(policies, states, rows, layout).numpy()
+        states, source = read_rows(log, spread(log, self.rows))
+        layout = probe(policies, states, source, logged=getattr(log, "actions", None))
+        columns = collect_shared(policies, states, source, layout).numpy()
         distances, names = shared_distances(columns, columns), np.array([policy.name for policy in policies], object)
         if self.mean is not None and values is None:
             values = self.mean._estimate(Request(policies, len(policies), log, seed, checkpoint)).values

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..inputs.logs import StoredStates, Transitions
+from ..inputs.logs import StoredStates
 from ..inputs.policies import Policy
 from ..results.estimates import Estimates
 from ..runtime import distributed
@@ -66,17 +66,24 @@ class SupervisedEstimator(Estimator):
 
     def _estimate(self, request: Request) -> Estimates:
         if distributed.current().count > 1:
-            distributed.current().check_same(states=spread(request.log, _ROWS)[1])
+            distributed.current().check_same(states=read_rows(request.log, spread(request.log, _ROWS))[0])
         value = self.prepare(request.policies, request.log, seed=request.seed, checkpoint=request.checkpoint)
         return value(np.arange(request.count), request.known, request.returns, request.errors)
 
 
-def spread(log: LoggedData, most: int) -> tuple[Tensor, Tensor]:
-    """Return at most `most` evenly spread states: their rows in the user's data, and the states (rows, dim_s)."""
-    count = len(log.states) if isinstance(log, Subsets) else len(log)
-    rows = torch.linspace(0, count - 1, min(most, count), dtype=torch.float64, device="cpu").long()
+def spread(log: LoggedData, most: int) -> np.ndarray:
+    """Return the indices of at most `most` states of a log, evenly spread."""
+    count = state_count(log)
+    return np.linspace(0, count - 1, min(most, count)).astype(np.int64)
+
+
+def state_count(log: LoggedData) -> int:
+    """Return the number of states in a log."""
+    return len(log.states) if isinstance(log, Subsets) else len(log)
+
+
+def read_rows(log: LoggedData, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Return states of a log (rows, dim_s) by their indices, and their rows in the user's data."""
     if isinstance(log, StoredStates):
-        return rows, torch.from_numpy(log.read(rows.numpy()))
-    if isinstance(log, Transitions):
-        return torch.from_numpy(log.source)[rows], torch.from_numpy(log.states)[rows]
-    return log.source[rows], log.states[rows]
+        return torch.from_numpy(log.read(rows)), torch.from_numpy(rows)
+    return torch.as_tensor(log.states[rows]), torch.as_tensor(log.source[rows])

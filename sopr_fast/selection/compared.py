@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from ..estimators.action_distance import shared_distances
-from ..inputs.logs import StoredStates, Transitions, load_log
+from ..estimators.estimator import data_rows
+from ..estimators.supervised import read_rows, spread, state_count
+from ..inputs.logs import Transitions, load_log
 from ..inputs.policies import ArrayPolicy, Policies, Policy, collect_shared, facts, probe
 from ..sopr.subsets import as_subsets
 
@@ -75,25 +76,20 @@ class Compared:
         """Read the log and ask P policies for their actions."""
         subsets = None if isinstance(log, Transitions) else as_subsets(log)
         given, log = log, load_log(log) if subsets is None else subsets.to("cpu")
-        count, total = (len(log), len(log)) if subsets is None else (log.states_count, len(log.states))
-        if isinstance(log, Transitions):
-            count = log.source_count
-
-        def read(rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:  # states, and their rows in the data
-            found = (log.read(rows), rows) if isinstance(log, StoredStates) else (log.states[rows], log.source[rows])
-            return torch.as_tensor(found[0]), torch.as_tensor(found[1])
-
-        adapted = policies.for_log(count, given)
-        states, source = read(rows := _spread(total))
+        adapted, total = policies.for_log(data_rows(log), given), state_count(log)
+        rows = spread(log, _ROWS)
+        states, source = read_rows(log, rows)
         logged = getattr(log, "actions", None)
         layout = probe(adapted, states, source, logged=logged)
         columns = collect_shared(adapted, states, source, layout).numpy()
         found = facts(adapted, layout, columns, states.numpy(), logged, rows)
         first = _first_alike([columns])
+
         for group in [np.flatnonzero(first == i) for i in np.unique(first)]:
-            if len(group) > 1 and total > len(states):
+            if len(group) > 1 and total > len(rows):
                 own, parts = [adapted[i] for i in group], np.array_split(np.arange(total), -(-total // _ROWS))
-                first[group] = group[_first_alike(collect_shared(own, *read(rows), layout).numpy() for rows in parts)]
+                everywhere = (collect_shared(own, *read_rows(log, part), layout).numpy() for part in parts)
+                first[group] = group[_first_alike(everywhere)]
         distances, is_discrete = shared_distances(columns, columns), layout.kind == "discrete"
         return cls(adapted, log, distances, len(states), first, total, found, is_discrete)
 
@@ -157,8 +153,3 @@ def _sums(rewards: np.ndarray, *steps: float) -> list[float]:
     """Return the sums of the least and of the largest reward over numbers of steps, which may be infinite."""
     extremes = float(rewards.min()), float(rewards.max())
     return [reward * count if reward else 0.0 for reward in extremes for count in steps]
-
-
-def _spread(count: int) -> np.ndarray:
-    """Return at most 4,096 of `count` indices, evenly spaced."""
-    return np.linspace(0, count - 1, min(_ROWS, count)).astype(np.int64)
