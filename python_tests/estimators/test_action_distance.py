@@ -41,7 +41,7 @@ def test_known_policy_is_not_its_own_nearest(log):
     assert (estimates.diagnostics["distances"] > 0).all()
 
 
-@pytest.mark.filterwarnings("ignore:policies .* give different actions when asked twice")
+@pytest.mark.filterwarnings("ignore:policies .* give different actions when asked again")
 def test_equal_names_do_not_make_policies_the_same(log):
     """Policies in lists are named by position."""
     known, options = line(0.2, 0.5, 0.6, 1.2), {"returns": [20, 50, 60, 120]}

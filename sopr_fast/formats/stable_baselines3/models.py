@@ -167,33 +167,30 @@ def _find_statistics(path: Path, settings: dict[str, Any]) -> Path | None:
     prefix, _, step = stem.removesuffix("_steps").rpartition("_")
     if stem.endswith("_steps") and step.isdecimal():  # as CheckpointCallback names them
         names.insert(0, f"{prefix}_vecnormalize_{step}_steps.pkl")
-    own = [file for name in names if (file := folder / name).is_file()]
-    if own:
+    if own := [file for name in names if (file := folder / name).is_file()]:
         return own[0]
-    shared = [file for name in ("vecnormalize.pkl", "vec_normalize.pkl") if (file := folder / name).is_file()]
-    shared = shared[:1] or sorted(file for file in folder.glob("*/vecnormalize.pkl") if file.is_file())
-    target = f"copy the statistics that belong to it to {printable(stem)}_vecnormalize.pkl next to it"
+    of_folder = [file for name in ("vecnormalize.pkl", "vec_normalize.pkl") if (file := folder / name).is_file()]
+    shared = of_folder[:1] or sorted(file for file in folder.glob("*/vecnormalize.pkl") if file.is_file())
+    remedy = f"copy the statistics that belong to it to {printable(stem)}_vecnormalize.pkl next to it"
     # With VecNormalize, training keeps an observation as the environment gave it; off-policy algorithms always do.
     is_known = settings.get("_last_obs") is not None and "_last_original_obs" in settings
     if is_known and settings["_last_original_obs"] is None:
-        if shared and shared[0].parent == folder:
+        if of_folder:
             what = f"it was trained without VecNormalize, so states are not standardised by {shared[0].name}"
-            warn(f"{printable(path)}: {what} of its folder; {target}, or move that file to another folder")
+            warn(f"{printable(path)}: {what} of its folder; {remedy}, or move that file to another folder")
         return None
     if len(shared) > 1:
         files = list_names([str(file.relative_to(folder)) for file in shared])
-        raise ValueError(f"several statistics could belong to it: {files}; {target}")
+        raise ValueError(f"several statistics could belong to it: {files}; {remedy}")
     if shared:
         return shared[0]
-    near = [*sorted(folder.glob("*.pkl")), *sorted(folder.resolve().parent.glob("*.pkl"))]
-    others = [file.name for file in near if "normalize" in file.stem.lower()]
+    others = [file.name for place in (folder, folder.resolve().parent) for file in sorted(place.glob("*.pkl"))]
+    others = [name for name in others if "normalize" in name.lower()]
     if others or (is_known and "buffer_size" not in settings):
         where = f"its folder, or the one above, has {list_names(others)}"
         why = where if others else "the model was trained with VecNormalize"
-        warn(
-            f"{printable(path)}: states are not standardised, though {why}; {target}, unless your states are "
-            "standardised already"
-        )
+        what = f"states are not standardised, though {why}; {remedy}, unless your states are standardised already"
+        warn(f"{printable(path)}: {what}")
     return None
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ...runtime.rows import FileRows
 from ...runtime.text import list_names
 from .. import table_files as tables
 from ..logs.schema import KEYS, check_is_policy, join_numbered, numbered
+from ..logs.stores import open_npy
 from .output import WORDS, Gaussian, Probabilities, to_array
 from .policy import Policy
 from .reading_options import ReadingOptions
@@ -63,11 +63,7 @@ def is_array(value: Any) -> bool:
 
 def read_npy(path: Path, options: ReadingOptions) -> list[ArrayPolicy]:
     """Open an `.npy` file, of which rows are read as they are asked for."""
-    try:
-        actions = FileRows(path)
-    except (ValueError, EOFError) as error:
-        raise ValueError("damaged, or not an .npy file of a plain array (name archives .npz)") from error
-    return [ArrayPolicy(options.name, actions)]
+    return [ArrayPolicy(options.name, open_npy(path))]
 
 
 def read_parquet(path: Path, options: ReadingOptions) -> list[ArrayPolicy]:

@@ -67,29 +67,22 @@ def probe(
 def warn_of_answers(
     policies: Sequence[Policy], columns: Tensor, states: Tensor, source: Tensor, layout: Layout
 ) -> None:
-    """Ask policies again in a few states; warn if their answers depend on the call or batch, or are whole numbers."""
+    """Ask policies again in a few states, in another batch; warn if they answer otherwise, or in whole numbers."""
     means = columns[:, : min(_PROBE_ROWS, current().batch_size), : layout.action_dim]
     few = torch.arange(means.shape[1] - 1, (means.shape[1] - 1) // 2, -1, device="cpu")  # none of a single state
     few = few if len(few) else torch.arange(means.shape[1], device="cpu")
-    sampling, mixing = [], []
+    changing = []
     for policy, before in zip(policies, means, strict=True):
-        if not isinstance(policy, Called):
-            continue
-        after, again = (policy.output(states[few], source[few]).mean for _ in range(2))
-        scale = before.abs().amax(0)
-        if after.shape != again.shape or not torch.allclose(after, again, rtol=1e-3, atol=1e-5):
-            sampling.append(policy.name)
-        elif after.shape[1:] != scale.shape or ((after - before[few]).abs() > _BATCH_ROUNDING * scale + 1e-5).any():
-            mixing.append(policy.name)
-    if sampling:
+        if isinstance(policy, Called):
+            after, again = (policy.output(states[few], source[few]).mean for _ in range(2))
+            rounding = _BATCH_ROUNDING * before.abs().amax(0) + 1e-5
+            is_same = after.shape == again.shape == before[few].shape and torch.allclose(after, again, 1e-3, 1e-5)
+            if not is_same or ((after - before[few]).abs() > rounding).any():
+                changing.append(policy.name)
+    if changing:
         warn(
-            f"policies {list_names(sampling)} give different actions when asked twice for the same states: return the "
-            "mean action (predict with deterministic=True) or the distribution, independent of earlier calls"
-        )
-    if mixing:
-        warn(
-            f"policies {list_names(mixing)} give different actions for the same states in another batch: they use "
-            "statistics of the batch, or read its rows as a sequence. Answer each state on its own"
+            f"policies {list_names(changing)} give different actions when asked again for some of the states: return the mean action (predict with deterministic=True) or the distribution, "
+            "and answer each state on its own, without statistics of the batch or reading its rows as a sequence"
         )
     if len(means) and layout.kind != "discrete" and (means == means.abs().round()).all():
         vary = (means != means[:, :1]).any()
