@@ -48,6 +48,8 @@ def load_tensors(path: str | os.PathLike, kind: str) -> tuple[dict[str, Tensor],
         raise IsADirectoryError(f"cannot read {path}: it is a folder")
     try:
         data = read_regular(path)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{path}: no such file, expected a {kind} of sopr_fast") from error
     except ValueError as error:
         raise ValueError(f"{path} is {error}") from error
     except MemoryError as error:

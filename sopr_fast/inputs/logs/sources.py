@@ -86,7 +86,9 @@ def _read_path(path: Path) -> Any:
                 f"{_SEVERAL}; of other forms of Minari's datasets, pass the object that minari.load_dataset returns"
             )
         return {file.stem: opened_later(partial(open_npy, file)) for file in files}
-    if (suffix := path.suffix.lower()) not in READERS:
+    if (suffix := path.suffix.lower()) == ".safetensors":
+        raise ValueError(f"{path}: weights where a log belongs: pass a model as model=…, others as policies")
+    if suffix not in READERS:
         raise ValueError(
             f"{path}: expected a log in a file of {', '.join(READERS)}, or a Minari dataset; open others "
             "by their library, such as pandas or torch.load, and pass the data frame or the arrays"

@@ -81,8 +81,9 @@ def warn_of_answers(
                 changing.append(policy.name)
     if changing:
         warn(
-            f"policies {list_names(changing)} give different actions when asked again for some of the states: return the mean action (predict with deterministic=True) or the distribution, "
-            "and answer each state on its own, without statistics of the batch or reading its rows as a sequence"
+            f"policies {list_names(changing)} give different actions when asked again for some of the states: return "
+            "the mean action (predict with deterministic=True) or the distribution, and answer each state on its own, "
+            "without statistics of the batch or reading its rows as a sequence"
         )
     if len(means) and layout.kind != "discrete" and (means == means.abs().round()).all():
         vary = (means != means[:, :1]).any()

@@ -189,6 +189,8 @@ def _as_frame(source: Any, names: Sequence[str] | None, columns: Mapping[str, st
 
     if source is None:
         raise ValueError("returns are needed (or preferences)")
+    if isinstance(source, Mapping) and any(map(callable, source.values())):
+        raise TypeError("policies stand where returns belong; policies come first, then the log, then returns")
     if isinstance(source, pandas.DataFrame) or is_list_of_dicts(source):
         return pandas.DataFrame(source)
     if isinstance(source, Mapping) and source:
