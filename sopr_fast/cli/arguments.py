@@ -95,9 +95,7 @@ def read_policies(options: argparse.Namespace) -> Policies:
     if named := [text for text in source if ":" in text and not os.path.exists(text)]:
         if len(source) > 1:
             others = "leave the other ones out, or let the object hold these policies too"
-            raise ValueError(
-                f"--policies {named[0]}: it names an object of Python, which must be the only one; {others}"
-            )
+            raise ValueError(f"--policies {named[0]}: names an object of Python, which must stand alone; {others}")
         source = _named_object("policies", named[0])
         source = source() if callable(source) else source
     module = None if options.module is None else _named_object("module", options.module)
