@@ -150,9 +150,15 @@ def test_without_known_returns_the_simulator_speaks():
 
 
 @pytest.mark.parametrize("factor", [1e-3, 1e5])
-def test_units_of_returns_do_not_matter(factor):
-    distances, returns, errors, values = problem(4)
-    first, second = (process.fit(distances, f * returns, f * errors, f * values) for f in (1, factor))
+@pytest.mark.parametrize("known", [0, 4])
+@pytest.mark.parametrize("has_members", [False, True])
+def test_units_of_returns_do_not_matter(factor, known, has_members):
+    distances, returns, errors, values = problem(known)
+    members = values[:, None] + np.random.default_rng(1).standard_normal((7, 4))
+    first, second = (
+        process.fit(distances, f * returns, f * errors, f * values, f, f * members if has_members else None)
+        for f in (1, factor)
+    )
     np.testing.assert_allclose(second.mean, factor * first.mean, rtol=1e-6)
     np.testing.assert_allclose(second.deviation, factor * first.deviation, rtol=1e-5)
 

@@ -1,184 +1,20 @@
-"""`select`: one model from no known return to many, and a verdict among all policies."""
+"""`select`: one model from no known return to many, its data and its result."""
 
-import re
 import warnings
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pandas
 import pytest
 from support.problems import transitions
-from support.selection_problems import Scripted, gains, log, true_values
+from support.selection_problems import BEST, CANDIDATES, KNOWN, RETURNS, TRUTH, Scripted, choose, log, simulator
 
 import sopr_fast
 from sopr_fast import Config, fit, load_log
 from sopr_fast.estimators import BehaviourQ, ImportanceWeighting
-from sopr_fast.estimators.gaussian_process_posterior import Posterior
 from sopr_fast.selection import select
 from sopr_fast.selection.compared import possible_returns
-from sopr_fast.selection.draws import best_to_measure, draw_returns, probability_best
 from sopr_fast.selection.measured import Measured
-from sopr_fast.selection.verdict import likelier
-
-KNOWN, CANDIDATES = gains(12), gains(4, first=20)
-TRUTH = true_values(KNOWN) | true_values(CANDIDATES)
-RETURNS = {name: TRUTH[name] for name in KNOWN}
-BEST = max(RETURNS, key=RETURNS.get)
-
-
-def simulator(**changes):
-    """Return a simulator that errs a little, or as told."""
-    random = np.random.default_rng(0)
-    return Scripted({name: value + 0.02 * random.standard_normal() for name, value in TRUTH.items()} | changes)
-
-
-def choose(candidates=CANDIDATES, known=KNOWN, returns=RETURNS, **options):
-    return select(known | candidates, log(), returns, **{"simulator": simulator(), **options})
-
-
-def far(name="far", value=-1.0):
-    return {name: lambda states: np.full((len(states), 1), 50.0)}, simulator(**{name: value})
-
-
-def test_a_sole_candidate_below_the_known_policies_is_not_deployed():
-    worst = min(CANDIDATES, key=TRUTH.get)
-    selection = choose({worst: CANDIDATES[worst]}, simulator=simulator(**{worst: min(TRUTH.values()) - 1}))
-    assert (selection.verdict.kind, selection.verdict.policies) == ("deploy", (BEST,))
-    assert selection.verdict.text.startswith(f"Deploy {BEST}; measured ")
-    assert selection.measure_next(3) == []
-    kept = choose({worst: CANDIDATES[worst]}, incumbent=BEST)
-    assert kept.verdict.text.startswith(f"Keep {BEST}; measured ")
-
-
-def test_a_candidate_that_surely_beats_the_known_ones_is_deployed():
-    name = "right-20"
-    selection = choose({name: CANDIDATES[name]}, simulator=simulator(**{name: RETURNS[BEST] + 3}))
-    assert (selection.verdict.kind, selection.verdict.policies) == ("deploy", (name,))
-    assert f"Deploy {name}; predicted " in str(selection)
-    assert selection.measure_next() == [name]
-
-
-@pytest.mark.parametrize(
-    ("mean", "rankable", "why"),
-    [
-        (-1e-3, True, "its expected return is lower"),
-        (0.5, True, "it would gain too little"),
-        (0.5, False, "it cannot be ranked"),
-    ],
-)
-def test_a_likelier_best_policy_that_is_not_deployed_is_explained(mean, rankable, why):
-    """The first policy is uncertain, so it is the likelier one."""
-    posterior = Posterior(np.array([mean, 0.0]), np.diag([5.0, 1e-3]) ** 2, 1.0, np.full((2, 2), np.nan))
-    best = probability_best(posterior, draw_returns(posterior, 0))
-    best[0] += 0.1  # as if a third policy took part
-    told = SimpleNamespace(names=["a", "b"], posterior=posterior, probability_best=best, rankable=[rankable, True])
-    assert re.fullmatch(rf"\. a is likelier to be the best \(\d\d %\), but {why}", likelier(told, 1))
-
-
-@pytest.mark.parametrize(("most", "first"), [(np.inf, 0), (40, 1)])
-def test_what_is_measured_first_gains_most_among_possible_returns(most, first):
-    mean, deviation = np.array([22.0, 37.4]), np.array([15.0, 1.5])
-    posterior = Posterior(mean, np.diag(deviation**2), 1.0, np.full((2, 2), np.nan), (-np.inf, most))
-    draws = draw_returns(posterior, 0)
-    assert best_to_measure(draws, mean, np.full(len(draws), 38.0), 1)[0] == [first]
-    assert draws.max() <= most
-
-
-@pytest.mark.parametrize("scale", [1, 1e5])
-def test_draws_have_mean_and_covariance_of_the_posterior_and_equal_policies_share(scale):
-    """Two returns are one, a third is exact: the covariance is singular."""
-    loads = scale * np.array([[1.0, 0], [1, 0], [0, 0], [0.5, 2], [-1, 1]])
-    mean, covariance = scale * np.array([3.0, 3, 1, 2, 0]), loads @ loads.T
-    posterior = Posterior(mean, covariance.copy(), scale, np.full((2, 5), np.nan))
-    draws = draw_returns(posterior, 0)
-    np.testing.assert_allclose(draws.mean(0), mean, atol=0.1 * scale)
-    np.testing.assert_allclose(np.cov(draws.T), covariance, atol=0.3 * scale**2)
-    np.testing.assert_allclose(draws[:, 0], draws[:, 1], atol=1e-3 * scale)
-    np.testing.assert_array_equal(posterior.covariance, covariance)
-    best = probability_best(posterior, draws)
-    assert best[0] == best[1] and best.sum() == pytest.approx(1)
-    turned = Posterior(mean[::-1], covariance[::-1, ::-1], scale, np.full((2, 5), np.nan))
-    np.testing.assert_allclose(draw_returns(turned, 0)[:, ::-1], draws, atol=1e-3 * scale)
-
-
-def test_what_is_not_decided_is_measured_in_the_order_of_measure_next():
-    errors = {name: [value - 0.5, value + 0.5] for name, value in RETURNS.items()}
-    near = {name: RETURNS[BEST] + 0.02 * i for i, name in enumerate(CANDIDATES)}
-    selection = choose(returns=errors, simulator=simulator(**near))
-    assert selection.verdict.kind == "measure"
-    assert list(selection.verdict.policies) == selection.measure_next(2)
-    assert selection.verdict.text == f"Measure {' and '.join(selection.measure_next(2))}, 20 episodes each"
-
-
-def test_a_better_known_policy_replaces_the_named_incumbent():
-    second = sorted(RETURNS, key=RETURNS.get)[0]
-    selection = choose(incumbent=second)
-    assert selection.verdict.kind == "deploy"
-    assert selection.rival == second
-    assert "beats" in selection.verdict.reason and second in selection.verdict.reason
-
-
-def test_a_known_policy_that_may_beat_the_incumbent_is_measured_again():
-    rollouts = {name: [-9.0, -8.0] for name in KNOWN} | {"right-00": [0.0, 2.0], "left-01": [0.3, 2.3]}
-    selection = select(KNOWN, log(), returns=rollouts, simulator=simulator(), incumbent="right-00")
-    assert (selection.verdict.kind, set(selection.verdict.policies)) == ("measure", {"right-00", "left-01"})
-    assert selection.measure_next(2) == list(selection.verdict.policies)
-    assert selection.verdict.reason.startswith("left-01 beats right-00 with a probability of ")
-
-
-def test_only_measured_policies_get_a_verdict_with_ties(monkeypatch):
-    rollouts = {name: [0.0 - i // 3, 1.0 - i // 3, 2.0 - i // 3] for i, name in enumerate(KNOWN)}
-    selection = select(KNOWN, log(), returns=rollouts, simulator=simulator())
-    assert selection.verdict.kind == "deploy"
-    assert ", one of three equally good; measured 1.00 ± 0.58" in selection.verdict.text
-    assert selection.candidates == []
-    kept = select(KNOWN, log(), returns=rollouts, simulator=simulator(), incumbent=selection.verdict.policies[0])
-    assert kept.verdict.kind == "keep"
-    monkeypatch.setattr("sopr_fast.selection.predicting.Simulator", None)  # which is not needed
-    selection = select(KNOWN, log(), returns=RETURNS)
-    assert selection.verdict.policies == (BEST,) and selection.values is None
-
-
-def test_without_known_returns_only_the_simulator_ranks():
-    selection = select(CANDIDATES, log(), simulator=simulator())
-    assert selection.candidates == sorted(CANDIDATES, key=simulator().says.get, reverse=True)
-    assert selection.verdict.kind == "measure"
-    assert list(selection.verdict.policies) == selection.measure_next(2)
-    assert "No return is known: the order is by Simulator" in str(selection)
-    assert (np.diff(selection.intervals()) > 0).all()
-    assert np.isnan(selection.evidence["Simulator"])
-
-
-def test_a_candidate_that_surely_beats_few_known_policies_is_measured_since_they_are_few():
-    few = dict(list(RETURNS.items())[:5])
-    candidate = {"right-20": CANDIDATES["right-20"]}
-    known = {name: KNOWN[name] for name in few}
-    selection = choose(candidate, known, few, simulator=simulator(**{"right-20": RETURNS[BEST] + 9}))
-    assert selection.verdict.text == "Measure right-20, 20 episodes"
-    assert " %, but only 5 returns are known. It may return as little as " in selection.verdict.reason
-
-
-def test_without_known_returns_a_policy_that_is_surely_worse_is_not_to_be_measured():
-    random = np.random.default_rng(0)
-    states = random.standard_normal((2000, 1))
-    alike = {f"near-{i}": (lambda s, g=0.02 * i: 0.5 * s + g) for i in range(4)}
-    policies = {**alike, "opposite": lambda s: -3 * s}
-    said = Scripted({**{name: 1.0 - 0.1 * i for i, name in enumerate(alike)}, "opposite": -1.0})
-    bandit = {"states": states, "actions": states, "rewards": states[:, 0], "terminals": np.ones(len(states), bool)}
-    selection = select(policies, bandit, simulator=said)
-    assert selection.verdict.text.endswith(", 1,000 episodes each")  # of one step
-    chosen = selection.measure_next(5)
-    assert chosen[0] == "near-0" and "opposite" not in chosen
-
-
-@pytest.mark.parametrize("count", [1, 2, 5])
-def test_few_known_returns_work_and_are_said_to_be_few(count):
-    few = dict(list(RETURNS.items())[:count])
-    selection = choose(returns=few)
-    assert f"Only {count} return" in " ".join(selection.doubts)
-    assert selection.verdict.kind != "deploy" or selection.verdict.policies[0] in few
-    assert set(selection.candidates) == (set(KNOWN) | set(CANDIDATES)) - set(few)
 
 
 def test_lower_bounds_are_quantiles_of_the_posterior_and_known_returns_have_none():
@@ -246,34 +82,6 @@ def test_possible_returns(rewards, terminals, timeouts, limit, expected):
     assert possible_returns(replace(transitions(*given), max_episode_steps=limit)) == expected
 
 
-def test_candidates_unlike_all_known_policies_are_not_ranked():
-    stranger, method = far(value=0.0)
-    alone = choose(stranger, simulator=method)
-    assert alone.verdict.text == "Measure far, 20 episodes"
-    assert alone.verdict.reason.startswith("far may be better (")
-    low = alone.intervals()[alone.names.index("far"), 0]
-    assert alone.verdict.reason.endswith(f". It may return as little as {low:.2f}.")
-    selection = choose(CANDIDATES | stranger, simulator=method)
-    place = selection.names.index("far")
-    assert selection.distance_ratio[place] > 1.4 and not selection.rankable[place]
-    assert selection.flags[place] == "cannot be ranked"
-    assert selection.verdict.policies[:1] != ("far",) or selection.verdict.kind == "measure"
-    assert "far" in selection.measure_next(4)
-    assert selection.unrankable() == ["This log says nothing of far: it acts unlike every known policy"]
-    both = stranger | {"further": lambda states: np.full((len(states), 1), 60.0)}
-    selection = choose(both, simulator=simulator(far=-4.0, further=-3.0))
-    assert selection.unrankable() == ["This log says nothing of further, far: they act unlike every known policy"]
-    assert all(len(line) <= 80 for line in str(selection).splitlines())
-
-
-def test_a_candidate_that_is_hardly_ever_better_is_not_measured_even_if_the_log_cannot_rank_it():
-    stranger, method = far(value=-60.0)
-    selection = choose(CANDIDATES | stranger, simulator=method)
-    place = selection.names.index("far")
-    assert not selection.rankable[place] and selection.probability_beats(BEST)[place] < 0.1
-    assert "far" not in selection.measure_next(9)
-
-
 def test_costs_are_shown_as_costs():
     steps = log()
     arrays = {"states": steps.states, "actions": steps.actions, "next_states": steps.next_states}
@@ -311,10 +119,6 @@ def test_excluded_policies_are_left_out():
     best = max(CANDIDATES, key=TRUTH.get)
     selection = choose(exclude=[best, "right-00"])
     assert {best, "right-00"}.isdisjoint(selection.names) and len(selection.names) == 14
-    with pytest.raises(ValueError, match=r"exclude: there is no policy 'left-2' .did you mean 'left-2"):
-        choose(exclude=["left-2"])
-    with pytest.raises(ValueError, match="exclude leaves no policy"):
-        choose(CANDIDATES, {}, None, exclude=[*CANDIDATES])
 
 
 def bandit(count=4000, actions=4):
@@ -344,10 +148,8 @@ def test_a_bandit_s_values_and_errors_are_those_of_importance_weighting():
     assert selection.method == "ImportanceWeighting" and selection.rankable.all()
     np.testing.assert_allclose(selection.predicted, estimates.values)
     np.testing.assert_allclose(selection.posterior.deviation, estimates.standard_errors)
-    inside = [
-        low <= truth[name] <= high for name, (low, high) in zip(selection.names, selection.intervals(0.99), strict=True)
-    ]
-    assert all(inside) and selection.verdict.policies == ("best",)
+    (low, high), true = selection.intervals(0.99).T, np.array([truth[name] for name in selection.names])
+    assert ((low <= true) & (true <= high)).all() and selection.verdict.policies == ("best",)
     assert selection.doubts == ["No return is known: the order is by ImportanceWeighting"]
 
 
@@ -356,10 +158,9 @@ def test_a_bandit_s_measured_return_decides_alone_and_moves_others_that_act_alik
     measured = {"uniform": [truth["uniform"]] * 500 + [truth["uniform"] + 1e-3] * 500}
     selection = select(policies, log, returns=measured)
     assert selection.verdict.text.startswith("Deploy best; predicted ")
-    before, after = select(policies, log), selection
-    assert after.posterior.deviation[1] < before.posterior.deviation[1]
-    update = before.update(measured)
-    np.testing.assert_allclose(update.predicted, after.predicted)
+    before = select(policies, log)
+    assert selection.posterior.deviation[1] < before.posterior.deviation[1]
+    np.testing.assert_allclose(before.update(measured).predicted, selection.predicted)
     assert selection.doubts == []
     strange = select(policies, log, returns={"uniform": 0.9})
     assert "standard errors away from ImportanceWeighting: check the log's probabilities" in strange.doubts[0]
@@ -391,13 +192,8 @@ def test_copies_have_one_row_and_one_pooled_return():
     assert selection.flags[place] == "measured, 4 copies"
     assert "3 policies are copies: they act as another one in all 600 states, so they share" in str(selection)
     assert selection.measure_next(9) == [name for name in selection.measure_next(9) if name in CANDIDATES]
-    again = choose(
-        CANDIDATES | twins,
-        KNOWN | twins,
-        RETURNS | rollouts,
-        incumbent="twin-2",
-        simulator=simulator(**dict.fromkeys(twins, 0.0)),
-    )
+    told = simulator(**dict.fromkeys(twins, 0.0))
+    again = choose(CANDIDATES | twins, KNOWN | twins, RETURNS | rollouts, incumbent="twin-2", simulator=told)
     assert again.names[place] == again.rival == "twin-2"
     assert again.probability_beats("twin-0")[place] == 0.5
 
@@ -421,7 +217,7 @@ def test_a_candidate_that_differs_in_rare_states_alone_is_valued():
     assert selection.predicted[selection.names.index("override")] != RETURNS[BEST]
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(15))
 def test_update_equals_a_new_selection(seed):
     """Some returns are plain numbers, some of one rollout, some of several; some policies are copies of others."""
     random = np.random.default_rng(seed)
@@ -473,6 +269,9 @@ def test_update_trains_nothing_and_is_refused_if_values_depend_on_returns():
         ({"simulator": simulator(**{"left-21": np.nan})}, "the simulator gives policy 'left-21' no finite value"),
         ({"simulator": "fq"}, "no method 'fq' .did you mean 'FQE'"),
         ({"simulator": 3}, "a method must be a name, or an estimator such as"),
+        ({"exclude": ["left-2"]}, "exclude: there is no policy 'left-2' .did you mean 'left-2"),
+        ({"exclude": [*KNOWN, *CANDIDATES]}, "exclude leaves no policy"),
+        ({"progress": {"right-00": 0}}, "progress of 'right-00' must be a number of"),
         ({"seed": -1}, "seed must be an integer, 0 or more"),
         ({"update": {"nobody": 1.0}}, "no policy has a return: returns are given of nobody"),
         ({"update": [1.0, 2.0]}, "returns must be by name"),
@@ -482,31 +281,6 @@ def test_update_trains_nothing_and_is_refused_if_values_depend_on_returns():
 def test_bad_input_is_named(options, message):
     with pytest.raises((TypeError, ValueError), match=message):
         choose().update(**{"returns": options["update"]}) if "update" in options else choose(**options)
-
-
-def test_impossible_returns_a_simulator_that_errs_and_equal_rewards_are_doubted():
-    selection = choose()
-    low, high = selection.bounds
-    known = selection.names[int(np.argmax(selection.known))]
-    above, below = (selection.update({known: value}).doubts[0] for value in (high + 100, low - 100))
-    assert above.startswith(f"The return of {known}, ") and ", the highest that the logged rewards" in above
-    assert ", the lowest that the logged rewards" in below
-    wrong = {name: -value for name, value in TRUTH.items()}
-    reverse = choose(simulator=Scripted(wrong))
-    (doubt,) = reverse.doubts
-    assert doubt.startswith("Values by Simulator order the known policies with a rank correlation of -1.00: if retur")
-    assert reverse.verdict.kind == "measure" and "as if returns were costs" in reverse.verdict.reason
-    assert choose(incumbent=BEST, simulator=Scripted(wrong)).verdict.kind == "keep"
-    (doubt,) = choose(returns={name: value / 20 for name, value in RETURNS.items()}).doubts
-    assert doubt.startswith("The known returns are 0.05 times the values by Simulator")
-    assert choose(returns={name: value / 4 for name, value in RETURNS.items()}).doubts == []
-    assert selection.doubts == []
-    transitions = log()
-    arrays = {"states": transitions.states, "actions": transitions.actions, "rewards": 0 * transitions.rewards}
-    arrays |= {"next_states": transitions.next_states, "timeouts": transitions.timeouts | transitions.terminals}
-    arrays["terminals"] = 0 * arrays["timeouts"]
-    selection = select(CANDIDATES, arrays, simulator=simulator())
-    assert selection.doubts[0].startswith("By the logged rewards every policy returns 0.00: check")
 
 
 def test_tables_of_actions_without_known_returns_need_a_critic():
@@ -537,9 +311,7 @@ def test_tables_of_actions_are_in_the_order_of_the_data():
     np.testing.assert_array_equal(choose_among(loaded, like=steps.states), expected)
     with pytest.raises(ValueError, match="rows of the log were sorted: sort the data before it is"):
         choose_among(by_step, like=shuffled["states"])
-    with pytest.raises(
-        ValueError, match=r"actions for 570 states, the data has 600: make an array of 600 rows, and set"
-    ):
+    with pytest.raises(ValueError, match="actions for 570 states, the data has 600: make an array of 600 rows, and"):
         choose_among(loaded, like=loaded.states)
 
     def whole(actions):
@@ -587,28 +359,11 @@ def test_the_result_is_a_table_of_80_columns_a_dict_a_frame_and_a_plot():
     assert content["verdict"] == selection.verdict.kind
     assert content["table"]["policy"][0] == selection.names[int(selection.predicted.argmax())]
     frame = selection.to_pandas()
-    assert list(frame.columns) == [
-        "return",
-        "low",
-        "high",
-        "best",
-        "known",
-        "note",
-        "nearest",
-        "distance",
-        "copies",
-        "Simulator",
-    ]
+    assert " ".join(frame) == "return low high best known note nearest distance copies Simulator"
     assert frame["best"].sum() == pytest.approx(1)
     assert len(selection.plot().get_yticklabels()) == 16
     assert selection.verdict.text in selection._repr_html_()
     assert selection.probability_beats(BEST)[selection.names.index(BEST)] == 0.5
-
-
-def test_one_disastrous_return_does_not_end_measuring():
-    returns = RETURNS | {min(RETURNS, key=RETURNS.get): -1e4}
-    selection = choose(returns=returns, simulator=simulator(**dict.fromkeys(CANDIDATES, RETURNS[BEST])))
-    assert selection.verdict.kind == "measure" and len(selection.measure_next(2)) == 2
 
 
 def test_without_known_returns_two_like_candidates_vary_as_the_log_does():

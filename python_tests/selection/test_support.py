@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from support.selection_problems import Scripted, gains, log, true_values
 
-from sopr_fast.estimators.gaussian_process_posterior import fit, likeness
 from sopr_fast.estimators.log_support import unsupported_in_words
 from sopr_fast.estimators.member_errors import member_errors, relative_errors
 from sopr_fast.selection import select
@@ -102,20 +101,6 @@ def test_the_probability_that_one_policy_is_better():
         selection.probability_better(a, "x")
 
 
-def test_the_unit_of_returns_does_not_matter_to_members():
-    known, values = np.arange(14) < 6, members(*[0.1] * 14)
-    distances = chosen().distances
-    returns = np.where(known, [*TRUTH.values()], np.nan)
-    one, other = (
-        fit(distances, scale * returns, np.zeros(14), scale * values.mean(1), scale, scale * values)
-        for scale in (1, 1000)
-    )
-    np.testing.assert_allclose(1000 * one.mean, other.mean)
-    np.testing.assert_allclose(1e6 * one.covariance, other.covariance, atol=1e-3 * other.covariance.max())
-    alike = likeness(distances, known)
-    assert (np.diagonal(alike) == 1).all() and alike.min() >= 0
-
-
 def test_later_snapshots_count_as_better_until_known_returns_correct_that():
     """The values are right, and know nothing of training."""
     names, says = list(POLICIES), {name: 0.1 * (i % 5) - 5 for i, name in enumerate(POLICIES)}
@@ -130,15 +115,6 @@ def test_later_snapshots_count_as_better_until_known_returns_correct_that():
     corrected = late.update({name: says[name] for name in names[:8]})
     errors = [np.abs(selection.predicted - [*says.values()])[8:12].mean() for selection in (corrected, late)]
     assert errors[0] < 0.5 * errors[1]
-
-
-@pytest.mark.parametrize(
-    ("progress", "message"),
-    [({"x": 1}, "progress: there is no policy 'x'"), ({"right-00": 0}, "progress of 'right-00' must be a number of")],
-)
-def test_wrong_progress_is_named(progress, message):
-    with pytest.raises(ValueError, match=message):
-        select(POLICIES, log(), simulator=Scripted(TRUTH), progress=progress)
 
 
 def test_progress_is_a_share_of_the_last_step_of_a_run():

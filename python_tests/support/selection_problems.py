@@ -8,6 +8,7 @@ import numpy as np
 from support.mdps import Linear, LinearGain
 
 from sopr_fast.estimators import Estimates
+from sopr_fast.selection import select
 
 DISCOUNT = 0.9
 
@@ -76,3 +77,20 @@ class Failing:
 
     def estimate(self, policies, log, **_):
         raise self.error
+
+
+KNOWN, CANDIDATES = gains(12), gains(4, first=20)
+TRUTH = true_values(KNOWN) | true_values(CANDIDATES)
+RETURNS = {name: TRUTH[name] for name in KNOWN}
+BEST = max(RETURNS, key=RETURNS.get)
+
+
+def simulator(**changes):
+    """Return a simulator that errs a little, or as told."""
+    random = np.random.default_rng(0)
+    return Scripted({name: value + 0.02 * random.standard_normal() for name, value in TRUTH.items()} | changes)
+
+
+def choose(candidates=CANDIDATES, known=KNOWN, returns=RETURNS, **options):
+    """Return a selection among known policies and candidates."""
+    return select(known | candidates, log(), returns, **{"simulator": simulator(), **options})
