@@ -12,7 +12,7 @@ from sopr_fast.cli.flags import with_flags
 MESSAGES = {
     "read only with trust=True, if you trust its maker": "read only with --trust, if you trust its maker",
     "by load_log(…, columns={'rewards': …})": "by --columns rewards=…",
-    "sopr_fast.load_log(…, columns={'terminals': 'a', 'last': 'b'}), or": "--columns terminals=a last=b, or",
+    "sopr_fast.load_log(…, columns={'terminals': 'a', 'dones': 'b'}), or": "--columns terminals=a dones=b, or",
     "pass sopr_fast.load_log(…, max_episode_steps=…).": "pass --max-episode-steps ….",
     "load_returns(…, columns={'return': 'r'}).": "--return-columns return=r.",
     "pass Config(subset_size=…, clusters=…)": "pass --subset-size … --clusters …",

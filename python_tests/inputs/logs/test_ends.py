@@ -286,7 +286,6 @@ FRAME = pandas.DataFrame(WALK["observations"][:, :2], columns=["obs_0", "obs_1"]
 FRAME[["next_obs_0", "next_obs_1"]] = WALK[NEXT][:, :2]
 FRAME = FRAME.assign(action=0.0, reward=1.0, terminated=FELL, truncated=CUT)
 ROLES = [
-    ({"context/age": ONES}, "'context' may be the states, and so may named .*'states': 'context'}.* or"),
     ({"context": [np.zeros((2, 3)), np.zeros((4, 3))]}, "'context' is no array: .*; pass a list of dictionaries"),
     ({"pscore": 0 * ONES}, "'pscore' must be above 0, got 0 at row 0"),
     ({"pscore": 0.5 * ONES, "log_probs": -3 * ONES}, "'pscore' and 'log_probs' disagree; leave one out by .*'pscore'"),

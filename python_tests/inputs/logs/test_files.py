@@ -221,10 +221,11 @@ def test_named_observations_are_joined_in_the_order_of_columns(kind, tmp_path, a
     write_hdf5(tmp_path / "log.hdf5", numbered(split(episodes_of(arrays)), "data/demo_"))
     stored = dataset(split(minari_episodes(arrays), {"observations": "observations"}))
     source = {"dict": split([arrays])[0], "hdf5": tmp_path / "log.hdf5", "minari": stored}[kind]
+    name = {"dict": "obs", "hdf5": "obs", "minari": "observations"}[kind]
     message = r"the states have names: choose by .*columns={'states': \['[\w/]*/a', '[\w/]*/b'\]}"
     with pytest.raises(ValueError, match=message):
         sopr_fast.load_log(source)
-    log = sopr_fast.load_log(source, columns={"states": ["b", "a"] if kind == "minari" else ["obs/b", "obs/a"]})
+    log = sopr_fast.load_log(source, columns={"states": [f"{name}/b", f"{name}/a"]})
     np.testing.assert_array_equal(log.states, arrays["observations"][:, [1, 2, 0]])
     np.testing.assert_array_equal(log.next_states, arrays[NEXT][:, [1, 2, 0]])
     assert log.episodes.tolist() == [0, 3, 7, 9, 12, 14]
@@ -307,10 +308,10 @@ WRONG = {  # file → content, message
         ('{"obs": "BCJN", "rewards": [1, 2]}\n' * 2, "0 has 0 'obs' for 2 'rewards', but text: if RLlib"),
     ],
     "log.npz": [
-        (OBJECTS, "'rewards' holds Python objects, stored as a pickle: if you trust the file, pass dict"),
+        (OBJECTS, "'rewards': .*not a plain array .of Python objects, if you trust the file, pass numpy.load"),
     ],
     "log.npy": [
-        (OBJECTS, r"holds Python objects, .*: if you trust .* pass numpy.load\('.*', allow_pickle=True\).item\(\)"),
+        (OBJECTS, "not a plain array .of Python objects, if you trust the file, pass numpy.load"),
     ],
     "log.pkl": [
         (pickle.dumps({"observations": print}), "its pickle names builtins.print; .* load it yourself"),

@@ -29,17 +29,11 @@ _STACK = "pass {name: numpy.stack([x[name] for x in log]) for name in log[0]}, a
 
 @dataclass
 class Ends:
-    """Ends of episodes among N rows.
+    """Ends of episodes among N rows."""
 
-    Attributes:
-        terminals: (N,) bool; the environment ended after this row.
-        cuts: (N,) bool; the episode is cut after this row: by a limit, or where the recording stops.
-        said: Parts of the log and options that said so.
-    """
-
-    terminals: np.ndarray
-    cuts: np.ndarray
-    said: list[str]
+    terminals: np.ndarray  # (N,) bool; the environment ended after this row
+    cuts: np.ndarray  # (N,) bool; the episode is cut after this row: by a limit, or where the recording stops
+    said: list[str]  # parts of the log and options that said so
 
     @property
     def last(self) -> np.ndarray:
@@ -61,7 +55,9 @@ class Statement:
         self.rows, self.parts, self.names, self.limit, self.word = rows, parts, parts.names, limit, word
         self.none = np.zeros(len(rows["states"]), bool)
         self.stops = np.append(self.none[1:], True)  # rows after which the recording stops
-        self.borders = {part: rows[part] for part in ("dones", "last") if part in rows}  # part → ends of either kind
+        self.borders = {}  # part → (N,) bool, ends of either kind
+        if "dones" in rows:
+            self.borders["dones"] = rows["dones"]
         if "first" in rows:
             self.borders["first"] = np.append(rows["first"][1:], True)
         if "episodes" in rows:

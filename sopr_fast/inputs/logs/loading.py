@@ -12,7 +12,6 @@ from ...runtime.arrays import as_numbers
 from ...runtime.checks import integer
 from ...runtime.text import escaped_errors
 from ..accepted import LogLike
-from .facts import describe_columns
 from .parts import Parts
 from .schema import Columns, advise, check_needed, find_parts, missing
 from .sources import read_arrays
@@ -167,15 +166,23 @@ def describe(log: LogLike) -> str:
     Raises:
         ImportError, MemoryError, OSError, TypeError, ValueError: See `sopr_fast.load_log`.
     """
+    import pandas
+
     log = load_log(log)
     states = log.states if isinstance(log, Transitions) else np.asarray(log)
     columns = {f"state {i}": values for i, values in enumerate(states.T)}
     lines = [f"rows: {len(states):,}", f"state columns: {states.shape[1]}"]
     if isinstance(log, Transitions):
         columns |= {f"action {i}": values for i, values in enumerate(log.actions.T)} | {"reward": log.rewards}
+        lines.append(f"action columns: {log.actions.shape[1]}")
+    lines.append(log.verdict)
+    if isinstance(log, Transitions):
         returns = log.returns
-        lines += [f"action columns: {log.actions.shape[1]}", log.verdict]
-        lines += [f"returns of episodes: {returns.min():.6g} to {returns.max():.6g}, mean {returns.mean():.6g}"]
-    else:
-        lines.append(log.verdict)
-    return "\n".join([*lines, describe_columns(columns)])
+        lines.append(f"returns of episodes: {returns.min():.6g} to {returns.max():.6g}, mean {returns.mean():.6g}")
+    facts = [(x.min(), x.max(), x.mean(dtype=np.float64), x.std(dtype=np.float64)) for x in columns.values()]
+    table = pandas.DataFrame(facts, [*columns], ["low", "high", "mean", "std"])
+    shares = [len(np.unique(x)) / len(x) for x in columns.values()]
+    table["distinct"] = [
+        "constant" if low == high else f"{share:.2%}" for (low, high, *_), share in zip(facts, shares, strict=True)
+    ]
+    return "\n".join([*lines, table.to_string(float_format="{:.4g}".format, max_rows=40)])

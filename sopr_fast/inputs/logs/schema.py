@@ -26,8 +26,7 @@ NAMES = {  # used by D4RL, Minari, Gymnasium, Stable-Baselines3, d3rlpy, jaxrl, 
     "next_states": "next_observations next_states next_obs next_observation next_state obs_next new_obs",
     "terminals": "terminals terminations terminated terminateds terminal is_terminal masks not_done not_dones",
     "truncations": "truncations truncated truncateds timeouts timeout",
-    "dones": "dones done",  # the environment ended, or a limit cut the episode
-    "last": "is_last dones_float episode_terminals",  # last row of an episode, for either reason
+    "dones": "dones done is_last dones_float episode_terminals",  # last row of an episode, for either reason
     "first": "is_first episode_starts",
     "episodes": "episode episodes episode_id episode_ids episode_index eps_id "
     f"traj trajectory traj_id trajectory_id trajectory_ids {ITEM}",
@@ -42,7 +41,7 @@ NAMES = {  # used by D4RL, Minari, Gymnasium, Stable-Baselines3, d3rlpy, jaxrl, 
     "action_prob action_probs action_probability behavior_prob behaviour_prob",
 }
 KEYS = {part: tuple(names.split()) for part, names in NAMES.items()}
-ENDS = ("terminals", "truncations", "dones", "last", "first")
+ENDS = ("terminals", "truncations", "dones", "first")
 NEEDED = ("states", "actions", "rewards")
 UNREAD = "unread"  # key of `columns` for arrays that are to be left out
 LIMIT = "pass sopr_fast.load_log(…, max_episode_steps=…)"
@@ -50,7 +49,7 @@ _PARTS = {name: part for part, names in KEYS.items() for name in names}
 _INVERTED = {"masks", "mask", "not_done", "not_dones", "nonterminals", "discount", "discounts", "continues"}
 _OF_STATES = ("step_type", "discount", "discounts")  # of dm_env: a row may hold only a state, or what led to it
 _OF_RLDS = ("is_first", "is_last", "is_terminal")  # of Dreamer too, if there are several
-_IF_ONE_A_ROW = ("last", "first", "episodes", "agents", "steps", "times", "valid")
+_IF_ONE_A_ROW = ("first", "episodes", "agents", "steps", "times", "valid")
 _DIGITS = "0123456789"
 Columns = Mapping[str, "str | Sequence[str]"]
 
@@ -89,7 +88,7 @@ def advise(part: str, *names: str) -> str:
 
 def missing(part: str, arrays: Mapping[str, Any], where: str) -> ValueError:
     """Return the error of a log without a part, which names parts to join, if there are some."""
-    if inner := _nested(part, arrays):
+    if inner := [name for name in arrays if part in map(part_of, name.split("/")[:-1])]:  # such as `obs/position`
         return ValueError(f"{where}: the {part} have names: choose by {advise(part, *inner)}")
     first, *others = KEYS[part]
     likewise = "; name actions, rewards, episodes and steps likewise" if part == "states" else ""
@@ -120,6 +119,7 @@ def find_parts(arrays: Mapping[str, Any], columns: Columns | None, where: str, w
     arrays = join_numbered(arrays, where)
     found = _named(arrays, columns or {}, where)
     unread = {*found.pop(UNREAD, ())}
+    found = {part: names for part, names in found.items() if unread.isdisjoint(names)}
     left_out = unread | {name for names in found.values() for name in names}
     free = {name: x for name, x in arrays.items() if name not in left_out and numbered(name)[0] not in unread}
     if not wanted:
@@ -186,27 +186,17 @@ def _named(arrays: Mapping[str, Any], columns: Columns, where: str) -> dict[str,
             raise ValueError(f"columns name the part {key!r}; a log's parts are {', '.join((*KEYS, UNREAD))}")
         if part in chosen:
             raise ValueError(f"{where}: both {names!r} and {', '.join(chosen[part])!r} are given as the {part}")
-        chosen[part] = [
-            _find(str(name), part, arrays, where) for name in ([names] if isinstance(names, str) else names)
-        ]
+        chosen[part] = [names] if isinstance(names, str) else [*map(str, names)]
+        if absent := [name for name in chosen[part] if _array(name, arrays) is None]:
+            several = advise(part, *map(str.strip, absent[0].split(",")))
+            hint = f"; of several, pass {several}" if "," in absent[0] else ""
+            raise ValueError(f"{where}: no column {absent[0]!r} for the {part}; it has {list_names([*arrays])}{hint}")
         if len(chosen[part]) > 1 and part not in (*TABLES, "episodes", "agents", UNREAD):
             raise ValueError(f"columns name several arrays for the {part}; name one")
     following = [f"next_{name}" for name in chosen.get("states", [])]
-    is_free = "next_states" not in chosen and {*following}.isdisjoint(chosen.get(UNREAD, ()))
-    if following and is_free and all(_array(name, arrays) is not None for name in following):
+    if following and "next_states" not in chosen and all(_array(name, arrays) is not None for name in following):
         chosen["next_states"] = following
     return chosen
-
-
-def _find(name: str, part: str, arrays: Mapping[str, Any], where: str) -> str:
-    """Return the array of a name, which may leave out the groups that it lies in."""
-    if _array(name, arrays) is not None:
-        return name
-    ends = [key for key in arrays if key.endswith(f"/{name}") and (part != "states" or not key.startswith("next_"))]
-    if len(ends) != 1:
-        hint = f"; of several, pass {advise(part, *map(str.strip, name.split(',')))}" if "," in name else ""
-        raise ValueError(f"{where}: no column {name!r} for the {part}; it has {list_names(ends or [*arrays])}{hint}")
-    return ends[0]
 
 
 def _array(name: str, arrays: Mapping[str, Any]) -> Any:
@@ -242,21 +232,11 @@ def _one_of(names: list[str], part: str, arrays: Mapping[str, Any], where: str) 
                 f"{where}: {name!r} and {other!r} both mean the {part} and disagree; choose one by "
                 f"{advise(part, name)} and leave the other out by {advise(UNREAD, other)}"
             )
-    if part == "states" and (inner := _nested("states", arrays)):
-        raise ValueError(
-            f"{where}: {name!r} may be the states, and so may named ones: choose by "
-            f"{advise('states', name)} or {advise('states', *inner)}"
-        )
     columns = [x for x in arrays if x != name and numbered(x)[0] == name] if part in TABLES else []
     if columns and (shape := shape_of(arrays[name])) and shape[1:] != (len(columns),):
         own = [name] * (shape == shape_of(arrays[columns[0]])) + columns
         raise ValueError(f"{where}: there are {name!r} and {columns[-1]!r}; choose by {advise(part, *own)}")
     return name
-
-
-def _nested(part: str, arrays: Mapping[str, Any]) -> list[str]:
-    """Return the names of arrays in groups of a part's name, such as `obs/position`."""
-    return [name for name in arrays if part in map(part_of, name.split("/")[:-1])]
 
 
 def _refuse_rows_of_states(arrays: Mapping[str, Any], where: str) -> None:

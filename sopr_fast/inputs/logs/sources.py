@@ -99,6 +99,10 @@ def _read_path(path: Path) -> Any:
 
 def _named(content: Any, where: str) -> dict[str, Any] | None:
     """Return the arrays of a mapping, frame, dataset, or list of episodes or steps; None of anything else."""
+    if isinstance(content, np.ndarray) and content.dtype == object:
+        content = content.tolist()
+    if isinstance(content, deque):
+        content = [*content]
     if hasattr(content, "to_pandas") and not is_frame(content):  # tables of arrow, datasets of Hugging Face
         content = content.to_pandas()
     if isinstance(content, Mapping) and content and all(isinstance(x, Mapping) and "0" in x for x in content.values()):
@@ -115,8 +119,6 @@ def _named(content: Any, where: str) -> dict[str, Any] | None:
     if any(hasattr(content, key) for key in ("iterate_episodes", "episodes")):
         with reading(where, "a dataset of Minari or d3rlpy"):
             content = [*(getattr(content, "episodes", None) or content.iterate_episodes())]
-    if isinstance(content, deque) or (isinstance(content, np.ndarray) and content.dtype == object):
-        content = [*content]
     if not isinstance(content, list | tuple) or not content or _named(_of_episode(content[0]), where) is None:
         return None
     items = [arrays for item in content if (arrays := _named(_of_episode(item), where)) is not None]

@@ -72,22 +72,21 @@ class StoredStates:
         """
         states = self._gather(rows)
         check_finite(states, self._what, TOO_LARGE, rows=rows)
-        warn_of_rounding(states, lambda some: self._gather(rows[some], self.dtype), self.dtype, self._where)
-        return states
+        warn_of_rounding(states, self._where)
+        return np.ascontiguousarray(states, np.float32)
 
     def has_rows(self, rows: np.ndarray, states: np.ndarray) -> bool:
         """Return whether `rows` (n,) int64, ascending, are the states (n, dim_s) float32; read no others."""
-        return bool(rows[-1] < len(self)) and np.array_equal(self._gather(rows), states)
+        return bool(rows[-1] < len(self)) and np.array_equal(self._gather(rows).astype(np.float32), states)
 
-    def _gather(self, rows: np.ndarray, dtype: Any = np.float32) -> np.ndarray:
-        """Return `rows` (n,) int64, ascending, as (n, dim_s) numbers of a type, unchecked."""
-        with np.errstate(over="ignore"):
-            if isinstance(self._values, np.ndarray):
-                return np.ascontiguousarray(self._values[rows], dtype)
-            states = np.empty((len(rows), self.shape[1]), dtype)
-            with self._reader() as read:
-                gather(read, rows, states, self._values.row_bytes, self._values.unit)
-            return states
+    def _gather(self, rows: np.ndarray) -> np.ndarray:
+        """Return `rows` (n,) int64, ascending, as they are stored, (n, dim_s)."""
+        if isinstance(self._values, np.ndarray):
+            return self._values[rows]
+        states = np.empty((len(rows), self.shape[1]), self.dtype)
+        with self._reader() as read:
+            gather(read, rows, states, self._values.row_bytes, self._values.unit)
+        return states
 
     @contextmanager
     def _reader(self) -> Iterator[Read]:

@@ -14,18 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from ...runtime.containers import Archive, check_chunks, check_size, open_archive, open_hdf5, open_parquet
+from ...runtime.containers import check_chunks, check_size, open_archive, open_hdf5, open_parquet
 from ...runtime.pickles import SB3_RECORDS, SPACE_RECORDS, RefusedError, read_pickle
 from ...runtime.rows import FileRows, FileVersion, Read
 from ..file_errors import check_regular, reading
-from ..lazy_arrays import Lazy, check_names, opened_later
+from ..lazy_arrays import Lazy, check_names, opened_later, shape_of
 from ..table_files import to_cells
 
 _GROUPED = re.compile(r"(?:.*/)?(?P<label>(?:episode|demo|traj)_(?P<number>\d+))/(?P<key>.+)")  # Minari, robomimic
 _NUMBERED = re.compile(r"(?P<key>observations|actions|rewards|terminated)_(?P<label>(?P<number>\d+))")  # d3rlpy
 _SCALED = ("scale_factor", "add_offset")  # attributes by which netCDF packs numbers into integers
-_OBJECTS = "holds Python objects, stored as a pickle: if you trust the file, pass"
-_UNPICKLE = "numpy.load({!r}, allow_pickle=True)"
+_PLAIN = "a plain array (of Python objects, if you trust the file, pass numpy.load(path, allow_pickle=True))"
 _BATCH = 16384  # rows
 _RECORDS = (*SB3_RECORDS, *SPACE_RECORDS, "torch.device")
 _COPIES = 3  # of the file's bytes while it is read
@@ -37,35 +36,24 @@ _PLACES = ("pos", "ptr", "_insertion_idx")  # of the row that is overwritten nex
 def open_npy(path: Path) -> FileRows:
     """Open an `.npy` file, of which rows are read on demand."""
     check_regular(path)
-    with reading(path, "an .npy file of a plain array"):
-        try:
-            return FileRows(path)
-        except ValueError as error:
-            if "Python objects" in str(error):
-                raise ValueError(f"{path}: {_OBJECTS} {_UNPICKLE.format(str(path))}.item()") from error
-            raise
+    with reading(path, _PLAIN):
+        return FileRows(path)
 
 
 def read_npz(path: Path) -> dict[str, Any]:
     """Return the arrays of an archive by name, decompressed when they are needed."""
+
+    def member(name: str) -> np.ndarray:
+        with reading(f"{path}: {name!r}", _PLAIN), open_archive(path, is_log=True) as archive:
+            return archive.array(f"{name}.npy")
+
+    arrays = {}
     with reading(path, "an .npz file"), open_archive(path, is_log=True) as archive:
-        return {name.removesuffix(".npy"): _open_member(path, archive, name) for name in archive.names}
-
-
-def _open_member(path: Path, archive: Archive, name: str) -> Lazy:
-    where = f"{path}: {name.removesuffix('.npy')!r}"
-    shape: tuple[int, ...] = ()
-    dtype = np.dtype(np.uint8)
-    with contextlib.suppress(Exception):  # raised if the array is needed
-        shape, dtype = archive.header(name)
-
-    def read() -> np.ndarray:
-        if dtype.hasobject:
-            raise ValueError(f"{where} {_OBJECTS} dict({_UNPICKLE.format(str(path))})")
-        with reading(where, "a plain array"), open_archive(path, is_log=True) as archive:
-            return archive.array(name)
-
-    return Lazy(shape, dtype, read)
+        for name in (name.removesuffix(".npy") for name in archive.names):
+            arrays[name] = Lazy((), object, functools.partial(member, name))
+            with contextlib.suppress(Exception):  # raised if the array is needed
+                arrays[name] = Lazy(*archive.header(f"{name}.npy"), functools.partial(member, name))
+    return arrays
 
 
 def read_parquet(path: Path) -> dict[str, Any]:
@@ -182,8 +170,9 @@ def filled_rows(arrays: Mapping[str, Any], count: int) -> np.ndarray | None:
             return np.flatnonzero(np.arange(count) - np.repeat(offsets, sizes) < np.repeat(lengths, sizes))
     fields = {}
     for name in {*_SIZES, *_PLACES, "full"} & parts.keys():
-        with contextlib.suppress(OverflowError, TypeError, ValueError):  # no single number
-            fields[name] = int(np.asarray(parts[name]).item())
+        if shape_of(parts[name]) in ((), (1,)):
+            with contextlib.suppress(OverflowError, TypeError, ValueError):  # no number
+                fields[name] = int(np.asarray(parts[name]).item())
     place = next((fields[name] for name in _PLACES if name in fields), None)
     size = next((fields[name] for name in _SIZES if name in fields), None)
     if size is None and place is not None and "full" in fields:

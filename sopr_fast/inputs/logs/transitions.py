@@ -11,12 +11,12 @@ from ...runtime.containers import check_size
 from ...runtime.text import counted, is_cost, list_names
 from ...runtime.warn import warn
 from .ends import WORDS, Ends, Statement
-from .facts import repeated, rewards_beyond
 from .parts import FLAGS, Parts
 from .schema import UNREAD, advise, check_needed, find_parts
 
 _COLUMNS = ("states", "actions", "rewards", "next_states", "terminals", "timeouts", "source", "log_probs")
 _BLOCK = 65536  # rows
+_BEYOND = 1e6  # times the typical reward: float32 hardly tells the others apart
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -60,7 +60,7 @@ class Transitions:
         """Make transitions of arrays of N rows, in the order in which they were logged.
 
         Where episodes end, and whether the environment ended there, must be said completely: by `terminals` and
-        `truncations`; by `episodes`, `first`, `last` or `dones` and one of `terminals`, `truncations`, `ends` and
+        `truncations`; by `episodes`, `first` or `dones` and one of `terminals`, `truncations`, `ends` and
         `max_episode_steps`; by `terminals` and one of `ends`, `max_episode_steps` and next states that lead from row to
         row; or by `max_episode_steps=1`, every row an episode.
 
@@ -70,7 +70,7 @@ class Transitions:
             parts: Part of the log, or another of its names → array or tensor. `states` and `actions` (N, columns),
                 `rewards` or `costs` (N,) are needed. `next_states` (N, dim_s), NaN where unknown: by default the state
                 of the next row, and a step whose next state is unknown is left out. Flags (N,): `terminals`, where the
-                environment ended; `truncations`, where a limit cut the episode; `dones` or `last`, either; `first`,
+                environment ended; `truncations`, where a limit cut the episode; `dones`, either; `first`,
                 first rows; `valid`, 0 in rows that only pad. Labels (N,): `episodes`; `agents`, whose rows do not
                 follow each other. `steps` (N,) that count up by one in an episode, `times` (N,) that increase.
                 `log_probs` or `probabilities` (N,) of the logged actions.
@@ -143,7 +143,7 @@ def build(parts: Parts, word: str | None, limit: int | None, order: np.ndarray |
     last = steps["terminals"] | steps["timeouts"]
     last[-1] = True
     episodes = np.concatenate([[0], np.flatnonzero(last) + 1]).astype(np.int64)
-    for text in rewards_beyond(steps["rewards"], steps["source"]):
+    for text in _rewards_beyond(steps["rewards"], steps["source"]):
         warn(f"{parts.where}: {text}: leave out such rows if they are no rewards")
     log = Transitions(
         episodes=episodes, source_count=parts.count or 0, columns=parts.columns, max_episode_steps=limit, **steps
@@ -240,9 +240,29 @@ def _verdict(log: Transitions, parts: Parts, ends: Ends, dropped: int) -> str:
         words.append(f"rewards are the negative of {parts.names['costs']!r}")
     tables = {"state": log.states, "action": log.actions}
     for name, x in tables.items():
-        if repeats := repeated(x, log.episodes):
+        if repeats := _repeated(x, log.episodes):
             words.append(f"{name}s repeat the one before in {repeats:.0%} of steps")
-    words += rewards_beyond(log.rewards, log.source)
+    words += _rewards_beyond(log.rewards, log.source)
     constant = [f"{name} {i}" for name, x in tables.items() for i in np.flatnonzero(x.min(0) == x.max(0))]
     words += [f"constant: {list_names(constant)}"] * bool(constant)
     return "; ".join(words) + parts.not_read
+
+
+def _repeated(values: np.ndarray, episodes: np.ndarray) -> float:
+    """Return in which share of the steps that are not the first of an episode the row equals the one before."""
+    equal = np.ones(len(values) - 1, bool)
+    for column in values.T:  # all at once could take as much memory as the log
+        equal &= column[1:] == column[:-1]
+    equal[episodes[1:-1] - 1] = False
+    return float(equal.sum() / max(1, len(values) - (len(episodes) - 1)))
+
+
+def _rewards_beyond(rewards: np.ndarray, source: np.ndarray) -> list[str]:
+    """Return words about rewards (N,) far beyond the typical magnitude, the geometric mean of those that are not 0."""
+    sizes = np.abs(rewards)
+    typical = np.exp(np.log(sizes[sizes > 0]).mean(dtype=np.float64)) if sizes.any() else np.inf
+    if not (beyond := sizes > _BEYOND * typical).any():
+        return []
+    row, count = int(sizes.argmax()), counted(int(beyond.sum()), "reward")
+    shown = f"{rewards[row]:.3g} at row {source[row]}"
+    return [f"beyond {_BEYOND:g} times the typical reward {typical:.3g}: {count}, such as {shown}"]
