@@ -66,7 +66,7 @@ def test_estimates_do_not_depend_on_the_other_policies(method, log):
     ("name", "phases"),
     [
         ("fqe", ["acting", "FQE", "evaluating"]),
-        ("behaviour-q", ["SARSA critic", "evaluating"]),
+        ("behaviour-q", ["BehaviourQ", "evaluating"]),
         ("dual-dice", ["acting", "DualDICE", "evaluating"]),
         ("importance-weighting", ["behaviour", "weighting"]),
         ("simulator", ["simulator", "rolling out"]),

@@ -10,6 +10,7 @@ from support.mdps import LinearGain
 import sopr_fast
 from sopr_fast import Config
 from sopr_fast.estimators import SOPR, NearestPolicy
+from sopr_fast.estimators.estimator import Request
 from sopr_fast.inputs.policies import load_policies
 
 pytestmark = [unwarned, pytest.mark.filterwarnings("ignore")]
@@ -70,7 +71,7 @@ def test_policies_act_once_for_all_folds(method, log, known):
         return act
 
     policies = {name: counting(policy) for name, policy in known[0].items()}
-    method.prepare(list(load_policies(policies).values()), log)
+    method.prepare(Request([*load_policies(policies).values()], len(policies), log, seed=0))
     prepared, calls[:] = list(calls), []
     sopr_fast.evaluate(policies, log, known[1], methods=[method], cv=4)
     assert len(calls) <= 2 * len(prepared)

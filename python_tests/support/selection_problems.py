@@ -51,9 +51,10 @@ class Scripted:
 
     name, mean = "Simulator", None
 
-    def prepare(self, policies, log, **_):
+    def prepare(self, request, values=None):
         def value(tested, known, returns, errors):
-            return self.estimate([policies[i] for i in tested], log, known=[policies[i] for i in known])
+            policies, learned = ([request.policies[i] for i in part] for part in (tested, known))
+            return self.estimate(policies, request.log, known=learned)
 
         return value
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
-from ..inputs.policies import Policy, collect_shared, probe
+from ..inputs.policies import collect_shared, probe
 from ..results.estimates import Estimates
 from ..results.metrics import policy_distances
 from ..runtime.checks import instance, integer, option, optional
 from ..runtime.distributed import share_policies
-from .estimator import Estimator, LoggedData, Request
+from .estimator import Estimator, Request
 from .gaussian_process_posterior import fit
 from .supervised import SupervisedEstimator, Valuation, read_rows, spread
 
@@ -56,22 +55,15 @@ class ActionDistanceEstimator(SupervisedEstimator):
 
     rows: int = option(4096, integer(1))
 
-    def prepare(
-        self,
-        policies: list[Policy],
-        log: LoggedData,
-        *,
-        seed: int = 0,
-        checkpoint: str | os.PathLike | None = None,
-        values: np.ndarray | None = None,
-    ) -> Valuation:
+    def prepare(self, request: Request, values: np.ndarray | None = None) -> Valuation:
         """Compare all policies; see `SupervisedEstimator.prepare`."""
+        policies, log = request.policies, request.log
         states, source = read_rows(log, spread(log, self.rows))
         layout = probe(policies, states, source, logged=getattr(log, "actions", None))
         columns = collect_shared(policies, states, source, layout).numpy()
         distances, names = shared_distances(columns, columns), np.array([policy.name for policy in policies], object)
         if self.mean is not None and values is None:
-            values = self.mean._estimate(Request(policies, len(policies), log, seed, checkpoint)).values
+            values = self.mean._estimate(replace(request, count=len(policies), known=np.zeros(0, np.int64))).values
 
         def value(tested: np.ndarray, known: np.ndarray, returns: np.ndarray, errors: np.ndarray) -> Estimates:
             own = (distances[np.ix_(tested, known)] == 0) & (names[tested][:, None] == names[known])

@@ -32,11 +32,9 @@ class CriticEstimator(RewardEstimator):
 
     Attributes:
         shared: Whether one critic of the logged behaviour serves all policies, or each policy has its own.
-        description: Name of the training in messages and progress bars.
     """
 
     shared: ClassVar[bool]
-    description: ClassVar[str]
 
     updates: int = option(20000, integer(1))
     batch_size: int = option(256, integer(1))
@@ -65,7 +63,7 @@ class CriticEstimator(RewardEstimator):
         curve = learn(
             learner,
             self.updates,
-            description=self.description,
+            description=self.name,
             checkpoint=checkpoint,
             identity=lambda: (self, actions.seed, *identity()),
         )
@@ -100,7 +98,6 @@ class FQE(CriticEstimator):
     """
 
     shared: ClassVar[bool] = False
-    description: ClassVar[str] = "FQE"
 
 
 @dataclass(frozen=True)
@@ -124,7 +121,6 @@ class BehaviourQ(CriticEstimator):
     """
 
     shared: ClassVar[bool] = True
-    description: ClassVar[str] = "SARSA critic"
 
     updates: int = option(10000, integer(1))
 

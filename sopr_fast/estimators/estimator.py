@@ -43,7 +43,7 @@ class Request:
     count: int
     log: LoggedData
     seed: int
-    checkpoint: str | os.PathLike | None
+    checkpoint: str | os.PathLike | None = None
     known: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     returns: np.ndarray = field(default_factory=lambda: np.zeros(0))
     errors: np.ndarray = field(default_factory=lambda: np.zeros(0))

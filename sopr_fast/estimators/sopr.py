@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,7 +18,7 @@ from ..sopr.config import Config
 from ..sopr.fitting import fit
 from ..sopr.ranker import Ranker
 from ..sopr.subsets import Drawing, Subsets
-from .estimator import LoggedData
+from .estimator import Request
 from .supervised import SupervisedEstimator, Valuation
 
 _config = replace(optional(instance(Config, "a Config")), parse=lambda text: Config(**json.loads(text)))
@@ -52,16 +51,9 @@ class SOPR(SupervisedEstimator):
 
     config: Config | None = option(None, _config)  # noqa: RUF009
 
-    def prepare(
-        self,
-        policies: list[Policy],
-        log: LoggedData,
-        *,
-        seed: int = 0,
-        checkpoint: str | os.PathLike | None = None,
-        values: np.ndarray | None = None,
-    ) -> Valuation:
+    def prepare(self, request: Request, values: np.ndarray | None = None) -> Valuation:
         """Draw and cluster subsets, and let all policies act in them; see `SupervisedEstimator.prepare`."""
+        policies, log, seed = request.policies, request.log, request.seed
         drawn: Drawing | Subsets
         if isinstance(log, Subsets):
             config, drawn = self.config or Config.small(), log.to("cpu")
@@ -75,7 +67,7 @@ class SOPR(SupervisedEstimator):
 
         def value(tested: np.ndarray, known: np.ndarray, returns: np.ndarray, errors: np.ndarray) -> Estimates:
             training, candidates = ([acting[i] for i in part] for part in (known, tested))
-            ranker = fit(training, subsets, returns, config=config, seed=seed, checkpoint=checkpoint)
+            ranker = fit(training, subsets, returns, config=config, seed=seed, checkpoint=request.checkpoint)
             ranking = ranker.rank(candidates)
             scale, offset = _units(ranker, returns)
             assert ranking.replicates is not None

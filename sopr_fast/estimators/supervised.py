@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from abc import abstractmethod
-from typing import ClassVar, Protocol
+from collections.abc import Callable
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..inputs.logs import StoredStates
-from ..inputs.policies import Policy
 from ..results.estimates import Estimates
 from ..runtime import distributed
 from ..sopr.subsets import Subsets
@@ -19,19 +18,8 @@ from .estimator import Estimator, LoggedData, Request
 
 _ROWS = 256  # compared between processes
 
-
-class Valuation(Protocol):
-    """Function that values some policies by the known returns of others."""
-
-    def __call__(self, tested: np.ndarray, known: np.ndarray, returns: np.ndarray, errors: np.ndarray) -> Estimates:
-        """Return values of policies.
-
-        Args:
-            tested: (T,) int64 indices of the policies to value.
-            known: (M,) int64 indices of the policies to learn from.
-            returns: (M,) float64 returns of the latter.
-            errors: (M,) float64 standard errors of these returns, 0 where unknown.
-        """
+Valuation: TypeAlias = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], Estimates]
+"""Function of indices of policies to value and of known ones, both int64, of known returns, and of their errors."""
 
 
 class SupervisedEstimator(Estimator):
@@ -45,30 +33,18 @@ class SupervisedEstimator(Estimator):
         return self.mean is not None and self.mean.needs_rewards
 
     @abstractmethod
-    def prepare(
-        self,
-        policies: list[Policy],
-        log: LoggedData,
-        *,
-        seed: int = 0,
-        checkpoint: str | os.PathLike | None = None,
-        values: np.ndarray | None = None,
-    ) -> Valuation:
-        """Ask P policies to act, once for all folds, and return a function that learns and values.
+    def prepare(self, request: Request, values: np.ndarray | None = None) -> Valuation:
+        """Ask all policies to act, once for all folds, and return a function that learns and values.
 
         Args:
-            policies: All policies to value or to learn from, which fit the log.
-            log: Logged states or transitions.
-            seed: Seed of everything random.
-            checkpoint: File to resume training from, and to write, or None.
-            values: (P,) float64 values by `mean`, if they are known already.
+            request: Its policies, log, seed and checkpoint.
+            values: (P,) float64 values of all policies by `mean`, if they are known already.
         """
 
     def _estimate(self, request: Request) -> Estimates:
         if distributed.current().count > 1:
             distributed.current().check_same(states=read_rows(request.log, spread(request.log, _ROWS))[0])
-        value = self.prepare(request.policies, request.log, seed=request.seed, checkpoint=request.checkpoint)
-        return value(np.arange(request.count), request.known, request.returns, request.errors)
+        return self.prepare(request)(np.arange(request.count), request.known, request.returns, request.errors)
 
 
 def spread(log: LoggedData, most: int) -> np.ndarray:
@@ -84,6 +60,7 @@ def state_count(log: LoggedData) -> int:
 
 def read_rows(log: LoggedData, rows: np.ndarray) -> tuple[Tensor, Tensor]:
     """Return states of a log (rows, dim_s) by their indices, and their rows in the user's data."""
-    if isinstance(log, StoredStates):
-        return torch.from_numpy(log.read(rows)), torch.from_numpy(rows)
-    return torch.as_tensor(log.states[rows]), torch.as_tensor(log.source[rows])
+    if isinstance(log, Subsets):
+        return log.states[rows], log.source[rows]
+    states, source = (log.read(rows), rows) if isinstance(log, StoredStates) else (log.states[rows], log.source[rows])
+    return torch.from_numpy(states), torch.from_numpy(source)

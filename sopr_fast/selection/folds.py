@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ..estimators import Estimator, UncertainEstimateWarning
+from ..estimators.estimator import Request
 from ..estimators.supervised import SupervisedEstimator
 from ..inputs.returns import check_groups
 from ..results.warnings import ForeignPolicyWarning, TrainingPolicyWarning
@@ -108,7 +109,8 @@ def cross_fit(
         values: (P,) values by the mean of the method, if it has one.
     """
     with quiet():
-        value = method.prepare(compared.policies, compared.log, seed=seed, values=values)
+        request = Request(compared.policies, len(compared.policies), compared.log, seed)
+        value = method.prepare(request, values)
         found = (value(fold.test, fold.train, returns[fold.train], errors[fold.train]) for fold in folds)
         return [np.asarray(estimates.values, np.float64) for estimates in found]
 
