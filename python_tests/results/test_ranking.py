@@ -374,9 +374,14 @@ def test_a_foreign_best_candidate_warns():
 def test_plots_mark_foreign_candidates_without_error_bars_and_name_the_one_farthest_from_its_place():
     ranking = ranking_of("ab", [2, 1], distances=np.array([9.0, 1.0]), distance_limit=8.0)
     axes = ranking.plot()
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["b", "a (foreign)"]
-    bars = axes.containers[0].get_children()[-1].get_segments()
-    assert [bar[:, 0].tolist() for bar in bars] == [[0, 2], [2, 2]]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b"]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["candidate", "foreign"]
+    assert {line.get_label(): line.get_xydata().tolist() for line in axes.lines} == {
+        "candidate": [[1, 1]],
+        "foreign": [[2, 0]],
+    }
+    assert axes.collections[0].get_segments()[0].tolist() == [[0, 1], [2, 1]]
+    assert not len(axes.collections[1].get_segments()[0])  # no error of a foreign one
     axes = ranking.plot([30, 10])
     marks = {line.get_marker(): line.get_xydata().tolist() for line in axes.lines if line.get_linestyle() == "None"}
     assert marks == {"o": [[2, 30]], "x": [[2, 30]]} and axes.containers[0][0].get_xydata().tolist() == [[1, 10]]

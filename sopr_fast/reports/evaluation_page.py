@@ -11,6 +11,7 @@ from ..results.numbers import MISSING, in_words, number
 from ..selection.evaluation import Evaluation
 from . import figures
 from .page import Column, Name, Table, column
+from .plots import height, plot_evaluation
 
 _GOOD, _USELESS = 0.7, 0.3  # rank correlations
 _DRAWN = 4  # methods
@@ -21,8 +22,7 @@ def evaluation_page(evaluation: Evaluation) -> dict[str, Any]:
     """Return what the report says; the verdict and the figure are about the last kind of folds."""
     kind = evaluation.kinds[-1]
     measures, tied = evaluation.measures(kind), evaluation.tied(kind)
-    order, mean = _order(evaluation, kind), measures[tied[0]]["spearman"][0]
-    values = np.array([measures[name]["spearman"] for name in order])
+    mean = measures[tied[0]]["spearman"][0]
     dropped = [f"{name} was dropped: {reason}." for name, reason in evaluation.dropped.items()]
     return dict(
         kind="Evaluation of methods",
@@ -31,13 +31,10 @@ def evaluation_page(evaluation: Evaluation) -> dict[str, Any]:
         reasons=[_reason(evaluation, kind) for kind in evaluation.kinds],
         now=_now(tied[0], mean),
         notes=list(evaluation.notes),
-        main=figures.intervals(
-            order,
-            values[:, 0],
-            values[:, 1:],
-            ["candidate"] * len(order),
-            axis="rank correlation with the known returns",
-            caption=f"Rank correlation on {KINDS[kind]}, which the methods had not learned from, with 90 % intervals. "
+        main=figures.draw(
+            lambda ax: plot_evaluation(evaluation, kind=kind, ax=ax),
+            height(len(measures)),
+            f"Rank correlation on {KINDS[kind]}, which the methods had not learned from, with 90 % intervals. "
             "1 is the right order, 0 none.",
         ),
         title="How well each method ranks",
@@ -45,14 +42,9 @@ def evaluation_page(evaluation: Evaluation) -> dict[str, Any]:
         legend="Rank correlation of values and known returns: 1 is the right order, 0 none. Regret@1 is what the "
         "choice of the best value loses, in shares of the range of returns. Bold: the best methods within the error.",
         evidence=[*dropped, "Each point is a known policy, valued by a method that had not learned from it."],
-        pictures=[_scatter(evaluation, name) for name in order[:_DRAWN]],
+        pictures=[_scatter(evaluation, name) for name in [*measures][:_DRAWN]],
         settings={"policies": len(evaluation.names), "groups": len(set(evaluation.groups)), **evaluation.settings},
     )
-
-
-def _order(evaluation: Evaluation, kind: str) -> list[str]:
-    measures = evaluation.measures(kind)
-    return sorted(measures, key=lambda name: -np.nan_to_num(measures[name]["spearman"][0], nan=-2))
 
 
 def _verdict(tied: list[str], mean: float, kind: str) -> str:
@@ -84,20 +76,22 @@ def _now(best: str, mean: float) -> str:
 
 
 def _table(evaluation: Evaluation, kind: str) -> Table:
-    measures, tied, order = evaluation.measures(kind), evaluation.tied(kind), _order(evaluation, kind)
-    mean, low, high = np.array([measures[name]["spearman"] for name in order]).T
+    measures, tied = evaluation.measures(kind), evaluation.tied(kind)
+    mean, low, high = np.array([measures[name]["spearman"] for name in measures]).T
     intervals = [f"{number(a)} to {number(b)}" if np.isfinite(a) else MISSING for a, b in zip(low, high, strict=True)]
     count = sum(fold.kind == kind for fold in evaluation.folds)
     return Table(
         f"On {KINDS[kind]}: {count} folds of {len(evaluation.names)} policies",
         "method",
-        [Name(name) for name in order],
-        ["chosen" if name in tied else "" for name in order],
+        [Name(name) for name in measures],
+        ["chosen" if name in tied else "" for name in measures],
         [
             column("rank correlation", mean),
             Column("90 % interval", intervals, low),
-            column("regret@1", [measures[name]["regret@1"][0] for name in order]),
-            column("seconds", [evaluation.seconds.get(name, np.nan) for name in order], lambda value: number(value, 1)),
+            column("regret@1", [measures[name]["regret@1"][0] for name in measures]),
+            column(
+                "seconds", [evaluation.seconds.get(name, np.nan) for name in measures], lambda value: number(value, 1)
+            ),
         ],
     )
 

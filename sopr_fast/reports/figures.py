@@ -7,20 +7,17 @@ import io
 import re
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from ..runtime.text import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MOST_ROWS = 20
-_WIDTH, _ROW = 4.8, 0.19  # inches
-_LABEL = 34  # characters of names
+ROWS = 20  # of policies in a figure
+_WIDTH = 4.8  # inches
 
 _COLOURS = {  # on light and on dark pages
     "ink": ("#1b2027", "#e7ebef"),
@@ -36,7 +33,7 @@ _COLOURS = {  # on light and on dark pages
 }
 LIGHT, DARK = ({name: pair[page] for name, pair in _COLOURS.items()} for page in range(2))
 INK, MUTED, LINE, SURFACE = (LIGHT[name] for name in ("ink", "muted", "line", "surface"))
-ACCENT, KNOWN, WARN = (LIGHT[name] for name in ("accent", "known", "warn"))
+ACCENT, WARN = LIGHT["accent"], LIGHT["warn"]
 
 _STYLE = {
     "svg.fonttype": "none",
@@ -76,7 +73,7 @@ class Picture:
     caption: str
 
 
-def draw(plot: Callable[[Axes], None], height: float, caption: str) -> Picture:
+def draw(plot: Callable[[Axes], Any], height: float, caption: str) -> Picture:
     """Draw a figure, `height` inches high, whatever the user's settings of matplotlib are; one thread at a time."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -97,54 +94,6 @@ def draw(plot: Callable[[Axes], None], height: float, caption: str) -> Picture:
 
 def _uri(svg: str) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
-
-
-_KINDS = {"candidate": ACCENT, "known": KNOWN, "foreign": WARN}
-
-
-def intervals(
-    names: Sequence[str],
-    values: np.ndarray,
-    ends: np.ndarray,
-    kinds: Sequence[str],
-    *,
-    axis: str,
-    caption: str,
-    known: np.ndarray | None = None,
-    mark: tuple[float, str] | None = None,
-) -> Picture:
-    """Plot n values with intervals, the first on top.
-
-    `ends` (n, 2) are lower and upper ones, NaN for none; `kinds` are "candidate", "known" or "foreign". Values of
-    `known` policies are ticks below the rows; `mark` is a value to mark by a line, and its label.
-    """
-    ticks = 0 if known is None or not len(known) else 1
-
-    def plot(ax: Axes) -> None:
-        for place, (value, kind) in enumerate(zip(values, kinds, strict=True)):
-            colour = _KINDS[kind]
-            ax.hlines(place, *ends[place], color=colour, linewidth=1.6)
-            face = SURFACE if kind == "foreign" else colour
-            ax.plot(value, place, "o", color=colour, markerfacecolor=face, markersize=5, markeredgewidth=1.4)
-        places, labels = list(range(len(names))), [printable(name, _LABEL) for name in names]
-        if ticks and known is not None:
-            ax.vlines(known, len(names) - 0.3, len(names) + 0.3, color=KNOWN, linewidth=0.9)
-            places.append(len(names))
-            labels.append(f"{len(known)} known policies")
-        if mark is not None:
-            ax.axvline(mark[0], color=MUTED, linewidth=0.9, linestyle=(0, (3, 2)), zorder=0)
-            ax.annotate(
-                mark[1], (mark[0], 1), (0, 2), xycoords=("data", "axes fraction"), textcoords="offset points",
-                ha="center", color=MUTED,
-            )  # fmt: skip
-        ax.set_yticks(places, labels)
-        ax.set_ylim(len(names) - 0.4 + ticks, -0.6)
-        ax.set_xlabel(axis)
-        ax.spines["left"].set_visible(False)
-        ax.grid(axis="x")
-        ax.locator_params(axis="x", nbins=6)
-
-    return draw(plot, 0.6 + _ROW * (len(names) + ticks) + 0.15 * (mark is not None), caption)
 
 
 def scatter(

@@ -1,7 +1,8 @@
-"""Plots of results, by `Result.plot`, on axes of matplotlib."""
+"""Plots of results, by `Result.plot` and in reports, on axes of matplotlib."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +12,18 @@ from ..inputs.accepted import ReturnsLike
 from ..inputs.returns import check_returns
 from ..results.ranking import Ranking, ranks_of
 from ..runtime.process import in_notebook
-from ..runtime.text import list_names, tick_label
+from ..runtime.text import list_names, printable
 from ..selection.evaluation import MEASURES, Evaluation
 from ..selection.selection import Selection
+from .figures import LIGHT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_PLOTTED = 50  # policies
+MOST_ROWS = 50
+_ROW = 0.19  # inches
+_LABEL = 34  # characters of names
+_COLOURS = {"candidate": LIGHT["accent"], "known": LIGHT["known"], "foreign": LIGHT["warn"]}
 
 
 @singledispatch
@@ -28,17 +33,20 @@ def plot(result: Any) -> Axes:
 
 
 @plot.register(Ranking)
-def plot_ranking(ranking: Ranking, returns: ReturnsLike | None = None, ax: Axes | None = None) -> Axes:
+def plot_ranking(
+    ranking: Ranking, returns: ReturnsLike | None = None, ax: Axes | None = None, rows: int = MOST_ROWS
+) -> Axes:
     """Plot scores with their standard errors, or true returns over scores.
 
-    Without returns the best candidate is on top; the first 50 are shown. With returns the legend names the foreign
-    candidates, which are crossed rings; a label names the candidate whose rank by score differs most from its rank
-    by return. Foreign candidates have no error bar.
+    Without returns the best candidate is on top, and ticks below are the scores of training policies. With returns the
+    legend names the foreign candidates, which are crossed rings; a label names the candidate whose rank by score
+    differs most from its rank by return. Foreign candidates have no error bar.
 
     Args:
         ranking: Scores, or values of an estimator.
         returns: True returns, see `Ranking.spearman`; None for none.
         ax: Axes to plot on; those of a new figure by default.
+        rows: Most candidates to show without returns.
 
     Raises:
         TypeError, ValueError: A candidate has no return, or returns are not finite numbers.
@@ -46,17 +54,107 @@ def plot_ranking(ranking: Ranking, returns: ReturnsLike | None = None, ax: Axes 
     order, foreign = np.argsort(-ranking.scores, kind="stable"), ranking.is_foreign()
     if returns is not None:
         return _plot_returns(ranking, check_returns(returns, ranking.names), order, foreign, ax)
-    shown = order[:_PLOTTED][::-1]
-    ax = _axes(ax, 1.2 + 0.3 * len(shown))
-    errors = np.where(foreign, 0, np.nan_to_num(ranking.standard_errors))
-    labels = [tick_label(ranking.names[i]) + (" (foreign)" if foreign[i] else "") for i in shown]
-    ax.errorbar(ranking.scores[shown], np.arange(len(shown)), xerr=errors[shown], fmt="o", capsize=2)
-    ax.set_yticks(np.arange(len(shown)), labels)
+    shown = order[:rows]
+    scores, errors = ranking.scores[shown, None], np.where(foreign, np.nan, ranking.standard_errors)[shown, None]
+    kinds = np.where(foreign[shown], "foreign", "candidate").tolist()
+    ticks = None if ranking.training is None else ranking.training.scores
+    values = np.hstack([scores, scores - errors, scores + errors])
+    ax = _intervals([ranking.names[i] for i in shown], values, kinds, ax=ax, ticks=ticks)
     ax.set(xlabel="score (± standard error)")
-    if len(shown) < len(ranking):
-        ax.set_title(f"the first {len(shown)} of {len(ranking):,} candidates")
-    ax.grid(axis="y", alpha=0.3)
     return ax
+
+
+@plot.register(Evaluation)
+def plot_evaluation(
+    evaluation: Evaluation, measure: str = "spearman", kind: str | None = None, ax: Axes | None = None
+) -> Axes:
+    """Plot a measure of every method with its 90 % interval.
+
+    Args:
+        evaluation: Measures of methods.
+        measure: "spearman", "regret@1" or "regret@3".
+        kind: Kind of folds, one of `Evaluation.kinds`; None for the last, which is the hardest.
+        ax: Axes to plot on; those of a new figure by default.
+
+    Raises:
+        ValueError: The measure is unknown, or there are no such folds.
+    """
+    if measure not in MEASURES:
+        raise ValueError(f"no measure {measure!r}; choose from {', '.join(MEASURES)}")
+    found = evaluation.measures(kind or evaluation.kinds[-1])
+    values = np.array([each[measure] for each in found.values()])
+    ax = _intervals([*found], values, ["candidate"] * len(found), ax=ax)
+    ax.set(xlabel=f"{measure} (90 % interval)")
+    return ax
+
+
+@plot.register(Selection)
+def plot_selection(selection: Selection, ax: Axes | None = None, rows: int = MOST_ROWS) -> Axes:
+    """Plot the highest returns with their 80 % intervals: candidates, known policies, and those that cannot be ranked.
+
+    Args:
+        selection: Predicted and measured returns.
+        ax: Axes to plot on; those of a new figure by default.
+        rows: Most policies to show.
+    """
+    shown = selection.order[:rows]
+    kinds = np.where(selection.known, "known", np.where(selection.rankable, "candidate", "foreign"))
+    ax = _intervals([selection.names[i] for i in shown], selection.shown.T[shown], kinds[shown].tolist(), ax=ax)
+    if selection.incumbent is not None:
+        place = float(selection.shown[0][selection.measured.place(selection.incumbent)])
+        ax.axvline(place, color=LIGHT["muted"], linewidth=0.9, linestyle=(0, (3, 2)), zorder=0, label="incumbent")
+        _legend(ax)
+    ax.set(xlabel=f"{selection.unit} (80 % interval)")
+    return ax
+
+
+def height(rows: int) -> float:
+    """Return the height in inches of a plot of so many rows."""
+    return 0.9 + _ROW * rows
+
+
+def _intervals(
+    names: Sequence[str],
+    values: np.ndarray,
+    kinds: Sequence[str],
+    *,
+    ax: Axes | None,
+    ticks: np.ndarray | None = None,
+) -> Axes:
+    """Plot n values with intervals, (n, 3), the first on top, and ticks in a row of their own."""
+    count = len(names) + (ticks is not None)
+    ax = _axes(ax, height(count))
+    labels = [printable(name, _LABEL) for name in names]
+    for kind, colour in _COLOURS.items():
+        places = np.flatnonzero(np.array(kinds) == kind)
+        if len(places):
+            centre, low, high = values[places].T
+            face = "white" if kind == "foreign" else colour
+            ax.hlines(places, low, high, color=colour, linewidth=1.6)
+            ax.plot(centre, places, "o", color=colour, markerfacecolor=face, markersize=5, label=kind)
+    if ticks is not None:
+        ax.vlines(ticks, count - 1.3, count - 0.7, color=_COLOURS["known"], linewidth=0.9)
+        labels.append(f"{len(ticks)} known policies")
+    ax.set_yticks(range(count), labels, parse_math=False)
+    ax.set_ylim(count - 0.4, -0.6)
+    ax.grid(axis="x", alpha=0.6)
+    ax.spines["left"].set_visible(False)
+    ax.locator_params(axis="x", nbins=6)
+    if {*kinds} - {"candidate"}:
+        _legend(ax)
+    return ax
+
+
+def _legend(ax: Axes) -> None:
+    ax.legend(
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=4,
+        frameon=False,
+        borderaxespad=0,
+        handletextpad=0.2,
+        columnspacing=1,
+    )
 
 
 def _plot_returns(ranking: Ranking, y: np.ndarray, order: np.ndarray, foreign: np.ndarray, ax: Axes | None) -> Axes:
@@ -66,74 +164,22 @@ def _plot_returns(ranking: Ranking, y: np.ndarray, order: np.ndarray, foreign: n
     ax.errorbar(x[~foreign], y[~foreign], xerr=errors[~foreign], fmt="o", color="C0", ecolor="C0", elinewidth=0.6)
     if foreign.any():
         marks = tuple(ax.plot(x[foreign], y[foreign], mark, color="C1", fillstyle="none", ms=9)[0] for mark in "ox")
-        names = [tick_label(ranking.names[i]) for i in order if foreign[i]]
-        ax.legend([marks], [f"foreign: {list_names(names, most=3)}"], loc="lower right")
+        names = [printable(ranking.names[i], _LABEL) for i in order if foreign[i]]
+        legend = ax.legend([marks], [f"foreign: {list_names(names, most=3)}"], loc="lower right")
+        legend.get_texts()[0].set_parse_math(False)
     by_return = ranks_of(y)
     gaps = np.abs(by_return - ranking.ranks)
     misfit = int(np.lexsort((by_return, gaps))[-1])  # of equal gaps, that of a policy that is scored too high
     if gaps[misfit] > 1:
-        label = f"{tick_label(ranking.names[misfit])}\nrank {ranking.ranks[misfit]}, true rank {by_return[misfit]}"
-        ax.annotate(label, (x[misfit], y[misfit]), (8, -4), textcoords="offset points", va="top")
+        name = printable(ranking.names[misfit], _LABEL)
+        label = f"{name}\nrank {ranking.ranks[misfit]}, true rank {by_return[misfit]}"
+        ax.annotate(label, (x[misfit], y[misfit]), (8, -4), textcoords="offset points", va="top", parse_math=False)
     ax.set(xlabel="score (± standard error)", ylabel="true return")
     ax.grid(alpha=0.3)
     return ax
 
 
-@plot.register(Evaluation)
-def plot_evaluation(evaluation: Evaluation, measure: str = "spearman", ax: Axes | None = None) -> Axes:
-    """Plot a measure of every method with its interval, one colour for each kind of folds.
-
-    Args:
-        evaluation: Measures of methods.
-        measure: "spearman", "regret@1" or "regret@3".
-        ax: Axes to plot on; those of a new figure by default.
-
-    Raises:
-        ValueError: The measure is unknown.
-    """
-    if measure not in MEASURES:
-        raise ValueError(f"no measure {measure!r}; choose from {', '.join(MEASURES)}")
-    ax = _axes(ax, 1.4 + 0.4 * len(evaluation.values))
-    methods = list(evaluation.values)[::-1]
-    labels = {"random": "random folds", "group": "one group left out"}
-    for shift, kind in enumerate(evaluation.kinds):
-        found = evaluation.measures(kind)
-        mean, low, high = np.array([found[method][measure] for method in methods]).T
-        places = np.arange(len(methods)) + 0.18 * (0.5 - shift) * (len(evaluation.kinds) - 1) * 2
-        error = np.abs(np.stack([mean - low, high - mean]))
-        ax.errorbar(mean, places, xerr=error, fmt="o", capsize=2, label=labels[kind])
-    ax.set_yticks(range(len(methods)), map(tick_label, methods))
-    ax.set(xlabel=f"{measure} (90 % interval)")
-    ax.grid(axis="x", alpha=0.3)
-    ax.legend()
-    return ax
-
-
-@plot.register(Selection)
-def plot_selection(selection: Selection, ax: Axes | None = None) -> Axes:
-    """Plot the 50 highest returns with their intervals, candidates and known policies in two colours.
-
-    Args:
-        selection: Predicted and measured returns.
-        ax: Axes to plot on; those of a new figure by default.
-    """
-    table = selection.columns()
-    count = min(len(table["policy"]), _PLOTTED)
-    ax = _axes(ax, 1.4 + 0.22 * count)
-    known = np.array(table["known"])[:count]
-    center, low, high = (np.array(table[name])[:count] for name in ("return", "low", "high"))
-    places = np.arange(count)[::-1]
-    for rows, label in ((~known, "candidate"), (known, "known")):
-        error = np.stack([center[rows] - low[rows], high[rows] - center[rows]])
-        ax.errorbar(center[rows], places[rows], xerr=error, fmt="o", capsize=2, label=label)
-    ax.set_yticks(places, map(tick_label, table["policy"][:count]))
-    ax.set(xlabel="return (80 % interval)", title=selection.verdict.text.replace("$", r"\$"))
-    ax.grid(axis="x", alpha=0.3)
-    ax.legend()
-    return ax
-
-
-def _axes(ax: Axes | None, height: float) -> Axes:
+def _axes(ax: Axes | None, inches: float) -> Axes:
     """Return the axes, or those of a new figure, which a notebook shows and which opens no window elsewhere."""
     if ax is not None:
         return ax
@@ -141,4 +187,4 @@ def _axes(ax: Axes | None, height: float) -> Axes:
         from matplotlib.pyplot import figure as make
     else:
         from matplotlib.figure import Figure as make
-    return make(figsize=(6.4, height), layout="constrained").add_subplot()
+    return make(figsize=(6.4, inches), layout="constrained").add_subplot()

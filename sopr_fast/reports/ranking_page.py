@@ -12,6 +12,7 @@ from ..results.numbers import MISSING, Numbers, chance, in_words, number
 from ..results.ranking import Ranking
 from . import figures
 from .page import Name, Table, column
+from .plots import height, plot_ranking
 
 _SURE = 0.9  # probability from which a score is higher than another
 _TRAINING = ("loss", "subset_size", "clusters", "subsets", "steps", "encoder", "width", "low_layers", "high_layers")
@@ -38,7 +39,7 @@ def ranking_page(ranking: Ranking, returns: Any = None) -> dict[str, Any]:
         reasons=_reasons(ranking, order, foreign, true),
         now=_now(ranking, order, foreign, collapsed),
         notes=_notes(ranking, order, foreign),
-        main=_main(ranking, order, foreign, errors),
+        main=_main(ranking, errors),
         title="All candidates",
         tables=[_table(ranking, order, foreign, errors, true)],
         legend="Errors and probabilities come from replicates, such as bootstrap samples or members of an ensemble."
@@ -70,7 +71,7 @@ def _draws(ranking: Ranking) -> str:
 
 def _tied(ranking: Ranking, order: np.ndarray) -> list[str]:
     """Return the candidates among the first 20 that do not score below the first with a probability of 90 %."""
-    others = order[1 : figures.MOST_ROWS]
+    others = order[1 : figures.ROWS]
     wins = ranking.wins(np.full(len(others), order[0]), others)
     return [ranking.names[i] for i in others[wins < _SURE]]
 
@@ -122,21 +123,12 @@ def _notes(ranking: Ranking, order: np.ndarray, foreign: np.ndarray) -> list[str
     return notes
 
 
-def _main(ranking: Ranking, order: np.ndarray, foreign: np.ndarray, errors: np.ndarray) -> figures.Picture:
-    shown = order[: figures.MOST_ROWS]
-    caption = "Scores with their standard errors" if np.isfinite(errors[shown]).any() else "Scores"
-    caption += f", the first {len(shown)} of {len(ranking):,}." if len(shown) < len(ranking) else "."
-    if foreign[shown].any():
-        caption += " Hollow: candidates that act unlike every known policy."
-    return figures.intervals(
-        [f"{ranking.ranks[i]}  {ranking.names[i]}" for i in shown],
-        ranking.scores[shown],
-        ranking.scores[shown, None] + errors[shown, None] * [-1, 1],
-        np.where(foreign, "foreign", "candidate")[shown].tolist(),
-        axis="score",
-        caption=caption,
-        known=None if ranking.training is None else ranking.training.scores,
-    )
+def _main(ranking: Ranking, errors: np.ndarray) -> figures.Picture:
+    shown = min(figures.ROWS, len(ranking))
+    caption = "Scores with their standard errors" if np.isfinite(errors).any() else "Scores"
+    caption += f", the first {shown} of {len(ranking):,}." if shown < len(ranking) else "."
+    rows = shown + (ranking.training is not None)
+    return figures.draw(lambda ax: plot_ranking(ranking, ax=ax, rows=figures.ROWS), height(rows), caption)
 
 
 def _table(

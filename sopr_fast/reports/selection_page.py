@@ -10,6 +10,7 @@ from ..results.numbers import Numbers, chance, number
 from ..selection.selection import Selection
 from . import figures
 from .page import Column, Name, Table, column
+from .plots import height, plot_selection
 
 _TIES = 10  # policies, from which "one of 70" says more than a probability
 _MEASURED = "measured.csv"
@@ -28,7 +29,7 @@ def selection_page(selection: Selection, command: str = "") -> dict[str, Any]:
         now=_now(selection, command),
         again=f"{command} --returns {_MEASURED}" if command and verdict.kind == "measure" else "",
         notes=selection.remarks,
-        main=_main(selection, order, kinds),
+        main=_main(selection),
         title="All policies",
         tables=[_table(selection, order, kinds)],
         legend="Distance is that of actions to the nearest known policy: 1 is as far as known policies usually are "
@@ -58,28 +59,13 @@ def _now(selection: Selection, command: str) -> str:
     return f"{run}, then ask selection.update({{name: return}}), which trains nothing."
 
 
-def _main(selection: Selection, order: np.ndarray, kinds: np.ndarray) -> figures.Picture:
-    shown = order[: figures.MOST_ROWS]
-    caption = f"Measured {selection.unit}s with 80 % intervals."
-    if selection.candidates:
-        caption = "Blue: predicted, with 80 % intervals."
-        caption += " Grey: measured." if selection.known.any() else ""
-    if (kinds[shown] == "foreign").any():
-        caption += " Hollow: candidates that this log cannot rank."
-    if len(shown) < len(order):
-        caption += f" The best {len(shown)} of {len(order):,}."
-    mark = None
-    if selection.incumbent is not None:
-        mark = float(selection.shown[0][selection.measured.place(selection.incumbent)]), "incumbent"
-    return figures.intervals(
-        [selection.names[i] for i in shown],
-        selection.shown[0][shown],
-        selection.shown[1:].T[shown],
-        kinds[shown].tolist(),
-        axis=selection.unit,
-        caption=caption,
-        mark=mark,
-    )
+def _main(selection: Selection) -> figures.Picture:
+    shown = min(figures.ROWS, len(selection.names))
+    caption = f"{selection.unit.capitalize()}s with 80 % intervals: measured for known policies, predicted for others"
+    caption += ", where foreign ones cannot be ranked from this log." if not selection.rankable.all() else "."
+    if shown < len(selection.names):
+        caption += f" The best {shown} of {len(selection.names):,}."
+    return figures.draw(lambda ax: plot_selection(selection, ax, figures.ROWS), height(shown), caption)
 
 
 def _table(selection: Selection, order: np.ndarray, kinds: np.ndarray) -> Table:

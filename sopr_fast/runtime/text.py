@@ -68,11 +68,6 @@ def escaped_errors() -> Iterator[None]:
         raise
 
 
-def tick_label(name: str) -> str:
-    """Return a name for an axis of matplotlib, to which $ begins a formula: escaped and cut to 48 characters."""
-    return printable(name, NAME_WIDTH).replace("$", r"\$")
-
-
 def suggest(name: str, names: Iterable[Any]) -> str:
     """Return " (did you mean …?)" with the nearest names, or "" if none is near."""
     by_case = {other.casefold(): other for other in names if isinstance(other, str)}
