@@ -102,7 +102,7 @@ def test_only_measured_policies_get_a_verdict_with_ties(monkeypatch):
     rollouts = {name: [0.0 - i // 3, 1.0 - i // 3, 2.0 - i // 3] for i, name in enumerate(KNOWN)}
     selection = select(KNOWN, log(), returns=rollouts, simulator=simulator())
     assert selection.verdict.kind == "deploy"
-    assert ", one of three equally good; measured 1.00 ± 0.58" in selection.verdict.text
+    assert ", one of 3 equally good; measured 1.00 ± 0.58" in selection.verdict.text
     assert selection.candidates == []
     kept = select(KNOWN, log(), returns=rollouts, simulator=simulator(), incumbent=selection.verdict.policies[0])
     assert kept.verdict.kind == "keep"

@@ -105,26 +105,22 @@ def _first_alike(parts: Iterable[np.ndarray]) -> np.ndarray:
     return np.array([firsts.setdefault(digest.digest(), i) for i, digest in enumerate(digests)])
 
 
-def typical_distance(distances: np.ndarray, known: np.ndarray) -> float:
-    """Return the median action distance between two known policies; of fewer than six, not more than between any."""
-    everyone = np.arange(len(distances))
-    groups = [known] if len(known) >= FEWEST_KNOWN else [known, everyone]
-    between = [distances[np.ix_(g, g)][np.triu_indices(len(g), 1)] for g in groups if len(g) > 1]
-    return min((float(np.median(each)) for each in between if each.any()), default=1.0) or 1.0
-
-
 def distance_ratios(distances: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distance (P,) to the nearest other known policy over `typical_distance`, and that policy's index (P,).
+    """Return the distance (P,) to the nearest other known policy, and that policy's index (P,).
 
+    The unit is the median between two known policies; if these are fewer than six, not more than that between any two.
     Without another known policy they are NaN and -1.
     """
+    groups = [known] if len(known) >= FEWEST_KNOWN else [known, np.arange(len(distances))]
+    between = [distances[np.ix_(own, own)][np.triu_indices(len(own), 1)] for own in groups]
+    unit = min((float(np.median(each)) for each in between if each.any()), default=1.0) or 1.0
     ratios, nearest = np.full(len(distances), np.nan), np.full(len(distances), -1)
     if not len(known):
         return ratios, nearest
     apart = distances[:, known].copy()
     apart[known, np.arange(len(known))] = np.inf
     found = np.isfinite(apart).any(1)
-    ratios[found] = apart[found].min(1) / typical_distance(distances, known)
+    ratios[found] = apart[found].min(1) / unit
     nearest[found] = known[apart[found].argmin(1)]
     return ratios, nearest
 

@@ -179,13 +179,9 @@ class Evaluation(Result):
 
 def _measure(returns: np.ndarray, values: np.ndarray, sample: np.ndarray) -> list[float]:
     """Return the measures of a sample of policies, which may hold some repeatedly."""
-    distinct = len(np.unique(sample))
-
-    def regret(k: int) -> float:
-        defined = distinct > k and np.ptp(returns) > 0
-        return regret_at_k(scores=values, returns=returns, k=k) if defined else np.nan
-
-    return [spearman(returns, values) if distinct >= FEWEST_RANKED else np.nan, regret(1), regret(3)]
+    distinct = len(np.unique(sample)) if np.ptp(returns) > 0 else 0
+    regrets = [regret_at_k(scores=values, returns=returns, k=k) if distinct > k else np.nan for k in (1, 3)]
+    return [spearman(returns, values) if distinct >= FEWEST_RANKED else np.nan, *regrets]
 
 
 def _nan_mean(table: np.ndarray) -> np.ndarray:

@@ -84,12 +84,8 @@ class Measured:
         count, notes = len(self.names) - len(self.groups), [*self.table.attrs.get("notes", [])]
         if not count:
             return notes
-        are = "1 policy is a copy" if count == 1 else f"{count:,} policies are copies"
-        copies = f"{are}: {_ACT[count > 1]} as another one in all {self.states:,} states, so they share row and return"
-        return [copies, *notes]
-
-
-_ACT = "it acts", "they act"
+        act = "1 policy is a copy: it acts" if count == 1 else f"{count:,} policies are copies: they act"
+        return [f"{act} as another one in all {self.states:,} states, so they share row and return", *notes]
 
 
 def _pool(returns: np.ndarray, errors: np.ndarray, rollouts: np.ndarray) -> tuple[float, float, float, bool]:

@@ -20,7 +20,6 @@ UNDECIDED = 0.2  # probability of a higher return from which a policy may be as 
 _CLEARLY = 0.05  # more probable, beyond the noise of draws
 _TIED, _NEAR = 0.35, 0.25  # such a probability of equally good policies; their gap, as a share of that spread
 _UNTESTED = "the known returns do not predict each other"
-_NUMBERS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 
 
 @dataclass(frozen=True)
@@ -180,7 +179,7 @@ def _doubt(told: Predictions, beats: float) -> str:
 
 def _settle(told: Predictions, kind: str, i: int, reason: str) -> Verdict:
     tied = len(as_good(told, i))
-    among = f", one of {_NUMBERS[tied] if tied < len(_NUMBERS) else f'{tied:,}'} equally good" if tied > 1 else ""
+    among = f", one of {tied:,} equally good" if tied > 1 else ""
     text = f"{kind.capitalize()} {_short(told.names[i])}{among}; {_value(told, i)}"
     return Verdict(kind, (told.names[i],), text, f"{reason}.")
 
