@@ -190,7 +190,7 @@ ARCHIVES = {  # name, members, bytes of the last entry of the directory that lie
     "arrays": ("p.npz", {"mean.weight.npy": npy_header(ZEROS // 4) + bytes(ZEROS)}, None, INFLATED),
     "weights": ("p.zip", {"data": b"{}", "policy.pth": bytes(ZEROS)}, None, INFLATED),
     "a compressed size": ("p.zip", {"data": b"{}", "policy.pth": bytes(ZEROS)}, (20, ZEROS), INFLATED),
-    "storages": ("p.pt", COMPRESSED_WEIGHTS, None, REPEATED),
+    "storages": ("p.pt", COMPRESSED_WEIGHTS, None, INFLATED),
     "a size": ("p.pt", COMPRESSED_WEIGHTS, (24, 4), ""),
     "headers": ("p.npz", {"mean.weight.npy": HUGE, "mean.bias.npy": HUGE}, None, ""),
 }

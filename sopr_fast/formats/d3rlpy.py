@@ -10,7 +10,7 @@ import torch
 from ..inputs.policies.actor import ACTIVATIONS, Actor, Standardisation
 from ..inputs.policies.callables import RECURRENT, adapt
 from ..inputs.policies.output import Bounds
-from ..inputs.policies.perceptrons import flatten, layer, numbered, perceptron
+from ..inputs.policies.perceptrons import flatten, numbered, perceptron, spread
 from ..inputs.policies.policy import Policy
 from ..inputs.policies.reading_options import ReadingOptions, own_or_opened
 from ..runtime.containers import read_json
@@ -76,7 +76,7 @@ def _actor(config: dict[str, Any], weights: dict[str, Any], options: ReadingOpti
         activation=activation,
         squash=head == "action",
         scale=Bounds(*(side.float() for side in scale)) if scale else None,
-        log_std=layer(arrays, "_logstd") if kind in _SQUASHED_NORMAL else None,
+        log_std=spread(arrays, "_logstd") if kind in _SQUASHED_NORMAL else None,
         stochastic=options.stochastic,
         standardisation=standardisation,
         head=head,

@@ -20,7 +20,7 @@ from ..inputs.logs.schema import KEYS, check_is_policy
 from ..inputs.policies.actor import ACTIVATIONS, Actor, Standardisation
 from ..inputs.policies.callables import acts, adapt
 from ..inputs.policies.output import Bounds, to_array
-from ..inputs.policies.perceptrons import Arrays, finite, flatten, floats, layer, numbered, perceptron
+from ..inputs.policies.perceptrons import Arrays, finite, flatten, floats, numbered, perceptron, spread
 from ..inputs.policies.policy import Policy
 from ..inputs.policies.reading_options import ReadingOptions
 from ..runtime.containers import open_archive
@@ -217,34 +217,32 @@ def _layers(form: Form, suffix: str, arrays: Arrays) -> list[str]:
 
 def _of_form(form: Form, names: list[str], arrays: Arrays, options: ReadingOptions, path: Path | None) -> Actor:
     """Return the actor of a file of a known form."""
-    activation, squash = (
-        str(arrays.get(name, default)) for name, default in zip(form.says, (form.activation, form.squash), strict=True)
-    )
-    activation, squash = activation or options.take("activation"), _WORDS.get(squash, squash)
+    activation = str(arrays.get(form.says[0], form.activation)) or options.take("activation")
+    squash = str(arrays.get(form.says[1], form.squash))
+    squash = _WORDS.get(squash, squash)
     if activation not in ACTIVATIONS:
         raise ValueError(f"a file of {form.library} does not say its activation: pass activation=…")
     if form.head == "action" and squash not in ("tanh", "none"):
         raise ValueError(f"a file of {form.library} whose {form.says[1]!r} is {squash!r}, expected tanh or none")
-    layers = perceptron(arrays, names)
-    statistics = next((start for start in form.statistics if f"{start}_mean" in arrays), None)
-    standardisation = None
-    if statistics is not None:
-        mean, std = (floats(arrays, f"{statistics}{part}").double().reshape(-1) for part in ("_mean", "_std"))
+    standardisation = scale = None
+    if statistics := [start for start in form.statistics if f"{start}_mean" in arrays]:
+        mean, std = (floats(arrays, f"{statistics[0]}{part}").double().reshape(-1) for part in ("_mean", "_std"))
         standardisation = Standardisation(mean, std + _EPSILON)
     elif form.warning:
         warn(f"{printable(path or options.name)}: {form.warning}")
-    acting: dict[str, Any] = {"activation": activation, "standardisation": standardisation}
-    acting["stochastic"] = options.stochastic
-    if form.head != "action":
-        atoms = floats(arrays, form.atoms) if form.atoms else None
-        return Actor(options.name, layers, squash=False, head=form.head, atoms=atoms, **acting)
-    log_std: Any = layer(arrays, form.log_std) if f"{form.log_std}.weight" in arrays else None
-    if form.log_std in arrays:
-        log_std = floats(arrays, form.log_std).reshape(-1)
-    scale = None
     if form.scale and form.scale[0] in arrays:
-        half = floats(arrays, form.scale[0]).reshape(-1)
-        middle = floats(arrays, form.scale[1]).reshape(-1) if form.scale[1] in arrays else torch.zeros(1)
+        half, middle = (floats(arrays, name).reshape(-1) for name in form.scale)
         scale = Bounds(middle - half, middle + half)
-    acting |= {"log_std": log_std, "log_std_bounds": form.log_std_bounds}
-    return Actor(options.name, layers, squash=squash == "tanh", scale=scale, **acting)
+    return Actor(
+        options.name,
+        perceptron(arrays, names),
+        activation=activation,
+        squash=squash == "tanh",
+        log_std=spread(arrays, form.log_std),
+        log_std_bounds=form.log_std_bounds,
+        stochastic=options.stochastic,
+        standardisation=standardisation,
+        scale=scale,
+        head=form.head,
+        atoms=floats(arrays, form.atoms) if form.atoms else None,
+    )

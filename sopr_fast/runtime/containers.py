@@ -53,14 +53,11 @@ class Archive:
         self._archive, self._where, self._is_log = archive, where, is_log
         self._inflated = self._stored = 0
 
-    def size(self, name: str) -> int:
-        """Return the size in bytes that a member says to have."""
-        return self._archive.getinfo(name).file_size
-
     def read(self, name: str) -> bytes:
         """Return the content of a member."""
         with self._open(name) as stream:
-            return stream.read(self.size(name))  # without a size, it would first inflate all
+            content: bytes = stream.read(self._archive.getinfo(name).file_size)  # it would first inflate all without
+            return content
 
     def header(self, name: str) -> tuple[tuple[int, ...], np.dtype]:
         """Return the shape and type of the array in a member."""

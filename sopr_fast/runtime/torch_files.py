@@ -54,9 +54,7 @@ def _from_archive(archive: Archive, size: int) -> Any:
         _check_order(archive.read(f"{root}byteorder") == sys.byteorder.encode())
 
     def member(storage: Storage) -> bytes:
-        name = f"{root}data/{storage.key}"
-        unpickler.count(archive.size(name))
-        return archive.read(name)
+        return archive.read(f"{root}data/{storage.key}")
 
     unpickler = PlainUnpickler(io.BytesIO(archive.read(pickles[0])), size, _TORCH_RECORDS, member)
     return unpickler.plain(unpickler.load())

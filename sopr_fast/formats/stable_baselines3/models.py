@@ -17,7 +17,7 @@ from torch import Tensor
 from ...inputs.policies.actor import ACTIVATIONS, Actor, Standardisation
 from ...inputs.policies.callables import RECURRENT, Called, adapt, check_spaces, shape_of, warn_of_masks
 from ...inputs.policies.output import Bounds
-from ...inputs.policies.perceptrons import floats, layer, numbered, perceptron
+from ...inputs.policies.perceptrons import numbered, perceptron, spread
 from ...inputs.policies.policy import Policy
 from ...inputs.policies.reading_options import ReadingOptions, own_or_opened
 from ...runtime.containers import open_archive, read_json
@@ -105,9 +105,7 @@ def _actor(
     if mean_clip > 0:
         unit = torch.full_like(bounds.low, mean_clip).tanh()
         clip = Bounds(bounds.from_unit(-unit), bounds.from_unit(unit))
-    log_std: Any = layer(arrays, "actor.log_std") if "actor.log_std.weight" in arrays else None
-    if "log_std" in arrays and not settings.get("use_sde") and not squash:
-        log_std = floats(arrays, "log_std")
+    log_std = None if settings.get("use_sde") else spread(arrays, "actor.log_std" if squash else "log_std")
     scale = bounds if squash else None
     return Actor(options.name, layers, squash=squash, scale=scale, clip=clip, log_std=log_std, **acting)
 
