@@ -70,7 +70,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     stages.add_argument("--game", choices=GAMES, default="hopper")
     stages.add_argument("--out", type=Path, default=Path("out/paper"))
     stages.add_argument("--processes", type=int, default=2, help="processes for rollouts")
-    stages.add_argument("--checkpoint-seconds", type=float, default=600, help="seconds between checkpoints of SAC")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     stages.add_argument("--device", default=device, help="for offline training (default: cuda if torch sees a GPU)")
     studies = parser.add_argument_group("studies")
@@ -91,7 +90,6 @@ def _run_stages(options: argparse.Namespace) -> None:
         folder=options.out / options.scale / GAMES[options.game].lower(),
         processes=options.processes,
         threads=options.threads,
-        checkpoint_seconds=options.checkpoint_seconds,
         device=options.device,
     )
     claim(task)

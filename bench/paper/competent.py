@@ -10,7 +10,6 @@ import numpy as np
 import sopr_fast.inputs.logs
 from sopr_fast.inputs.logs import Transitions
 
-from . import rebrac
 from .games import LOGS
 from .manifest import Task, is_made
 from .offline import collect, train_one
@@ -60,11 +59,8 @@ def _train_missing(task: Task, families: dict[str, tuple[int, int]], sources: di
             offline_batch=_BATCH,
             offline_hidden=_HIDDEN,
         )
-        own = replace(task, scale=scale)
-        if family == "rebrac":
-            rebrac.train(own, source, transitions, log)
-        else:
-            train_one(own, source, family, best_episodes(transitions) if family == "bc-best" else transitions, log)
+        rows = best_episodes(transitions) if family == "bc-best" else transitions
+        train_one(replace(task, scale=scale), source, family, rows, log)
 
 
 def best_episodes(log: Transitions, share: float = _BEST_SHARE) -> Transitions:

@@ -28,7 +28,6 @@ class Task:
         seed: Seed of all stages.
         processes: Number of processes for rollouts.
         threads: Number of threads for training.
-        checkpoint_seconds: Seconds between checkpoints of training.
         device: Torch device for offline training.
     """
 
@@ -38,7 +37,6 @@ class Task:
     seed: int = 0
     processes: int = 2
     threads: int = 1
-    checkpoint_seconds: float = 600
     device: str = "cpu"
 
     @property

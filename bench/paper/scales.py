@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Scale:
-    """Sizes of all stages.
+    """Sizes of all stages; by default those of "small".
 
     Attributes:
         sac_steps: Environment steps of online training.
@@ -23,16 +23,16 @@ class Scale:
         offline_hidden: Width of the two hidden layers of offline actors; None for the algorithm's default.
     """
 
-    sac_steps: int
-    learning_starts: int
-    sac_batch: int
-    snapshots: int
-    rollouts: int
-    log_steps: int
-    offline_updates: int
-    offline_snapshots: int
-    offline_batch: int | None
-    chosen: int
+    sac_steps: int = 500_000
+    learning_starts: int = 5_000
+    sac_batch: int = 100
+    snapshots: int = 50
+    rollouts: int = 100
+    log_steps: int = 200_000
+    offline_updates: int = 10_000
+    offline_snapshots: int = 5
+    offline_batch: int | None = 64
+    chosen: int = 10
     offline_hidden: int | None = None
 
     def split_sizes(self) -> tuple[int, int, int]:
@@ -41,40 +41,25 @@ class Scale:
         return self.snapshots - 2 * tenth, tenth, tenth
 
 
-_SMOKE = Scale(
-    sac_steps=1200,
-    learning_starts=400,
-    sac_batch=100,
-    snapshots=15,
-    rollouts=2,
-    log_steps=400,
-    offline_updates=20,
-    offline_snapshots=2,
-    offline_batch=64,
-    chosen=3,
-)
-_SMALL = Scale(
-    sac_steps=500_000,
-    learning_starts=5_000,
-    sac_batch=100,
-    snapshots=50,
-    rollouts=100,
-    log_steps=200_000,
-    offline_updates=10_000,
-    offline_snapshots=5,
-    offline_batch=64,
-    chosen=10,
-)
-_PAPER = Scale(
-    sac_steps=1_000_000,
-    learning_starts=10_000,
-    sac_batch=256,
-    snapshots=50,
-    rollouts=100,
-    log_steps=1_000_000,
-    offline_updates=500_000,
-    offline_snapshots=50,
-    offline_batch=None,
-    chosen=10,
-)
-SCALES = {"smoke": _SMOKE, "small": _SMALL, "paper": _PAPER}
+SCALES = {
+    "smoke": Scale(
+        sac_steps=1200,
+        learning_starts=400,
+        snapshots=15,
+        rollouts=2,
+        log_steps=400,
+        offline_updates=20,
+        offline_snapshots=2,
+        chosen=3,
+    ),
+    "small": Scale(),
+    "paper": Scale(
+        sac_steps=1_000_000,
+        learning_starts=10_000,
+        sac_batch=256,
+        log_steps=1_000_000,
+        offline_updates=500_000,
+        offline_snapshots=50,
+        offline_batch=None,
+    ),
+}
