@@ -65,7 +65,6 @@ def with_nan(actions):
         ({"policies": ladder(GAINS[:1]), "returns": GAINS[:1]}, "at least two training policies"),
         ({"policies": {}}, "polic"),
         ({"policies": [np.zeros((599, 2))] * 5}, "'policy-000' has actions for 599 states, the data has 600"),
-        ({"states": log(100)}, r"there are 100 states: pass more, or train with fewer by Config"),
         ({"states": with_nan(log())}, "states is not finite .* at row 3"),
         ({"validation": ladder([0.3])}, "validation must be a pair"),
         ({"validation": (ladder([0.3]), [0.3])}, "at least two validation policies"),
@@ -138,6 +137,17 @@ def test_what_gives_the_same_model(changes, message):
 def test_bad_options(options, message):
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(TINY, **options)
+
+
+@pytest.mark.parametrize(("count", "config"), [(900, "subset_size=450, clusters=16"), (9, "subset_size=4, clusters=4")])
+def test_options_for_a_small_log_are_offered_and_work(count, config):
+    message = f"subset_size is 1024, but there are {count} states: pass more, or train with Config({config})"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        fit(states=log(count), config=sopr_fast.Config())
+    changes = eval(f"dict({config})")
+    with warnings.catch_warnings(action="error", category=UserWarning):
+        warnings.filterwarnings("ignore", "only 5 training policies")
+        assert fit(states=log(count), **quick(**changes)).config.subset_size == changes["subset_size"]
 
 
 def test_actions_in_clustered_subsets_train_like_functions():

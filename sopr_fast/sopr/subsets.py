@@ -219,9 +219,10 @@ class Drawing:
         """Draw S = `count` subsets of N = `size` states without replacement, see `Subsets.draw`."""
         seed, count = integer(0)("seed", seed), integer(1)("subsets", count)
         if integer(1)("subset_size", size) > len(log):
+            half = max(1, len(log) // 2)  # so that subsets differ
             raise ValueError(
-                f"subset_size is {size}, but there are {len(log)} states: pass more, or train with fewer by "
-                "Config(subset_size=…, clusters=…)"
+                f"subset_size is {size}, but there are {len(log)} states: pass more, or train with "
+                f"Config(subset_size={half}, clusters={min(Config.clusters, half)})"
             )
         if count > 1 and 2 * size > len(log):
             warn(
