@@ -8,21 +8,27 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from .checks import integer
+from .checks import Check, Checked, choice, flag, integer, option, optional
 
 if TYPE_CHECKING:
     import torch
 
 
+def _to_device(name: str, value: Any) -> torch.device:
+    from .devices import check_device
+
+    return check_device(value)
+
+
 @dataclass(frozen=True)
-class Context:
+class Context(Checked):
     """Runtime choices in force; see `options`."""
 
-    progress: bool = True
-    batch_size: int = 16384
-    device: torch.device | None = None
-    precision: Literal["fp32", "bf16"] | None = None
-    activation_memory: int = 1 << 30
+    progress: bool = option(True, flag)
+    batch_size: int = option(16384, integer(1))
+    device: torch.device | None = option(None, optional(Check(_to_device)))  # noqa: RUF009
+    precision: Literal["fp32", "bf16"] | None = option(None, optional(choice("fp32", "bf16")))
+    activation_memory: int = option(1 << 30, integer(0))
 
 
 _context: ContextVar[Context] = ContextVar("sopr_fast.options", default=Context())  # noqa: B039
@@ -68,21 +74,14 @@ def options(
     Raises:
         ValueError: A choice has a wrong value, or torch cannot use the device.
     """
-    changes: dict[str, Any] = {}
-    if progress is not None:
-        changes["progress"] = bool(progress)
-    if batch_size is not None:
-        changes["batch_size"] = integer(1)("batch_size", batch_size)
-    if device is not None:
-        from .devices import check_device
-
-        changes["device"] = check_device(device)
-    if precision is not None:
-        if precision not in ("fp32", "bf16"):
-            raise ValueError(f"precision is {precision!r}; choose 'fp32' or 'bf16'")
-        changes["precision"] = precision
-    if activation_memory is not None:
-        changes["activation_memory"] = integer(0)("activation_memory", activation_memory)
+    choices: dict[str, Any] = {
+        "progress": progress,
+        "batch_size": batch_size,
+        "device": device,
+        "precision": precision,
+        "activation_memory": activation_memory,
+    }
+    changes = {name: value for name, value in choices.items() if value is not None}
     token = _context.set(replace(current(), **changes))
     try:
         yield
