@@ -50,6 +50,16 @@ _inside = 0  # Python threads in `torch_on_one_thread`
 _outside = 0  # threads of torch outside of it
 
 
+def on_gpu(device: torch.device) -> bool:
+    """Return whether the CUDA module computes on a device; a test of it on a CPU replaces this and `stream`."""
+    return device.type == "cuda"
+
+
+def stream(device: torch.device) -> int:
+    """Return the address of the current stream of a GPU."""
+    return torch.cuda.current_stream(device).cuda_stream
+
+
 def threads() -> int:
     """Return the number of threads for a CPU kernel: torch's, but at most the CPU quota of the cgroup."""
     with _lock:

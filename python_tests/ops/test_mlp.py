@@ -7,7 +7,7 @@ import torch
 from support import operators
 from torch import nn
 
-from sopr_fast import native, ops
+from sopr_fast import ops
 
 
 def module(row, sizes, activation):
@@ -64,17 +64,6 @@ def test_training_is_that_of_torch_optim(device, generator):
             average.lerp_(final, 0.2)
         for name, expected in (("parameters", final), ("average", average)):
             torch.testing.assert_close(mine[name][c].cpu().double(), expected, atol=2e-5, rtol=0)
-
-
-@pytest.mark.parametrize("name", [name for name in operators.CALLS if name.startswith("mlp")])
-def test_no_bit_depends_on_threads(name, monkeypatch):
-    one = operators.CALLS[name]
-    results = []
-    for threads in (1, 2, 3, 7):
-        monkeypatch.setattr(native, "threads", lambda count=threads: count)
-        results.append(operators.run(one.operator, one))
-    for other in results[1:]:
-        assert all(map(torch.equal, results[0], other))
 
 
 def test_a_row_does_not_depend_on_its_batch(generator):

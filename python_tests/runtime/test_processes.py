@@ -75,7 +75,7 @@ CALLS = {  # each would run for minutes or longer
     ),
     "segment_encoder_backward": lambda: torch.ops.sopr_fast.segment_encoder_backward(
         torch.zeros(1, 1, 1, 16), True, torch.zeros(200_000, 0), columns, rows, offsets[None], parameters, None,
-        16, 2, 1, 16, False, True, 0.0, 0, 0, "fp32", -1,
+        *ops.EncoderOptions(**layers),
     ),
 }
 

@@ -1,7 +1,6 @@
 """CUDA kernels on the CPU: compiles their sources with simt/ and runs them in place of the CPU kernels."""
 
 import fcntl
-import importlib
 import importlib.util
 import os
 import shutil
@@ -11,11 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import torch
 from support.needs import needs
 
 from sopr_fast import native
-from sopr_fast.ops import library
 
 HERE = Path(__file__).parent
 CSRC = HERE.parents[1] / "csrc"
@@ -33,30 +30,21 @@ DEFINITIONS = (
 )
 
 
-def compile_for_cpu(
-    target: Path, kernels: Sequence[Path], others: Sequence[Path], folders: Sequence[str], definitions: Sequence[str]
-) -> Path:
-    """Build a shared library of kernels, whose accesses to memory are watched, and of other sources.
-
-    `folders` are of headers, next to simt/ and csrc/; `definitions` are macros, NAME=VALUE.
-    """
+def compile_for_cpu(target: Path, include: Sequence[str]) -> None:
+    """Build a module of the kernels, whose accesses to memory are watched, and of their bindings."""
     compiler = shutil.which("c++")
     if not compiler:
         pytest.skip("no C++ compiler here")
     flags = ["-std=c++17", "-O1", "-w", "-fPIC", "-fvisibility=hidden", "-U_FORTIFY_SOURCE", "-fno-threadsafe-statics"]
-    flags += [f"-I{folder}" for folder in (SIMT, CSRC, *folders)] + [f"-D{macro}" for macro in definitions]
+    flags += [f"-I{folder}" for folder in (SIMT, CSRC, *include)] + [f"-D{macro}" for macro in DEFINITIONS]
     # gcc announces accesses to functions named as thread sanitizer's, which simt/shadow.cpp has instead of its library.
-    builds = [
-        (kernels, ["-fsanitize=thread"]),
-        ([*others, *(SIMT / f"{name}.cpp" for name in ("simt", "shadow", "mma"))], ["-O2"]),
-    ]
+    sources = {source: "-fsanitize=thread" for source in sorted((CSRC / "cuda").glob("*.cu"))}
+    sources |= dict.fromkeys([CSRC / "bind_cuda.cpp", *SIMT.glob("*.cpp")], "-O2")
     objects = []
-    for sources, more in builds:
-        for source in sources:
-            objects.append(target.parent / f"{source.stem}-{len(objects)}.o")
-            subprocess.run([compiler, *flags, *more, "-x", "c++", "-c", source, "-o", objects[-1]], check=True)
+    for source, flag in sources.items():
+        objects.append(target.parent / f"{source.stem}-{len(objects)}.o")
+        subprocess.run([compiler, *flags, flag, "-x", "c++", "-c", source, "-o", objects[-1]], check=True)
     subprocess.run([compiler, "-shared", *objects, "-o", target], check=True)
-    return target
 
 
 @pytest.fixture(scope="session")
@@ -69,42 +57,30 @@ def cuda_module_for_cpu(tmp_path_factory):
     with open(folder / "simt.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not path.exists():
-            folders = (pybind11.get_include(), sysconfig.get_path("include"))
-            compile_for_cpu(path, sorted((CSRC / "cuda").glob("*.cu")), [CSRC / "bind_cuda.cpp"], folders, DEFINITIONS)
+            compile_for_cpu(path, (pybind11.get_include(), sysconfig.get_path("include")))
     spec = importlib.util.spec_from_file_location("_cuda", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
+class Recorded:
+    """A module of kernels; lists those that run."""
+
+    def __init__(self, module):
+        self.module, self.ran = module, []
+
+    def __getattr__(self, name):
+        if name in self.module.keywords:
+            self.ran.append(name)
+        return getattr(self.module, name)
+
+
 @pytest.fixture
 def emulated(cuda_module_for_cpu, monkeypatch):
     """Run the CUDA kernels for CPU tensors; yields the list of kernels that ran."""
-    module, ran = cuda_module_for_cpu, []
-
-    def call(kernel, **arguments):
-        ran.append(kernel)
-        getattr(module, kernel)(0, *library.by_position(module, kernel, arguments))
-
-    monkeypatch.setattr(library, "call_cpu", call)
+    module = Recorded(cuda_module_for_cpu)
     monkeypatch.setattr(native, "_cuda", module)
-    monkeypatch.setattr(library, "needs_scratch", lambda device: True)
-    encoder = importlib.import_module("sopr_fast.ops.segment_encoder")
-
-    class Encoder(torch.autograd.Function):
-        forward = staticmethod(encoder._forward_cuda)
-        setup_context = staticmethod(encoder._setup_context)
-
-        @staticmethod
-        def backward(ctx, grad_out):
-            return encoder._backward(ctx, grad_out)
-
-    def differentiate(grad_out, columns_grad, *arguments):
-        tensors, options = arguments[:6], encoder.EncoderOptions(*arguments[6:])
-        kernels = encoder._tensor_cores_differentiate(tensors, options)
-        chosen = encoder._backward_cuda if kernels else encoder._composed_backward
-        return chosen(grad_out, columns_grad, *arguments)
-
-    monkeypatch.setattr(encoder, "_segment_encoder_backward", differentiate)
-    monkeypatch.setattr(encoder, "_segment_encoder", Encoder.apply)
-    return ran
+    monkeypatch.setattr(native, "on_gpu", lambda device: True)
+    monkeypatch.setattr(native, "stream", lambda device: 0)
+    return module.ran

@@ -1,6 +1,6 @@
 """Torch operators over the compiled kernels."""
 
-from .encoder_parameters import encoder_shapes
+from .encoder_parameters import EncoderOptions, encoder_shapes
 from .kmeans import KMeans, kmeans, kmeans_init
 from .mlp import mlp, mlp_size, mlp_step
 from .segment_attention import segment_attention
@@ -9,6 +9,7 @@ from .segment_encoder import long_tiles, segment_encoder
 from .segment_mean import segment_mean
 
 __all__ = [
+    "EncoderOptions",
     "KMeans",
     "encoder_shapes",
     "kmeans",

@@ -9,7 +9,25 @@ from torch import Tensor
 
 
 class EncoderOptions(NamedTuple):
-    """Arguments of encoders that are not tensors; see `segment_encoder`."""
+    """Arguments of `segment_encoder` that are not tensors.
+
+    Attributes:
+        width: Width E of the tokens.
+        layers: Number of layers, as in torch.nn.TransformerEncoderLayer with ReLU, norm after, eps 1e-5.
+        heads: Attention heads; must divide `width`.
+        feedforward: Width of the feed-forward block.
+        project: Apply a linear map and ReLU to the tokens first; otherwise ds + dc must equal `width`.
+        pool: Return means of segments instead of tokens.
+        dropout: Probability of dropping a value, in at most 256 layers of at most 4096 heads.
+        level: Level of the encoder, 0 or 1, which selects other dropout masks; see csrc/philox.h.
+        segment_base: Number of the first segment; segment (p, s, k) has number
+            ``segment_base + (p * S + s) * K + k``.
+        precision: ``"fp32"``, or ``"bf16"`` for the operands of the layers' matrix products, forward and backward;
+            sums, residuals, norms and softmax stay in float32. bf16 is computed in fp32 without AVX512-BF16 and with
+            heads of odd width; on a GPU, where tensor cores are not used.
+        long_tiles: The most tiles of 128 rows that longer segments of a subset fill, see `long_tiles`: a GPU then
+            launches no more kernels than they need. Unknown by default; too small a number loses segments.
+    """
 
     width: int
     layers: int

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .. import native
-from .library import call, define
+from .library import Fields, define, run_kernel
 from .tensor_checks import check_finite, check_problems, check_seeds, check_tensor
 
 
@@ -151,120 +151,67 @@ def _result(outputs: tuple[Tensor, ...]) -> KMeans:
     return KMeans(centroids, labels, offsets.diff(dim=1), inertia, iterations, rows, offsets)
 
 
-def _check(points: Tensor, start: Tensor, *_: float) -> None:
-    check_finite("points", points, "row")
-    check_finite("init", start, "centroid")
-
-
-def _search_scratch(points: Tensor, k: int) -> dict[str, Tensor]:
-    """Return the buffers of both CUDA kernels, in which they look for the nearest centroids."""
-    problems, count = points.shape[:2]
-    return {
-        "squared": points.new_empty(problems, count),
-        "order": points.new_empty(problems, count, dtype=torch.int32),
-        "anchors": points.new_empty(problems, count, dtype=torch.int32),
-        "ends": points.new_empty(problems, k, native._cuda.kmeans_distances, dtype=torch.int32),
-    }
-
-
-def _kernel(points: Tensor, start: Tensor, iterations: int, tolerance: float) -> tuple[Tensor, ...]:
-    points = points.contiguous()
-    outputs = _fake(points, start, iterations, tolerance)
-    centroids, labels, inertia, steps, rows, offsets = outputs
-    centroids.copy_(start)
-    problems, count, width = points.shape
-    clusters = start.shape[1]
-
-    def scratch() -> dict[str, Tensor]:
-        return {
-            **_search_scratch(points, clusters),
-            "sums": points.new_empty(start.shape, dtype=torch.int64),
-            "sizes": points.new_empty(problems, clusters, dtype=torch.int64),
-            "scaled": points.new_empty(problems, clusters, native._cuda.kmeans_stride(width)),
-            "moved": points.new_empty(problems, clusters, dtype=torch.float64),
+def _run(kernel: str, fields: Fields) -> None:
+    """Run a kernel of k-means; a GPU gets scratch buffers, the first of which are those of the nearest centroids."""
+    points = fields["points"]
+    if native.on_gpu(points.device):
+        problems, count, clusters, width = (fields[name] for name in ("problems", "count", "clusters", "width"))
+        distances = native._cuda.kmeans_distances
+        fields |= {
+            "squared": points.new_empty(problems, count),
+            "order": points.new_empty(problems, count, dtype=torch.int32),
+            "anchors": points.new_empty(problems, count, dtype=torch.int32),
+            "ends": points.new_empty(problems, clusters, distances, dtype=torch.int32),
         }
-
-    call(
-        "kmeans",
-        points.device,
-        scratch=scratch,
-        points=points,
-        centroids=centroids,
-        labels=labels,
-        rows=rows,
-        offsets=offsets,
-        inertia=inertia,
-        steps_done=steps,
-        problems=problems,
-        count=count,
-        clusters=clusters,
-        width=width,
-        steps=iterations,
-        tolerance=tolerance,
-    )
-    return outputs
+        if kernel == "kmeans":
+            fields |= {
+                "sums": points.new_empty(problems, clusters, width, dtype=torch.int64),
+                "sizes": points.new_empty(problems, clusters, dtype=torch.int64),
+                "scaled": points.new_empty(problems, clusters, native._cuda.kmeans_stride(width)),
+                "moved": points.new_empty(problems, clusters, dtype=torch.float64),
+            }
+        else:
+            fields |= {
+                "weights": points.new_empty(problems, -(-count // native._cuda.kmeans_bin), dtype=torch.int64),
+                "labels": points.new_empty(problems, count, dtype=torch.int32),
+                "radii": points.new_empty(problems, count),
+            }
+    run_kernel(kernel, fields)
 
 
-def _fake(points: Tensor, start: Tensor, iterations: int, tolerance: float) -> tuple[Tensor, ...]:
-    (problems, count), k = points.shape[:2], start.shape[1]
-    return (
-        points.new_empty(start.shape),
-        points.new_empty(problems, count, dtype=torch.int32),
-        points.new_empty(problems, dtype=torch.float64),
-        points.new_empty(problems, dtype=torch.int32),
-        points.new_empty(problems, count, dtype=torch.int32),
-        points.new_empty(problems, k + 1, dtype=torch.int32),
-    )
+def _run_lloyd(kernel: str, fields: Fields) -> None:
+    fields["centroids"].copy_(fields["start"])
+    _run(kernel, fields)
+
+
+def _check_finite(fields: Fields) -> None:
+    check_finite("points", fields["points"], "row")
+    if "start" in fields:
+        check_finite("init", fields["start"], "centroid")
 
 
 _lloyd = define(
-    "kmeans(Tensor points, Tensor start, int iterations, float tolerance)"
-    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-    cpu=_kernel,
-    cuda=_kernel,
-    shapes={"points": "B, N, D", "start": "B, K, D"},
-    check_sizes=lambda points, start, *_: check_problems(points, start.shape[1]),
-    check=_check,
-    fake=_fake,
+    "kmeans(Tensor points, Tensor start, int steps, float tolerance)"
+    " -> (Tensor centroids, Tensor labels, Tensor inertia, Tensor steps_done, Tensor rows, Tensor offsets)",
+    {
+        "points": "problems, count, width",
+        "start": "problems, clusters, width",
+        "centroids": "problems, clusters, width",
+        "labels": "problems, count",
+        "inertia": "problems",
+        "steps_done": "problems",
+        "rows": "problems, count",
+        "offsets": "problems, clusters + 1",
+    },
+    check_sizes=check_problems,
+    check=_check_finite,
+    run=_run_lloyd,
 )
 
-
-def _init_kernel(points: Tensor, k: int, seeds: Tensor, restart: int, plus_plus: bool) -> Tensor:
-    points, seeds = points.contiguous(), seeds.contiguous()
-    problems, count, width = points.shape
-    rows = points.new_empty(problems, k, dtype=torch.int32)
-
-    def scratch() -> dict[str, Tensor]:
-        return {
-            **_search_scratch(points, k),
-            "weights": points.new_empty(problems, -(-count // native._cuda.kmeans_bin), dtype=torch.int64),
-            "labels": points.new_empty(problems, count, dtype=torch.int32),
-            "radii": points.new_empty(problems, count),
-        }
-
-    call(
-        "kmeans_init",
-        points.device,
-        scratch=scratch,
-        points=points,
-        seeds=seeds,
-        rows=rows,
-        problems=problems,
-        count=count,
-        clusters=k,
-        width=width,
-        restart=restart,
-        plus_plus=plus_plus,
-    )
-    return rows
-
-
 _init = define(
-    "kmeans_init(Tensor points, SymInt k, Tensor seeds, int restart, bool plus_plus) -> Tensor",
-    cpu=_init_kernel,
-    cuda=_init_kernel,
-    shapes={"points": "B, N, D", "seeds": "B"},
-    check_sizes=lambda points, k, *_: check_problems(points, k),
-    check=lambda points, *_: check_finite("points", points, "row"),
-    fake=lambda points, k, *_: points.new_empty(points.shape[0], k, dtype=torch.int32),
+    "kmeans_init(Tensor points, SymInt clusters, Tensor seeds, int restart, bool plus_plus) -> Tensor rows",
+    {"points": "problems, count, width", "seeds": "problems", "rows": "problems, clusters"},
+    check_sizes=check_problems,
+    check=_check_finite,
+    run=_run,
 )

@@ -1,4 +1,4 @@
-"""Registration of the operators with torch, and calls of their kernels."""
+"""Operators of torch over the compiled kernels: each has a schema and the shapes of its tensors."""
 
 from __future__ import annotations
 
@@ -11,68 +11,103 @@ import torch
 from torch import Tensor
 
 from .. import native
-from .tensor_checks import check_are_tensors, check_arguments, check_reverse_mode, common_device
+from .tensor_checks import check_are_tensors, check_arguments, check_reverse_mode, common_device, dtype_of, shape_of
+
+Fields = dict[str, Any]  # arguments, sizes and results of an operator, by name
 
 library = torch.library.Library("sopr_fast", "DEF")
 
 
+def run_kernel(kernel: str, fields: Fields) -> None:
+    """Run a kernel of the module for the device of its tensors, with those of the fields that it takes.
+
+    A CPU kernel runs on as many threads as its workspace was made for, `fields["threads"]`: their number may change
+    meanwhile.
+    """
+    device = first_tensor(fields).device
+    if native.on_gpu(device):
+        with current_device(device):
+            getattr(native._cuda, kernel)(native.stream(device), *by_position(native._cuda, kernel, fields))
+        return
+    threads = fields.get("threads") or native.threads()
+    try:
+        getattr(native._cpu, kernel)(threads, *by_position(native._cpu, kernel, fields))
+    except MemoryError as error:
+        raise MemoryError(
+            f"{kernel} needs more memory than is free; pass less at a time or, since each of the {threads} threads "
+            "takes memory, call torch.set_num_threads with a smaller number"
+        ) from error
+
+
 def define(
     schema: str,
-    *,
-    cpu: Callable,
-    fake: Callable,
     shapes: dict[str, str],
-    cuda: Callable | None = None,
-    check_sizes: Callable | None = None,
-    check: Callable | None = None,
+    *,
+    check_sizes: Callable[[Fields], None] = lambda fields: None,
+    check: Callable[[Fields], None] = lambda fields: None,
+    new: Callable[[Fields], tuple[Tensor, ...]] | None = None,
+    run: Callable[[str, Fields], None] = run_kernel,
     backward: Callable | None = None,
     setup_context: Callable = lambda ctx, inputs, output: None,
 ) -> Callable:
     """Register `sopr_fast::<schema>` and return the operator.
 
-    Kernels read addresses, and compiled or exported code calls the operator itself, so the operator checks its
-    arguments.
+    Its kernel has the same name, and takes arguments, results and sizes by their names here. Kernels read addresses,
+    and compiled or exported code calls the operator itself, so the operator checks its arguments.
 
     Args:
-        schema: Name, arguments and results; `fake`, `backward` and `setup_context` are those of `torch.library` too.
-        cpu: Kernel for CPU tensors; `cuda` for CUDA tensors, registered if the CUDA module is built.
-        shapes: Shapes of the tensors by name; see `check_arguments`.
+        schema: Name, arguments and results; `backward` and `setup_context` are those of `torch.library` too.
+        shapes: Shapes of the tensors among arguments and results by name; see `check_arguments`.
         check_sizes: Raises if the sizes do not fit the other arguments; `check`, if values are invalid. The latter is
             not called while a CUDA graph is captured, for which it would wait.
+        new: Makes the results, by default tensors of their shapes.
+        run: Calls the kernel, with fields that are neither arguments nor results.
     """
-
-    def checked(kernel: Callable, check: Callable | None) -> Callable:
-        def run(*arguments: Any) -> Any:
-            common_device(name, *arguments)
-            check_arguments(shapes, dict(zip(names, arguments, strict=True)))
-            if check_sizes is not None:
-                check_sizes(*arguments)
-            if check is not None and not (arguments[0].is_cuda and torch.cuda.is_current_stream_capturing()):
-                check(*arguments)
-            return kernel(*arguments)
-
-        return run
-
     library.define(schema)
     name = schema.partition("(")[0]
     operator = getattr(torch.ops.sopr_fast, name).default
     names = [argument.name for argument in operator._schema.arguments]
-    on_cpu = checked(cpu, check)
-    library.impl(name, on_cpu, "CPU")
-    if cuda is not None and native._cuda is not None:
-        library.impl(name, checked(cuda, check), "CUDA")
-    torch.library.register_fake(f"sopr_fast::{name}", checked(fake, None), lib=library)
+    results = [result.name for result in operator._schema.returns]
+
+    def checked(*arguments: Any) -> Fields:
+        common_device(name, *arguments)
+        fields = dict(zip(names, arguments, strict=True))
+        fields |= check_arguments(shapes, fields)
+        check_sizes(fields)
+        return fields
+
+    def make(fields: Fields) -> tuple[Tensor, ...]:
+        like = first_tensor(fields)
+        return tuple(like.new_empty(shape_of(shapes[each], fields), dtype=dtype_of(each)) for each in results)
+
+    def compute(*arguments: Any) -> Any:
+        fields = checked(*arguments)
+        if not (first_tensor(fields).is_cuda and torch.cuda.is_current_stream_capturing()):
+            check(fields)
+        fields = contiguous(fields)
+        outputs = (new or make)(fields)
+        run(name, fields | dict(zip(results, outputs, strict=True)))
+        return outputs if len(outputs) > 1 else outputs[0]
+
+    def fake(*arguments: Any) -> Any:
+        outputs = (new or make)(checked(*arguments))
+        return outputs if len(outputs) > 1 else outputs[0]
+
+    library.impl(name, compute, "CPU")
+    if native._cuda is not None and name in native._cuda.keywords:
+        library.impl(name, compute, "CUDA")
+    torch.library.register_fake(f"sopr_fast::{name}", fake, lib=library)
     if backward is not None:
         torch.library.register_autograd(f"sopr_fast::{name}", backward, setup_context=setup_context, lib=library)
 
-    def run(*arguments: Any) -> Any:
+    def call(*arguments: Any) -> Any:
         check_are_tensors(dict(zip(names, arguments, strict=True)), shapes)
         check_reverse_mode(name, *arguments)
         if reason := _why_no_kernel(arguments[0].device):
             raise NotImplementedError(f"{name} has no kernel for {arguments[0].device}: {reason}")
-        return (on_cpu if _is_plain(arguments) else operator)(*arguments)
+        return (compute if _is_plain(arguments) else operator)(*arguments)
 
-    return run
+    return call
 
 
 def _is_plain(arguments: Sequence[Any]) -> bool:
@@ -102,18 +137,6 @@ def _why_no_kernel(device: torch.device) -> str:
     return "" if native._cuda else f"the CUDA module is {native.why_no_cuda}. Or compute on the CPU"
 
 
-def call_cpu(kernel: str, *, threads: int | None = None, **arguments: Any) -> None:
-    """Run a CPU kernel on as many threads as its workspace was made for: their number may change meanwhile."""
-    threads = threads or native.threads()
-    try:
-        getattr(native._cpu, kernel)(threads, *by_position(native._cpu, kernel, arguments))
-    except MemoryError as error:
-        raise MemoryError(
-            f"{kernel} needs more memory than is free; pass less at a time or, since each of the {threads} threads "
-            "takes memory, call torch.set_num_threads with a smaller number"
-        ) from error
-
-
 @contextlib.contextmanager
 def current_device(device: torch.device) -> Iterator[None]:
     """Make a GPU the current device, also for the CUDA module, and refuse one without code; does nothing for a CPU."""
@@ -133,21 +156,9 @@ def current_device(device: torch.device) -> Iterator[None]:
             ) from error
 
 
-def call(kernel: str, device: torch.device, *, scratch: Callable[[], dict] = dict, **arguments: Any) -> None:
-    """Run a kernel of either module; `scratch` makes the buffers of a CUDA kernel, a CPU kernel allocates its own."""
-    if needs_scratch(device):
-        arguments |= scratch()
-    if device.type != "cuda":
-        call_cpu(kernel, **arguments)
-        return
-    with current_device(device):
-        stream = torch.cuda.current_stream(device).cuda_stream
-        getattr(native._cuda, kernel)(stream, *by_position(native._cuda, kernel, arguments))
-
-
-def needs_scratch(device: torch.device) -> bool:
-    """Return whether the kernels of a device take scratch buffers; a test of CUDA kernels on a CPU replaces it."""
-    return device.type == "cuda"
+def first_tensor(fields: Fields) -> Tensor:
+    """Return a tensor on the device of all."""
+    return next(value for value in fields.values() if isinstance(value, Tensor))
 
 
 def longest_first(sizes: np.ndarray) -> Tensor:
@@ -155,15 +166,12 @@ def longest_first(sizes: np.ndarray) -> Tensor:
     return torch.from_numpy(np.argsort(-sizes, kind="stable").astype(np.int32))
 
 
-def contiguous(*tensors: Any) -> tuple[Any, ...]:
-    """Return the tensors as kernels read them; None stays None."""
-    return tuple(None if tensor is None else tensor.contiguous() for tensor in tensors)
+def contiguous(fields: Mapping[str, Any]) -> Fields:
+    """Return the fields with tensors as kernels read them."""
+    return {name: value.contiguous() if isinstance(value, Tensor) else value for name, value in fields.items()}
 
 
-def by_position(module: Any, kernel: str, arguments: Mapping[str, Any]) -> list[Any]:
-    """Return the arguments in the order of a kernel: tensors as addresses, None as a null address."""
-    names = module.keywords[kernel].split(", ")
-    if arguments.keys() != {*names}:
-        raise TypeError(f"{kernel} takes {', '.join(names)}, got {', '.join(arguments)}")
-    values = [arguments[name] for name in names]
+def by_position(module: Any, kernel: str, fields: Fields) -> list[Any]:
+    """Return the fields of a kernel in its order: tensors as addresses, None as a null address."""
+    values = [fields[name] for name in module.keywords[kernel].split(", ")]
     return [value.data_ptr() if isinstance(value, Tensor) else 0 if value is None else value for value in values]

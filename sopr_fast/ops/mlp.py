@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..runtime.devices import without_autocast
-from .library import call_cpu, contiguous, define, differentiable_once
+from .library import Fields, define, differentiable_once, run_kernel
 from .tensor_checks import common_device
 
 _EPS = 1e-8
@@ -161,14 +161,17 @@ def _torch_step(
     return losses.detach()
 
 
-def _check(x: Tensor, parameters: Tensor, sizes: Sequence[int]) -> None:
+def _check_sizes(fields: Fields) -> None:
+    x, parameters, sizes, count = fields["x"], fields["parameters"], fields["sizes"], fields["members"]
     if len(sizes) < 2 or min(sizes) < 1:
         raise ValueError(f"sizes must be at least two widths of at least 1, got {list(sizes)}")
-    count = len(parameters)
     if not count or parameters.shape[1] != mlp_size(sizes):
         raise ValueError(f"parameters must have shape (C, {mlp_size(sizes)}), got {tuple(parameters.shape)}")
     if len(x) not in (1, count) or x.shape[2] != sizes[0]:
         raise ValueError(f"x must have shape ({count}, B, {sizes[0]}) or (B, {sizes[0]}), got {tuple(x.shape)}")
+    for name in ("means", "squares", "average"):
+        if (changed := fields.get(name)) is not None and not (changed.is_contiguous() and parameters.is_contiguous()):
+            raise ValueError(f"{name} must be contiguous, since it is changed in place")
 
 
 @functools.lru_cache
@@ -176,62 +179,31 @@ def _as_tensor(*sizes: int) -> Tensor:
     return torch.tensor(sizes, dtype=torch.int64, device="cpu")
 
 
-def _fields(
-    x: Tensor, parameters: Tensor, sizes: Sequence[int], tanh: bool, out: Tensor | None = None
-) -> dict[str, Any]:
-    """Return the fields of `Mlp` in csrc/kernels.h."""
-    return {
-        "x": x,
-        "parameters": parameters,
-        "sizes": _as_tensor(*sizes),
-        "out": out,
-        "members": len(parameters),
-        "batch": x.shape[1],
-        "layers": len(sizes) - 1,
-        "shared": len(x) < len(parameters),
-        "tanh": tanh,
-    }
+def _run(kernel: str, fields: Fields) -> None:
+    sizes, shared = fields["sizes"], len(fields["x"]) < fields["members"]
+    fields = {"out": None, "tanh": False} | fields | {"shared": shared, "layers": len(sizes) - 1}
+    run_kernel(kernel, fields | {"sizes": _as_tensor(*sizes)})
 
 
-def _new_out(x: Tensor, parameters: Tensor, sizes: Sequence[int], *_: Any) -> Tensor:
-    return x.new_empty(len(parameters), x.shape[1], sizes[-1])
+def _new_out(fields: Fields) -> tuple[Tensor]:
+    return (fields["x"].new_empty(fields["members"], fields["batch"], fields["sizes"][-1]),)
 
 
-def _forward(x: Tensor, parameters: Tensor, sizes: list[int], tanh: bool) -> Tensor:
-    x, parameters = contiguous(x, parameters)
-    out = _new_out(x, parameters, sizes)
-    call_cpu("mlp", **_fields(x, parameters, sizes, tanh, out))
-    return out
-
-
-def _new_gradients(
-    grad_out: Tensor, x: Tensor, parameters: Tensor, sizes: list[int], tanh: bool, of_x: bool, of_parameters: bool
-) -> tuple[Tensor, Tensor]:
+def _new_gradients(fields: Fields) -> tuple[Tensor, Tensor]:
+    x, parameters = fields["x"], fields["parameters"]
     shape = (len(parameters), *x.shape[1:])
-    return x.new_empty(shape if of_x else 0), x.new_empty(parameters.shape if of_parameters else 0)
+    return x.new_empty(shape if fields["of_x"] else 0), x.new_empty(parameters.shape if fields["of_parameters"] else 0)
 
 
-def _backward_kernel(grad_out: Tensor, x: Tensor, parameters: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
-    grad_out, x, parameters = contiguous(grad_out, x, parameters)
-    sizes, tanh, of_x, of_parameters = options
-    grad_x, grad_parameters = _new_gradients(grad_out, x, parameters, *options)
-    call_cpu(
-        "mlp_backward",
-        **_fields(x, parameters, sizes, tanh),
-        grad_out=grad_out,
-        grad_x=grad_x if of_x else None,
-        grad_parameters=grad_parameters if of_parameters else None,
-    )
-    return grad_x, grad_parameters
-
+_SHAPES = {"parameters": "members, Z", "x": "X, batch, I", "grad_out": "members, batch, O"}
 
 _mlp_backward = define(
     "mlp_backward(Tensor grad_out, Tensor x, Tensor parameters, int[] sizes, bool tanh, bool of_x, bool of_parameters) "
-    "-> (Tensor, Tensor)",
-    cpu=_backward_kernel,
-    shapes={"grad_out": "C, B, O", "parameters": "C, Z", "x": "X, B, I"},
-    check_sizes=lambda grad_out, x, parameters, sizes, *_: _check(x, parameters, sizes),
-    fake=_new_gradients,
+    "-> (Tensor grad_x, Tensor grad_parameters)",
+    _SHAPES,
+    check_sizes=_check_sizes,
+    new=_new_gradients,
+    run=_run,
     backward=differentiable_once("mlp"),
 )
 
@@ -251,72 +223,26 @@ def _backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
 
 
 _mlp = define(
-    "mlp(Tensor x, Tensor parameters, int[] sizes, bool tanh) -> Tensor",
-    cpu=_forward,
-    shapes={"x": "X, B, I", "parameters": "C, Z"},
-    check_sizes=lambda x, parameters, sizes, tanh: _check(x, parameters, sizes),
-    fake=_new_out,
+    "mlp(Tensor x, Tensor parameters, int[] sizes, bool tanh) -> Tensor out",
+    _SHAPES,
+    check_sizes=_check_sizes,
+    new=_new_out,
+    run=_run,
     backward=_backward,
     setup_context=_setup_context,
 )
 
-
-def _step_kernel(
-    x: Tensor,
-    target: Tensor,
-    weight: Tensor | None,
-    thresholds: Tensor | None,
-    parameters: Tensor,
-    means: Tensor,
-    squares: Tensor,
-    average: Tensor | None,
-    sizes: list[int],
-    *numbers: float,
-) -> Tensor:
-    changed = {"parameters": parameters, "means": means, "squares": squares, "average": average}
-    for name, tensor in changed.items():
-        if tensor is not None and not tensor.is_contiguous():
-            raise ValueError(f"{name} must be contiguous, since it is changed in place")
-    x, target, weight, thresholds = contiguous(x, target, weight, thresholds)
-    losses = x.new_empty(len(parameters))
-    step, rate, beta1, beta2, decay, average_rate = numbers
-    call_cpu(
-        "mlp_step",
-        **_fields(x, parameters, sizes, False),
-        target=target,
-        weight=weight,
-        thresholds=thresholds,
-        losses=losses,
-        means=means,
-        squares=squares,
-        average=average,
-        step=step,
-        rate=rate,
-        beta1=beta1,
-        beta2=beta2,
-        decay=decay,
-        average_rate=average_rate,
-    )
-    return losses
-
-
 _step = define(
     "mlp_step(Tensor x, Tensor target, Tensor? weight, Tensor? thresholds, Tensor(a!) parameters, Tensor(b!) means, "
     "Tensor(c!) squares, Tensor(d!)? average, int[] sizes, int step, float rate, float beta1, float beta2, "
-    "float decay, float average_rate) -> Tensor",
-    cpu=_step_kernel,
-    shapes={
-        "target": "C, B, O",
-        "weight": "C, B, O",
+    "float decay, float average_rate) -> Tensor losses",
+    {
+        **dict.fromkeys(("target", "weight"), "members, batch, O"),
         "thresholds": "O",
-        "parameters": "C, Z",
-        "means": "C, Z",
-        "squares": "C, Z",
-        "average": "C, Z",
-        "x": "X, B, I",
+        **dict.fromkeys(("parameters", "means", "squares", "average"), "members, Z"),
+        "x": "X, batch, I",
+        "losses": "members",
     },
-    check_sizes=lambda x, target, weight, thresholds, parameters, means, squares, average, sizes, *_: _check(
-        x, parameters, sizes
-    ),
-    fake=lambda x, target, weight, thresholds, parameters, *_: x.new_empty(len(parameters)),
+    check_sizes=_check_sizes,
+    run=_run,
 )

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .library import call, contiguous, define, differentiable_once, longest_first
+from .. import native
+from .library import Fields, define, differentiable_once, longest_first, run_kernel
 from .segment_dropout import ATTENTION_WEIGHTS
 from .tensor_checks import check_dropout, check_offsets, check_tensor
 
@@ -62,71 +63,25 @@ def segment_attention(
     return _segment_attention(q, k, v, offsets, rng, scale, dropout, level, layer, segment_base)[0]
 
 
-def _run(kernel: str, tensors: tuple[Any, ...], options: tuple[Any, ...], **gradients: Tensor) -> None:
-    """Run a kernel on q, k, v, offsets, out, statistics and rng, with the other arguments of the operators."""
-    q, k, v, offsets, out, statistics, rng = tensors
-    scale, dropout, level, layer, segment_base = options
-    call(
-        kernel,
-        q.device,
-        scratch=lambda: {"order": torch.empty_like(offsets)},  # in which a GPU takes segments
-        q=q,
-        k=k,
-        v=v,
-        offsets=offsets,
-        out=out,
-        statistics=statistics,
-        segments=len(offsets) - 1,
-        heads=q.shape[1],
-        dim=q.shape[2],
-        scale=scale,
-        rng=rng,
-        dropout=dropout,
-        level=level,
-        layer=layer,
-        site=ATTENTION_WEIGHTS,
-        segment_base=segment_base,
-        order=None if offsets.is_cuda else longest_first(np.diff(offsets.numpy())),
-        **gradients,
-    )
+def _run(kernel: str, fields: Fields) -> None:
+    offsets = fields["offsets"]
+    scratch = native.on_gpu(offsets.device)  # in which a GPU takes segments
+    order = torch.empty_like(offsets) if scratch else longest_first(np.diff(offsets.numpy()))
+    run_kernel(kernel, fields | {"site": ATTENTION_WEIGHTS, "order": order})
 
 
-def _forward(
-    q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, rng: Tensor | None, *options: Any
-) -> tuple[Tensor, Tensor]:
-    out, statistics = _fake(q)
-    _run("segment_attention", contiguous(q, k, v, offsets, out, statistics, rng), options)
-    return out, statistics
-
-
-def _backward_kernel(grad_out: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
-    grad_out, *tensors = contiguous(grad_out, *arguments[:7])
-    grads = [torch.empty_like(each) for each in tensors[:3]]
-    named = dict(zip(("grad_q", "grad_k", "grad_v"), grads, strict=True))
-    _run("segment_attention_backward", tuple(tensors), arguments[7:], grad_out=grad_out, **named)
-    return tuple(grads)
-
-
-_SHAPES = {"q": "T, H, D", "k": "T, H, D", "v": "T, H, D", "offsets": "G + 1", "rng": "2"}
-
+_SHAPES = {name: "tokens, heads, dim" for name in ("q", "k", "v", "out", "grad_out", "grad_q", "grad_k", "grad_v")}
+_SHAPES |= {"offsets": "segments + 1", "statistics": "tokens, heads, 2", "rng": "2"}
 _OPTIONS = "float scale, float dropout, int level, int layer, int segment_base"
 
 _segment_attention_backward = define(
     "segment_attention_backward(Tensor grad_out, Tensor q, Tensor k, Tensor v, Tensor offsets, Tensor out, "
-    f"Tensor statistics, Tensor? rng, {_OPTIONS}) -> (Tensor, Tensor, Tensor)",
-    shapes={**_SHAPES, "grad_out": "T, H, D", "out": "T, H, D", "statistics": "T, H, 2"},
-    check=lambda grad_out, q, k, v, offsets, *_: check_offsets(offsets, len(q)),
-    cpu=_backward_kernel,
-    cuda=_backward_kernel,
-    fake=lambda grad_out, q, k, v, *_: tuple(
-        torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)
-    ),
+    f"Tensor statistics, Tensor? rng, {_OPTIONS}) -> (Tensor grad_q, Tensor grad_k, Tensor grad_v)",
+    _SHAPES,
+    check=check_offsets,
+    run=_run,
     backward=differentiable_once("segment_attention"),
 )
-
-
-def _fake(q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(q, memory_format=torch.contiguous_format), q.new_empty(*q.shape[:2], 2)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -140,12 +95,11 @@ def _backward(ctx: Any, grad_out: Tensor, _: Tensor) -> tuple[Tensor | None, ...
 
 
 _segment_attention = define(
-    f"segment_attention(Tensor q, Tensor k, Tensor v, Tensor offsets, Tensor? rng, {_OPTIONS}) -> (Tensor, Tensor)",
-    cpu=_forward,
-    cuda=_forward,
-    shapes=_SHAPES,
-    check=lambda q, k, v, offsets, *_: check_offsets(offsets, len(q)),
-    fake=_fake,
+    "segment_attention(Tensor q, Tensor k, Tensor v, Tensor offsets, Tensor? rng, "
+    f"{_OPTIONS}) -> (Tensor out, Tensor statistics)",
+    _SHAPES,
+    check=check_offsets,
+    run=_run,
     backward=_backward,
     setup_context=_setup_context,
 )

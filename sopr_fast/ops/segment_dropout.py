@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from .library import call, contiguous, define
+from .library import define
 from .tensor_checks import check_dropout, check_offsets, check_tensor
 
 # Dropout sites of csrc/philox.h.
@@ -55,28 +54,6 @@ def segment_dropout(
     return _segment_dropout(x, offsets, rng, probability, level, layer, site, segment_base)
 
 
-def _kernel(x: Tensor, offsets: Tensor, rng: Tensor, *options: Any) -> Tensor:
-    x, offsets, rng = contiguous(x, offsets, rng)
-    probability, level, layer, site, segment_base = options
-    out = torch.empty_like(x)
-    call(
-        "segment_dropout",
-        x.device,
-        x=x,
-        offsets=offsets,
-        out=out,
-        segments=len(offsets) - 1,
-        width=x.shape[1],
-        rng=rng,
-        probability=probability,
-        level=level,
-        layer=layer,
-        site=site,
-        segment_base=segment_base,
-    )
-    return out
-
-
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     _, offsets, rng, *ctx.options = inputs
     ctx.save_for_backward(offsets, rng)
@@ -88,12 +65,9 @@ def _backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
 
 _segment_dropout = define(
     "segment_dropout(Tensor x, Tensor offsets, Tensor rng, float probability, int level, int layer, int site, "
-    "int segment_base) -> Tensor",
-    cpu=_kernel,
-    cuda=_kernel,
-    shapes={"x": "T, E", "offsets": "G + 1", "rng": "2"},
-    check=lambda x, offsets, *_: check_offsets(offsets, len(x)),
-    fake=lambda x, *_: torch.empty_like(x, memory_format=torch.contiguous_format),
+    "int segment_base) -> Tensor out",
+    {"x": "tokens, width", "offsets": "segments + 1", "rng": "2", "out": "tokens, width"},
+    check=check_offsets,
     backward=_backward,
     setup_context=_setup_context,
 )

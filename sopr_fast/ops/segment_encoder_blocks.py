@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from .encoder_parameters import EncoderOptions
-from .library import contiguous
-from .segment_encoder import cpu_fields, fake, run_on_cpu, tape_size
+from .segment_encoder import fields_of, new_out, run_on_cpu, tape_size
 
 
 class Arena:
@@ -71,30 +70,22 @@ def segment_encoder_blocks(
 class _Encode(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
-        states, columns, rows, offsets, parameters, rng, options, blocks, arena = arguments
-        tensors = contiguous(states, columns, rows, offsets, parameters[0], rng)
-        out = fake(*tensors, *options)
-        ends = torch.from_numpy(np.cumsum([0, *blocks], dtype=np.int32))
-        fields = cpu_fields(tensors[3]) | {"blocks": ends, "block_count": len(blocks)}
-        fields["tape"], fields["kept"] = arena.take(tape_size(tensors, options, fields), len(columns))
-        run_on_cpu(tensors, options, fields | {"out": out}, memory=arena.workspace)
-        ctx.save_for_backward(*tensors)
-        ctx.others = options, fields, parameters.shape, arena
+        *tensors, parameters, rng, options, blocks, arena = arguments
+        fields = fields_of(*tensors, parameters[0], rng, *options)
+        fields |= {"blocks": torch.from_numpy(np.cumsum([0, *blocks], dtype=np.int32)), "block_count": len(blocks)}
+        fields["tape"], fields["kept"] = arena.take(tape_size(fields), fields["policies"])
+        ctx.others = fields, parameters.shape, arena
+        (out,) = new_out(fields)
+        run_on_cpu("segment_encoder", fields | {"out": out}, arena.workspace)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        options, fields, shape, arena = ctx.others
-        tensors, grad_out = ctx.saved_tensors, grad_out.contiguous()
+        fields, shape, arena = ctx.others
         grad_parameters = grad_out.new_empty(shape)
-        grad_columns = torch.empty_like(tensors[1]) if ctx.needs_input_grad[1] else None
+        grad_columns = torch.empty_like(fields["columns"]) if ctx.needs_input_grad[1] else None
+        gradients = {"grad_parameters": grad_parameters, "grad_columns": grad_columns}
         run_on_cpu(
-            tensors,
-            options,
-            fields,
-            memory=arena.workspace,
-            grad_out=grad_out,
-            grad_parameters=grad_parameters,
-            grad_columns=grad_columns,
+            "segment_encoder_backward", fields | gradients | {"grad_out": grad_out.contiguous()}, arena.workspace
         )
         return None, grad_columns, None, None, grad_parameters, None, None, None, None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 
-from .library import call, define, differentiable_once
+from .library import define, differentiable_once
 from .tensor_checks import check_offsets
 
 
@@ -33,37 +32,10 @@ def segment_mean(x: Tensor, offsets: Tensor) -> Tensor:
     return _segment_mean(x, offsets)
 
 
-def _forward(x: Tensor, offsets: Tensor) -> Tensor:
-    x, offsets = x.contiguous(), offsets.contiguous()
-    out = x.new_empty(len(offsets) - 1, x.shape[1])
-    segments, width = out.shape
-    call("segment_mean", x.device, x=x, offsets=offsets, out=out, segments=segments, width=width)
-    return out
-
-
-def _backward_kernel(grad_out: Tensor, offsets: Tensor, tokens: int) -> Tensor:
-    grad_out, offsets = grad_out.contiguous(), offsets.contiguous()
-    grad_x = grad_out.new_empty(tokens, grad_out.shape[1])
-    segments, width = grad_out.shape
-    call(
-        "segment_mean_backward",
-        grad_out.device,
-        grad_out=grad_out,
-        offsets=offsets,
-        grad_x=grad_x,
-        segments=segments,
-        width=width,
-    )
-    return grad_x
-
-
 _segment_mean_backward = define(
-    "segment_mean_backward(Tensor grad_out, Tensor offsets, SymInt tokens) -> Tensor",
-    cpu=_backward_kernel,
-    cuda=_backward_kernel,
-    shapes={"grad_out": "G, E", "offsets": "G + 1"},
-    check=lambda grad_out, offsets, tokens: check_offsets(offsets, tokens),
-    fake=lambda grad_out, offsets, tokens: grad_out.new_empty(tokens, grad_out.shape[1]),
+    "segment_mean_backward(Tensor grad_out, Tensor offsets, SymInt tokens) -> Tensor grad_x",
+    {"grad_out": "segments, width", "offsets": "segments + 1", "grad_x": "tokens, width"},
+    check=check_offsets,
     backward=differentiable_once("segment_mean"),
 )
 
@@ -75,17 +47,13 @@ def _setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> N
 
 
 def _backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, None]:
-    (offsets,) = ctx.saved_tensors
-    return _segment_mean_backward(grad_out, offsets, ctx.tokens), None
+    return _segment_mean_backward(grad_out, *ctx.saved_tensors, ctx.tokens), None
 
 
-_segment_mean: Callable = define(
-    "segment_mean(Tensor x, Tensor offsets) -> Tensor",
-    cpu=_forward,
-    cuda=_forward,
-    shapes={"x": "T, E", "offsets": "G + 1"},
-    check=lambda x, offsets: check_offsets(offsets, len(x)),
-    fake=lambda x, offsets: x.new_empty(offsets.shape[0] - 1, x.shape[1]),
+_segment_mean = define(
+    "segment_mean(Tensor x, Tensor offsets) -> Tensor out",
+    {"x": "tokens, width", "offsets": "segments + 1", "out": "segments, width"},
+    check=check_offsets,
     backward=_backward,
     setup_context=_setup_context,
 )

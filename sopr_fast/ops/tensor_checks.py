@@ -11,30 +11,42 @@ import torch
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
-_INTEGERS = {
-    **dict.fromkeys(("offsets", "rows", "labels"), torch.int32),
+_DTYPES = {
+    **dict.fromkeys(("offsets", "rows", "labels", "steps_done"), torch.int32),
     **dict.fromkeys(("rng", "seeds"), torch.int64),
-}  # by name; every other tensor is float32
+    "inertia": torch.float64,
+}
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """Return the dtype of the tensors of a name."""
+    return _DTYPES.get(name, torch.float32)
+
+
+def shape_of(shape: str, sizes: Mapping[str, int]) -> list[int]:
+    """Return the shape that dimensions such as "segments + 1, width" have with these sizes."""
+    return [int(d) if d.isdecimal() else sizes[d] for d in shape.split(", ")]
 
 
 def check_are_tensors(arguments: Mapping[str, Any], names: Iterable[str]) -> None:
     """Raise TypeError if an argument of these names is neither a tensor nor None."""
     for name in names:
-        if not isinstance(arguments[name], Tensor | None):
+        if not isinstance(arguments.get(name), Tensor | None):
             raise TypeError(f"{name} must be a tensor, got {type(arguments[name]).__name__}")
 
 
-def check_arguments(shapes: Mapping[str, str], arguments: Mapping[str, Any]) -> None:
-    """Raise TypeError or ValueError if a tensor, which may be None, has another dtype or shape than its name says.
+def check_arguments(shapes: Mapping[str, str], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sizes of dimensions; TypeError or ValueError for a tensor, or None, of another dtype or shape.
 
-    Shapes are dimensions, such as "G + 1, E". A letter has one size in all tensors; a number is a size.
+    Shapes are dimensions, such as "segments + 1, width". A word has one size in all tensors, that of the argument of
+    its name if there is one; a number is a size.
     """
-    sizes: dict[str, int] = {}
+    sizes = {name: value for name, value in arguments.items() if isinstance(value, int | torch.SymInt)}
     for name, shape in shapes.items():
-        value = arguments[name]
+        value = arguments.get(name)
         if value is None:
             continue
-        if value.dtype != (dtype := _INTEGERS.get(name, torch.float32)):
+        if value.dtype != (dtype := dtype_of(name)):
             raise TypeError(f"{name} must be {dtype}, got {value.dtype}")
         dimensions = [int(d) if d.isdecimal() else sizes.get(d, d) for d in shape.split(", ")]
         if value.dim() != len(dimensions) or any(
@@ -43,9 +55,10 @@ def check_arguments(shapes: Mapping[str, str], arguments: Mapping[str, Any]) -> 
             raise ValueError(f"{name} must have shape ({', '.join(map(str, dimensions))}), got {tuple(value.shape)}")
         for d, size in zip(dimensions, value.shape, strict=True):
             if isinstance(d, str):
-                letter = d.removesuffix(" + 1")
-                count = size - int(letter != d)  # sizes may be symbols, which take no bool
-                sizes |= {letter: count, f"{letter} + 1": count + 1}
+                word = d.removesuffix(" + 1")
+                count = size - int(word != d)  # sizes may be symbols, which take no bool
+                sizes |= {word: count, f"{word} + 1": count + 1}
+    return sizes
 
 
 def check_tensor(name: str, value: Any, shape: str) -> Tensor:
@@ -57,14 +70,13 @@ def check_tensor(name: str, value: Any, shape: str) -> Tensor:
 
 
 def is_checked(values: Tensor) -> bool:
-    """Return whether to look at values: on the CPU, and with SOPR_FAST_CUDA_DEBUG=1 on a GPU, but not in a capture."""
-    if values.device.type == "cpu":
-        return True
-    return os.environ.get("SOPR_FAST_CUDA_DEBUG", "0") != "0" and not torch.cuda.is_current_stream_capturing()
+    """Return whether to look at values: on the CPU, and with SOPR_FAST_CUDA_DEBUG=1 on a GPU."""
+    return values.device.type == "cpu" or os.environ.get("SOPR_FAST_CUDA_DEBUG", "0") != "0"
 
 
-def check_offsets(offsets: Tensor, total: int) -> None:
-    """Raise ValueError unless consecutive segments cover rows 0 to `total`, if offsets are checked at all."""
+def check_offsets(fields: Mapping[str, Any]) -> None:
+    """Raise ValueError unless consecutive segments cover all `tokens`, if offsets are checked at all."""
+    offsets, total = fields["offsets"], fields["tokens"]
     if not is_checked(offsets):
         return
     ends = offsets.cpu().numpy()
@@ -111,15 +123,15 @@ def check_dropout(
     return True
 
 
-def check_problems(points: Tensor, k: int) -> None:
-    """Raise ValueError unless the points have columns, int32 numbers their rows, and 1 ≤ k ≤ N."""
-    rows, columns = points.shape[1:]
-    if rows >= 2**31:
-        raise ValueError(f"points must have fewer than 2^31 rows a problem, got {rows}; pass fewer")
-    if columns < 1:
-        raise ValueError(f"points must have at least one column, got shape {tuple(points.shape)}")
-    if not 1 <= k <= rows:
-        raise ValueError(f"k must be between 1 and {rows}, the number of points of a problem, got {k}")
+def check_problems(fields: Mapping[str, Any]) -> None:
+    """Raise ValueError unless the points have columns, int32 numbers their rows, and there are as many as clusters."""
+    count, clusters = fields["count"], fields["clusters"]
+    if count >= 2**31:
+        raise ValueError(f"points must have fewer than 2^31 rows a problem, got {count}; pass fewer")
+    if fields["width"] < 1:
+        raise ValueError(f"points must have at least one column, got shape {tuple(fields['points'].shape)}")
+    if not 1 <= clusters <= count:
+        raise ValueError(f"k must be between 1 and {count}, the number of points of a problem, got {clusters}")
 
 
 def check_seeds(seeds: Tensor | int, points: Tensor) -> Tensor:
