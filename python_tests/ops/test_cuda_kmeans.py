@@ -5,7 +5,7 @@ import importlib
 
 import pytest
 import torch
-from support.problems import blobs
+from support.problems import blobs, shaped
 
 from sopr_fast import native, ops
 
@@ -44,26 +44,15 @@ def check(emulator, emulated, monkeypatch):
     return check
 
 
-def problems(kind, count=400, width=5, seed=0):
-    points = torch.randn(2, count, width, generator=torch.Generator().manual_seed(seed))
-    if kind == "grid":
-        return points.round()
-    if kind == "duplicates":
-        return points[:, torch.arange(count) % 9]
-    if kind == "line":
-        points[..., 1:] = 0
-    if kind == "outlier":
-        points[:, 77] = 1e12
-    if kind == "units":
-        return points * torch.logspace(18, -3, width)
-    return points * 1e-30 if kind == "small" else points
+def problems(kind="normal", width=5):
+    return shaped(torch.randn(2, 400, width, generator=torch.Generator().manual_seed(0)), kind, distinct=9)
 
 
 @pytest.mark.parametrize("width", [3, 17, 40])
 @pytest.mark.parametrize("kind", ["normal", "grid", "duplicates", "line", "outlier", "small", "units"])
 def test_cuda_kmeans_is_that_of_the_cpu(kind, width, check):
     """20 clusters take two warps of centroids; four are empty at first, three of them at one place."""
-    points = problems(kind, width=width)
+    points = problems(kind, width)
     start = points[:, :20].clone()
     start[:, 7] = 50 * points.abs().max()
     start[:, 12:15] = 1e3 * points.abs().max()
@@ -116,7 +105,7 @@ def test_cuda_kmeans_of_shapes_and_options(count, k, options, check, generator):
 
 def test_cuda_kmeans_in_code_for_an_older_gpu(emulator, emulated, monkeypatch):
     """A GPU of sm_90 runs PTX of sm_80, whose blocks know no clusters: one block a problem writes all its results."""
-    points = problems("normal")
+    points = problems()
     emulator.simt_device(True, False, 132, SHARED, 1)
     actual = ops.kmeans(points, 20, iterations=5)
     assert emulated
@@ -127,7 +116,7 @@ def test_cuda_kmeans_in_code_for_an_older_gpu(emulator, emulated, monkeypatch):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_cuda_kmeans_ends_beside_points_that_are_not_finite(value, emulator, emulated, monkeypatch):
-    points = problems("normal")
+    points = problems()
     start = points[:, :6].clone()
     start[:, 4] = 1e3
     points[0, 7, 1], points[0, 109, 2] = value, -value

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.cluster import KMeans, kmeans_plusplus
 from support import reference
-from support.problems import blobs
+from support.problems import blobs, shaped
 
 from sopr_fast import ops as cpu_ops
 
@@ -84,15 +84,7 @@ def test_kmeans_rounds_beside_an_outlier(generator, ops):
 @pytest.mark.parametrize("kind", ["blobs", "grid", "duplicates", "line", "outlier"])
 def test_kmeans_skips_no_nearest_centroid(kind, generator, ops):
     """A single iteration compares with every centroid, later ones only with nearby centroids; results are equal."""
-    points = blobs(2, 1500, 5, generator)
-    if kind == "grid":
-        points = (points * 2).round()
-    elif kind == "duplicates":
-        points = points[:, torch.arange(1500) % 100]
-    elif kind == "line":
-        points[..., 1:] = 0
-    elif kind == "outlier":
-        points[:, 77] = 1e12
+    points = shaped(blobs(2, 1500, 5, generator), kind)
     centroids = points[:, :40]
     for _ in range(12):
         centroids = ops.kmeans(points, 40, init=centroids, iterations=1, tolerance=0).centroids

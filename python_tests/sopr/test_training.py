@@ -70,18 +70,13 @@ def test_the_defaults_and_contexts_of_the_caller_change_no_bit(options, tmp_path
         assert np.array_equal(actual, expected), name
 
 
-def test_activations_that_are_not_kept_change_no_bit():
+def test_where_activations_and_subsets_come_from_changes_no_bit():
     config = dataclasses.replace(TINY, steps=3)
-    with sopr_fast.options(activation_memory=0):
-        computed_again = weights(fit(config))
-    assert torch.equal(computed_again, weights(fit(config)))
-
-
-def test_subsets_may_be_drawn_in_inference_mode():
-    config, draw = dataclasses.replace(TINY, steps=3), {"size": TINY.subset_size, "clusters": TINY.clusters}
     expected = weights(fit(config))
+    with sopr_fast.options(activation_memory=0):  # all are computed again
+        assert torch.equal(weights(fit(config)), expected)
     with torch.inference_mode():
-        subsets = sopr_fast.Subsets.draw(log(), TINY.subsets, **draw)
+        subsets = sopr_fast.Subsets.draw(log(), TINY.subsets, size=TINY.subset_size, clusters=TINY.clusters)
     assert torch.equal(weights(fit(config, states=subsets)), expected)
 
 
@@ -101,13 +96,6 @@ def test_the_offset_of_a_column_does_not_matter(offset):
     assert spearman(unseen, ranker.rank(candidates).scores) == 1.0
 
 
-def test_preferences_train_as_the_returns_they_come_from():
-    gains = training_gains()
-    config = dataclasses.replace(TINY, policy_share=1.0)
-    by_preference = fit(config, returns=None, preferences=(gains[:, None] > gains[None]).astype(float))
-    assert torch.equal(weights(by_preference), weights(fit(config)))
-
-
 def test_mse_scores_are_in_return_units():
     gains = training_gains()
     ranker = fit(dataclasses.replace(TINY, loss="mse", steps=80), returns=1000 * gains + 5000)
@@ -115,8 +103,12 @@ def test_mse_scores_are_in_return_units():
     assert np.abs(ranking.scores - (1000 * gains + 5000)).mean() < 200
 
 
-def test_another_seed_gives_another_model():
-    assert not torch.equal(weights(fit(seed=3)), weights(fit(seed=4)))
+def test_preferences_train_as_the_returns_they_come_from_and_another_seed_otherwise():
+    gains, config = training_gains(), dataclasses.replace(TINY, policy_share=1.0)
+    by_preference = fit(config, returns=None, preferences=(gains[:, None] > gains[None]).astype(float))
+    expected = weights(fit(config))
+    assert torch.equal(weights(by_preference), expected)
+    assert not torch.equal(weights(fit(config, seed=4)), expected)
 
 
 @pytest.fixture
@@ -222,51 +214,32 @@ def test_the_settings_of_the_paper():
     assert sopr_fast.Config.paper(encoder="mlp") == dataclasses.replace(sopr_fast.Config.paper(), encoder="mlp")
 
 
-def fit_from_17(monkeypatch, step, **options):
-    """Return the model of a run that must resume at step 17."""
-    taken = []
-    monkeypatch.setattr(training._Trainer, "step", lambda self: (taken.append(self.at.step), step(self)))
-    ranker = fit(**options)
-    assert taken == list(range(17, TINY.steps))
-    return ranker
-
-
 @pytest.mark.parametrize("validation", [None, VALIDATION], ids=["plain", "validated"])
-def test_a_killed_run_resumes_to_the_same_model(validation, tmp_path, monkeypatch):
-    path = tmp_path / "checkpoint.safetensors"
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+def test_a_run_that_ends_early_resumes_to_the_same_model(error, validation, tmp_path, monkeypatch):
+    """A killed run leaves the last step written, an interrupted one writes the last whole step."""
+    path, step, taken = tmp_path / "checkpoint.safetensors", training._Trainer.step, []
     whole = fit(validation=validation)
-    monkeypatch.setattr(checkpoints, "_SECONDS_BETWEEN", 0.0)
-    step = training._Trainer.step
+    if error is ZeroDivisionError:
+        monkeypatch.setattr(checkpoints, "_SECONDS_BETWEEN", 0.0)
 
-    def dies_at_17(self):
-        if self.at.step == 17:
-            raise ZeroDivisionError
-        step(self)
-
-    monkeypatch.setattr(training._Trainer, "step", dies_at_17)
-    with pytest.raises(ZeroDivisionError):
-        fit(validation=validation, checkpoint=path)
-    resumed = fit_from_17(monkeypatch, step, validation=validation, checkpoint=path)
-    assert torch.equal(weights(resumed), weights(whole))
-    assert resumed.history == whole.history
-
-
-def test_an_interrupted_run_resumes_where_it_stopped(tmp_path, monkeypatch):
-    path = tmp_path / "checkpoint.safetensors"
-    whole, step = fit(), training._Trainer.step
-
-    def interrupted_at_17(self):
+    def ends_in_17(self):
         step(self)  # the weights have changed, the step does not count
         if self.at.step == 18:
-            raise KeyboardInterrupt
+            raise error
 
-    monkeypatch.setattr(training._Trainer, "step", interrupted_at_17)
-    message = rf"after 17 of 40 steps; run it again with checkpoint '{re.escape(str(path))}' to resume"
-    with pytest.raises(KeyboardInterrupt, match=message):
-        fit(checkpoint=path)
-    with pytest.raises(KeyboardInterrupt, match="after 17 of 40 steps; name a checkpoint file to be able to resume"):
-        fit()
-    assert torch.equal(weights(fit_from_17(monkeypatch, step, checkpoint=path)), weights(whole))
+    monkeypatch.setattr(training._Trainer, "step", ends_in_17)
+    for options, remedy in (
+        ({"checkpoint": path}, f"run it again with checkpoint '{path}' to resume"),
+        ({}, "name a checkpoint file to be able to resume"),
+    ):
+        message = re.escape(f"after 17 of 40 steps; {remedy}") if error is KeyboardInterrupt else ""
+        with pytest.raises(error, match=message):
+            fit(validation=validation, **options)
+    monkeypatch.setattr(training._Trainer, "step", lambda self: (taken.append(self.at.step), step(self)))
+    resumed = fit(validation=validation, checkpoint=path)
+    assert taken == list(range(17, TINY.steps))
+    assert torch.equal(weights(resumed), weights(whole)) and resumed.history == whole.history
 
 
 def test_training_goes_on_without_a_checkpoint_that_cannot_be_written(tmp_path, monkeypatch):

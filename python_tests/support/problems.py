@@ -45,6 +45,21 @@ def blobs(problems, count, width, generator, spread=0.3):
     return near + spread * torch.randn(problems, count, width, generator=generator)
 
 
+def shaped(points, kind, distinct=100):
+    """Return points (problems, count, width), some of which are equal, in one row, far away, or of other units."""
+    points = points.clone()
+    if kind == "line":
+        points[..., 1:] = 0
+    if kind == "outlier":
+        points[:, 77] = 1e12
+    return {
+        "grid": lambda: (points * 2).round(),
+        "duplicates": lambda: points[:, torch.arange(points.shape[1]) % distinct],
+        "units": lambda: points * torch.logspace(18, -3, points.shape[2]),
+        "small": lambda: points * 1e-30,
+    }.get(kind, lambda: points)()
+
+
 def transitions(states, actions, rewards, next_states=None, terminals=None, timeouts=None, log_probs=None, **options):
     """Make transitions of arrays, without those that are None; flags that are None mark no row."""
     never = np.zeros(len(rewards), bool)
