@@ -45,12 +45,10 @@ class Objective:
         """Return the objective that the config names, of returns (M,) which are standardised by `mean` and `scale`."""
         if config.loss == "pairwise":
             return cls.of_pairs(torch.tensor(returns, device="cpu"), config.tie_margin)
+        of = listwise if config.loss == "listwise" else mean_squared_error
         standard = torch.from_numpy((returns - mean) / scale).float()
-        if config.loss == "listwise":
-            flat, floor = math.log(len(returns)), float(listwise(standard, standard))
-            return cls(listwise, standard, flat, floor, mean, scale)
-        flat = float(mean_squared_error(torch.zeros_like(standard), standard))
-        return cls(mean_squared_error, standard, flat, 0.0, mean, scale)
+        flat, floor = (float(of(scores, standard)) for scores in (torch.zeros_like(standard), standard))
+        return cls(of, standard, flat, floor, mean, scale)
 
     def to(self, device: torch.device) -> Objective:
         """Return the same objective for scores on a device."""

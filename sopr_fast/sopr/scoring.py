@@ -40,26 +40,19 @@ def score_grid(
     try:
         with torch_on_one_thread():
             for p in range(0, len(columns), policies_at_once):
-                some = slice(p, p + policies_at_once)
-                _score_policies(
-                    model, subsets, put(columns[some], device), chosen, precision, scores[some], subsets_at_once
-                )
+                some = put(columns[p : p + policies_at_once], device)
+                scores[p : p + policies_at_once] = _score(model, subsets, some, chosen, precision, subsets_at_once)
     finally:
         model.train(was_training)
     return scores
 
 
-def _score_policies(
-    model: ScoringModel,
-    subsets: Subsets,
-    columns: Tensor,
-    chosen: Tensor,
-    precision: str | None,
-    scores: Tensor,
-    at_once: int,
-) -> None:
-    """Write the scores of some policies, a few subsets at a time, in tensors that stay in place for a CUDA graph."""
+def _score(
+    model: ScoringModel, subsets: Subsets, columns: Tensor, chosen: Tensor, precision: str | None, at_once: int
+) -> Tensor:
+    """Return the scores of some policies, a few subsets at a time, in tensors that stay in place for a CUDA graph."""
     in_place, tile = torch.zeros_like(chosen[:at_once]), columns.new_empty(len(columns), at_once)
+    scores = columns.new_empty(len(columns), len(chosen))
 
     def score(some: Tensor) -> Tensor:
         rows, offsets = subsets.rows[some], subsets.offsets[some]
@@ -74,3 +67,4 @@ def _score_policies(
             in_place.copy_(some)
             replayed()
             scores[:, s : s + at_once] = tile
+    return scores
