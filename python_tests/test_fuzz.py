@@ -19,8 +19,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
-from support.needs import needs
+from support.needs import needs, to_parquet
 from support.problems import TINY, ladder, log, training_gains
+from support.programs import export_onnx
 
 import sopr_fast
 from sopr_fast.estimators import FQE
@@ -54,10 +55,6 @@ def write_hdf5(path, groups=("",)):
                 file[f"{group}{name}"] = values
 
 
-def write_parquet(path):
-    pandas.DataFrame({"observations": list(STATES), "rewards": TRANSITIONS["rewards"]}).to_parquet(path)
-
-
 def write_sb3(path):
     gymnasium = needs("gymnasium")
     sb3 = needs("stable_baselines3")
@@ -77,12 +74,6 @@ def write_d3(path):
     algorithm.save(str(path))
 
 
-def write_onnx(path):
-    needs("onnx")
-    needs("onnxruntime")
-    torch.onnx.export(torch.nn.Linear(4, 2), (torch.zeros(3, 4),), path, dynamo=False, input_names=["states"])
-
-
 def write_pickle(path):
     weights = {"last_fc/weight": np.ones((2, 4), np.float32), "last_fc/bias": np.zeros(2, np.float32)}
     path.write_bytes(pickle.dumps({**weights, "nonlinearity": "relu", "output_distribution": "tanh_gaussian"}))
@@ -98,18 +89,8 @@ def write_replay_buffer(path):
     path.write_bytes(pickle.dumps(buffer))
 
 
-def write_log_csv(path):
-    rows = np.column_stack([STATES, TRANSITIONS["actions"], TRANSITIONS["rewards"]])
-    names = [*(f"obs_{i}" for i in range(STATES.shape[1])), "action_0", "action_1", "reward"]
-    np.savetxt(path, rows, delimiter=",", header=",".join(names), comments="", fmt="%.4g")
-
-
 def read_names(path):
     load_returns(path, [f"p{i}" for i in range(20)])
-
-
-def load_policy(path):
-    sopr_fast.load_policies(path)
 
 
 def load_weights(path):
@@ -130,6 +111,9 @@ LAYERS = {key.replace("0.", "hidden_0.").replace("2.", "mean."): value.numpy() f
 CHECKPOINT = {"model_state_dict": {f"actor.{key}": value for key, value in WEIGHTS.items()}, "iter": 1, "infos": None}
 GUARDED = {"model": "model", "subsets": "set of clustered subsets"}  # what files that people share call their kind
 LISTS = {key: values.tolist() for key, values in TRANSITIONS.items()}
+TABLE = pandas.DataFrame({"observations": list(STATES), "rewards": TRANSITIONS["rewards"]})
+ROWS = np.column_stack([STATES, TRANSITIONS["actions"], TRANSITIONS["rewards"]])
+NAMES = [*(f"obs_{i}" for i in range(STATES.shape[1])), "action_0", "action_1", "reward"]
 HASHED = {*GUARDED, "fit checkpoint", "estimator checkpoint"}
 RETURNS = "name,return,return_std,rollouts\n" + "".join(f"p{i},1,2,{i}\n" for i in range(9))
 KINDS = {
@@ -138,23 +122,23 @@ KINDS = {
         sopr_fast.Subsets.load),
     "fit checkpoint": (".safetensors", fit, fit),
     "estimator checkpoint": (".safetensors", evaluate, evaluate),
-    "layers": (".npz", lambda path: np.savez(path, **LAYERS), load_policy),
-    "actions": (".npy", lambda path: np.save(path, TRANSITIONS["actions"]), load_policy),
+    "layers": (".npz", lambda path: np.savez(path, **LAYERS), sopr_fast.load_policies),
+    "actions": (".npy", lambda path: np.save(path, TRANSITIONS["actions"]), sopr_fast.load_policies),
     "state dict": (".pt", lambda path: torch.save(SEQUENTIAL.state_dict(), path), load_weights),
     "old weights": (".pt", lambda path: torch.save(WEIGHTS, path, _use_new_zipfile_serialization=False), load_weights),
     "safetensors": (".safetensors", lambda path: save_file(SEQUENTIAL.state_dict(), path), load_weights),
     "checkpoint": (".pt", lambda path: torch.save(CHECKPOINT, path), load_checkpoint),
-    "D4RL": (".pkl", write_pickle, load_policy),
-    "Stable-Baselines3": (".zip", write_sb3, load_policy),
-    "d3rlpy": (".d3", write_d3, load_policy),
-    "ONNX": (".onnx", write_onnx, load_policy),
+    "D4RL": (".pkl", write_pickle, sopr_fast.load_policies),
+    "Stable-Baselines3": (".zip", write_sb3, sopr_fast.load_policies),
+    "d3rlpy": (".d3", write_d3, sopr_fast.load_policies),
+    "ONNX": (".onnx", lambda path: export_onnx(torch.nn.Linear(4, 2), path, shape=(4,)), sopr_fast.load_policies),
     "states npy": (".npy", lambda path: np.save(path, STATES), load_states),
     "states npz": (".npz", lambda path: np.savez_compressed(path, **TRANSITIONS), load_states),
     "states HDF5": (".hdf5", write_hdf5, load_states),
-    "states parquet": (".parquet", write_parquet, load_states),
+    "states parquet": (".parquet", lambda path: to_parquet(TABLE, path), load_states),
     "log npz": (".npz", lambda path: np.savez(path, **TRANSITIONS), sopr_fast.load_log),
     "log HDF5": (".hdf5", write_hdf5, sopr_fast.load_log),
-    "log csv": (".csv", write_log_csv, sopr_fast.load_log),
+    "log csv": (".csv", lambda path: pandas.DataFrame(ROWS, None, NAMES).to_csv(path, index=False), sopr_fast.load_log),
     "log JSON": (".json", lambda path: path.write_text(json.dumps(LISTS)), sopr_fast.load_log),
     "log pickle": (".pkl", lambda path: path.write_bytes(pickle.dumps(TRANSITIONS)), sopr_fast.load_log),
     "log of episodes": (".pkl", lambda path: path.write_bytes(pickle.dumps([TRANSITIONS] * 3)), sopr_fast.load_log),

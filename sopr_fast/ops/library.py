@@ -74,7 +74,7 @@ def define(
         fields = dict(zip(names, arguments, strict=True))
         fields |= check_arguments(shapes, fields)
         check_sizes(fields)
-        return fields
+        return contiguous(fields)
 
     def make(fields: Fields) -> tuple[Tensor, ...]:
         like = first_tensor(fields)
@@ -84,7 +84,6 @@ def define(
         fields = checked(*arguments)
         if not (first_tensor(fields).is_cuda and torch.cuda.is_current_stream_capturing()):
             check(fields)
-        fields = contiguous(fields)
         outputs = (new or make)(fields)
         run(name, fields | dict(zip(results, outputs, strict=True)))
         return outputs if len(outputs) > 1 else outputs[0]

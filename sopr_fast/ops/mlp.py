@@ -169,8 +169,9 @@ def _check_sizes(fields: Fields) -> None:
         raise ValueError(f"parameters must have shape (C, {mlp_size(sizes)}), got {tuple(parameters.shape)}")
     if len(x) not in (1, count) or x.shape[2] != sizes[0]:
         raise ValueError(f"x must have shape ({count}, B, {sizes[0]}) or (B, {sizes[0]}), got {tuple(x.shape)}")
-    for name in ("means", "squares", "average"):
-        if (changed := fields.get(name)) is not None and not (changed.is_contiguous() and parameters.is_contiguous()):
+    changed = ("parameters", "means", "squares", "average") if "means" in fields else ()
+    for name in changed:
+        if fields[name] is not None and not fields[name].is_contiguous():
             raise ValueError(f"{name} must be contiguous, since it is changed in place")
 
 

@@ -88,7 +88,7 @@ def segment_encoder(
         out[p, s, k] = encoder(x[None])[0].mean(0)                           # torch.nn.TransformerEncoder
     """
     tensors, values = (states, columns, rows, offsets, parameters), EncoderOptions(**options)
-    check_are_tensors(dict(zip(_SHAPES, tensors, strict=False)), [*_SHAPES][: len(tensors)])
+    check_are_tensors(dict(zip(_SHAPES, tensors, strict=False)), _SHAPES)
     device = common_device("segment_encoder", *tensors, rng)
     if torch.is_grad_enabled() and states.requires_grad:
         raise NotImplementedError("segment_encoder has no gradient of states; pass states.detach()")
@@ -200,11 +200,8 @@ def new_out(fields: Fields) -> tuple[Tensor]:
 
 
 def _new_gradients(fields: Fields) -> tuple[Tensor, Tensor]:
-    columns = fields["columns"]
-    return (
-        fields["parameters"].new_empty(fields["parameters"].shape),
-        columns.new_empty(columns.shape if fields["columns_grad"] else 0),
-    )
+    parameters, columns = fields["parameters"], fields["columns"]
+    return torch.empty_like(parameters), torch.empty_like(columns) if fields["columns_grad"] else columns.new_empty(0)
 
 
 def _check_gradient(fields: Fields) -> None:
