@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 import sopr_fast
-from sopr_fast.cli import main as cli
 from sopr_fast.cli.flags import with_flags
 
 MESSAGES = {
@@ -32,18 +31,6 @@ def test_parameters_become_flags(message):
     assert with_flags(message) == MESSAGES[message]
 
 
-def test_every_flag_is_one_of_a_command(capsys):
-    from sopr_fast.cli.flags import _OTHERS, _PARAMETERS
-
-    shown = ""
-    for command in ("fit", "rank", "evaluate", "select", "estimate"):
-        with pytest.raises(SystemExit):
-            cli.main([command, "--help"])
-        shown += capsys.readouterr().out
-    flags = [f"--{parameter.replace('_', '-')}" for parameter in _PARAMETERS.split("|")] + list(_OTHERS.values())
-    assert [flag for flag in flags if not re.search(rf"{flag}\b(?!-)", shown)] == []
-
-
 def test_only_the_command_line_names_flags():
     root = Path(sopr_fast.__file__).parent
     files = [path for path in root.rglob("*.py") if path.parent.name not in ("cli", "selection")]
@@ -51,8 +38,5 @@ def test_only_the_command_line_names_flags():
     assert [path for path in files if named.search(path.read_text(encoding="utf-8"))] == []
 
 
-def test_an_error_on_the_command_line_names_the_flag(tmp_path, capsys):
-    (tmp_path / "p.torchscript").write_bytes(b"")
-    command = ["rank", "--policies", str(tmp_path / "p.torchscript"), "--states", "x.npy"]
-    assert cli.main(command) == 2
-    assert "no model: pass --model …, or set SOPR_FAST_MODEL" in capsys.readouterr().err
+def test_an_error_on_the_command_line_names_the_flag(shell):
+    assert "no model: pass --model …, or set SOPR_FAST_MODEL" in shell("rank --policies p.zip --states x.npy", code=2)
