@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..inputs.logs.schema import LIMIT
-from ..inputs.policies import ArrayPolicy, Layout, Policy
+from ..inputs.policies import ArrayPolicy, Layout, Policy, together
 from ..native import torch_on_one_thread
 from ..results.estimates import Estimates, UncertainEstimateWarning, warn_about
 from ..results.metrics import agreement, spearman
@@ -176,14 +176,19 @@ def _roll_out(
     low, high = log.range()
     totals = torch.zeros(4, len(states), dtype=torch.float64, device=log.device)
     alive = torch.ones_like(totals[0])
+    acting: list[Policy] = []
     for step in range(horizon):
         going = alive.view(count, -1).amax(1) > _OVER
         if not going.any():
             progress(horizon - step)
             break
         rows = going.repeat_interleave(members * rollouts).nonzero()[:, 0]
-        acting = [policies[p] for p in going.nonzero()[:, 0].tolist()]
-        actions = _act(acting, layout, log, states[rows], generator)
+        still = [policies[p] for p in going.nonzero()[:, 0].tolist()]
+        if still != acting:
+            acting, act = still, together(still)
+        raw = log.denormalise(states[rows]).cpu().view(len(acting), -1, log.state_dim)
+        taken = act(raw) if layout.kind == "action" else _sample(acting, raw, generator)
+        actions = log.normalise_actions(taken.flatten(0, 1)).to(log.device)
         added = torch.zeros_like(states[: members * rollouts])
         if noise is not None:
             added = noise[torch.randint(len(noise), (len(added),), generator=generator, device="cpu")]
@@ -202,25 +207,14 @@ def _roll_out(
     return {"values": means[0], **dict(zip(names, means[1:].mean(2), strict=True))}
 
 
-def _act(
-    policies: list[Policy],
-    layout: Layout,
-    log: Log,
-    states: Tensor,
-    generator: torch.Generator,
-) -> Tensor:
-    """Return actions (P * B, dim_a), as networks read them, in normalised states (P * B, dim_s) of each policy.
-
-    Stochastic policies sample, all with the same noise.
-    """
-    raw = log.denormalise(states).cpu().view(len(policies), -1, log.state_dim)
+def _sample(policies: list[Policy], states: Tensor, generator: torch.Generator) -> Tensor:
+    """Return sampled actions (P, B, dim_a) in states (P, B, dim_s) of each policy, all with the same noise."""
     key = int(torch.randint(2**62, (), generator=generator, device="cpu"))
     taken = []
-    for policy, own in zip(policies, raw, strict=True):
+    for policy, own in zip(policies, states, strict=True):
         noise = torch.Generator().manual_seed(key)
-        for batch in own.split(current().batch_size):
-            taken.append(policy.act(batch) if layout.kind == "action" else policy.output(batch).sample(noise))
-    return log.normalise_actions(torch.cat(taken)).to(log.device)
+        taken.append(torch.cat([policy.output(batch).sample(noise) for batch in own.split(current().batch_size)]))
+    return torch.stack(taken)
 
 
 def unfinished(names: list[str], shares: np.ndarray) -> list[str]:

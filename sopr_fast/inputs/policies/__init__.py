@@ -1,5 +1,6 @@
 """Policies under one interface: names, actions, distributions, and the columns that the model reads."""
 
+from .acting import together
 from .actor import Actor
 from .array_policy import ArrayPolicy
 from .columns import collect, collect_shared, probe, warn_of_answers
@@ -23,5 +24,6 @@ __all__ = [
     "facts",
     "load_policies",
     "probe",
+    "together",
     "warn_of_answers",
 ]

@@ -110,8 +110,8 @@ class Actor(Policy):
             self._layers = []
 
     def _output(self, states: Tensor, source: Tensor | None) -> Output:
-        if states.shape[1] != self.state_dim:
-            raise ValueError(f"policy {self.name!r} reads states of width {self.state_dim}, got {states.shape[1]}")
+        if states.shape[-1] != self.state_dim:
+            raise ValueError(f"policy {self.name!r} reads states of width {self.state_dim}, got {states.shape[-1]}")
         mean, *spread = self._last_layers(states)
         if self.head != "action":
             if self.head == "logits" and self.stochastic:
@@ -136,17 +136,18 @@ class Actor(Policy):
         return Output("gaussian", action, std, distribution, self.clip)
 
     def _last_layers(self, states: Tensor) -> tuple[Tensor, ...]:
-        """Return (N, outputs) each: the output of the last layer, and, if stochastic, of that of log deviations."""
+        """Return (…, N, outputs) each: the last layer's output, and, if stochastic, that of log deviations."""
         parts = []
-        for hidden in states.split(_ROWS):
+        for hidden in states.split(_ROWS, -2):
             hidden = hidden if self.standardisation is None else self.standardisation(hidden)
             for layer in self._layers[:-1]:
                 hidden = ACTIVATIONS[self.activation](F.linear(hidden, *layer))
             if self._layers:
                 parts.append(F.linear(hidden, *self._layers[-1]))
             else:
-                parts.append(ops.mlp(hidden, self._parameters, self._sizes, activation=self.activation)[0])
-        outputs = torch.cat(parts)
+                outputs = ops.mlp(hidden, self._parameters, self._sizes, activation=self.activation)
+                parts.append(outputs if hidden.dim() == 3 else outputs[0])
+        outputs = torch.cat(parts, -2)
         return outputs.split(self.action_dim, 1) if self.stochastic and self.head == "action" else (outputs,)
 
 
