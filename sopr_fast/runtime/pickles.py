@@ -7,13 +7,12 @@ made.
 from __future__ import annotations
 
 import contextlib
-import math
 import pickle
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, NamedTuple
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 
@@ -22,18 +21,10 @@ from .files import opened, size_of
 SB3_RECORDS = ("stable_baselines3.", "sb3_contrib.")
 SPACE_RECORDS = ("gymnasium.spaces.", "gym.spaces.", "gym.utils.seeding.", "numpy.random.")
 
-STORAGES = {
-    f"torch.{kind}Storage": dtype
-    for kind, dtype in {
-        "Float": ("float32", 4), "Double": ("float64", 8), "Half": ("float16", 2), "BFloat16": ("bfloat16", 2),
-        "Long": ("int64", 8), "Int": ("int32", 4), "Short": ("int16", 2), "Char": ("int8", 1), "Byte": ("uint8", 1),
-        "Bool": ("bool", 1), "ComplexFloat": ("complex64", 8), "ComplexDouble": ("complex128", 16),
-    }.items()
-}  # fmt: skip
 _DTYPE = re.compile(r"([<>=|]?)([biufc]\d{1,2}|[SU]\d{1,9}|\?)")
-_REFUSAL = "only arrays, numbers, text and containers of them are read"
+REFUSAL = "only arrays, numbers, text and containers of them are read"
 _MOST_STEPS = 10_000_000  # instructions of a pickle, most of which make one small value
-_MOST_DEPTH = 64
+MOST_DEPTH = 64
 _MOST_ARGUMENTS = 100  # of a call, which copies them
 _MOST_KEYS = 4_000  # of a file's dictionaries that are not text, whose hashes a file may choose to be equal
 _GROWTH, _ALLOWANCE = 32, 1_000_000  # bytes of values for each byte of the file, and more of them
@@ -88,7 +79,7 @@ class _DType:
     def __init__(self, spec: Any, align: Any = False, copy: Any = False):
         if not isinstance(spec, str) or not (match := _DTYPE.fullmatch(spec)):
             shown = repr(spec[:80]) if isinstance(spec, str) else type(spec).__name__
-            raise RefusedError(f"its pickle has an array of dtype {shown}; {_REFUSAL}")
+            raise RefusedError(f"its pickle has an array of dtype {shown}; {REFUSAL}")
         self.order, self.kind = match.groups()
 
     def __setstate__(self, state: tuple) -> None:
@@ -102,48 +93,22 @@ class _DType:
 class _Array:
     """An array, or with the shape None a number."""
 
-    data: Any = b""
-    dtype: Any = _DType("f8")
-    shape: Any = (0,)
-    order = "C"
+    def __init__(self, data: Any = b"", dtype: Any = None, shape: Any = (0,), order: Any = "C") -> None:
+        self.data, self.dtype, self.shape, self.order = data, dtype or _DType("f8"), shape, order
 
     def __setstate__(self, state: tuple) -> None:
         _, shape, dtype, fortran, data = state
-        self.fill(data, dtype, shape, "F" if fortran else "C")
-
-    def fill(self, data: Any, dtype: Any, shape: Any, order: Any) -> _Array:
-        self.data, self.dtype, self.shape, self.order = data, dtype, shape, "F" if order == "F" else "C"
-        return self
+        vars(self).update(data=data, dtype=dtype, shape=shape, order="F" if fortran else "C")
 
 
-class Storage(NamedTuple):
-    dtype: str
-    itemsize: int
-    key: str
-
-
-class _Tensor(NamedTuple):
-    storage: Storage
-    offset: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-
-
-_NAMES: dict[str, Any] = {
+NAMES: dict[str, Any] = {
     "builtins.bytes": lambda: b"",  # protocols without an opcode for bytes call bytes() for empty ones
     "__builtin__.bytes": lambda: b"",
     "numpy.dtype": _DType,
     "numpy.ndarray": _Array,
     "numpy._core.multiarray._reconstruct": lambda kind, shape, code: _Array(),
-    "numpy._core.multiarray.scalar": lambda dtype, data: _Array().fill(data, dtype, None, "C"),
-    "numpy._core.numeric._frombuffer": lambda *parts: _Array().fill(*parts),
-}
-_TORCH_NAMES: dict[str, Any] = {
-    "torch._utils._rebuild_tensor": lambda *parts: _Tensor(*parts[:4]),
-    "torch._utils._rebuild_tensor_v2": lambda *parts: _Tensor(*parts[:4]),
-    "torch._utils._rebuild_parameter": lambda data, *_: data,
-    "torch.Size": lambda sizes: sizes,
-    **STORAGES,
+    "numpy._core.multiarray.scalar": lambda dtype, data: _Array(data, dtype, None),
+    "numpy._core.numeric._frombuffer": _Array,
 }
 
 
@@ -153,7 +118,7 @@ def _counted(step: Any, size: int = 0) -> Callable[[Any], None]:
     def counted(unpickler: Any) -> None:
         unpickler.steps += 1
         if unpickler.steps > _MOST_STEPS:
-            raise RefusedError(f"its pickle holds more than {_MOST_STEPS:,} values; {_REFUSAL}: use arrays")
+            raise RefusedError(f"its pickle holds more than {_MOST_STEPS:,} values; {REFUSAL}: use arrays")
         unpickler.count(size)
         step(unpickler)
 
@@ -161,27 +126,15 @@ def _counted(step: Any, size: int = 0) -> Callable[[Any], None]:
 
 
 class PlainUnpickler(pickle._Unpickler):
-    """Python's own unpickler, whose memo grows by what a file holds, not by the numbers in it.
+    """Python's own unpickler, whose memo grows by what a file of `size` bytes holds, not by the numbers in it."""
 
-    `size` is that of the whole file; `member` returns the bytes of a storage of torch.
-    """
-
-    def __init__(
-        self, stream: Any, size: int, records: Iterable[str], member: Callable[[Storage], bytes] | None = None
-    ) -> None:
+    def __init__(self, stream: Any, size: int, records: Iterable[str], names: Mapping[str, Any] = NAMES) -> None:
         super().__init__(stream, encoding="latin1")  # as numpy requires for Python 2's arrays
         self.steps, self._keys, self._left = 0, 0, _GROWTH * size + _ALLOWANCE
-        self._names = _NAMES | {
-            "collections.OrderedDict": self._dict,
-            "collections.Counter": self._dict,
-            "_codecs.encode": self._encode,
-        }
-        self._names |= {} if member is None else _TORCH_NAMES
+        own = {"collections.OrderedDict": self._dict, "collections.Counter": self._dict, "_codecs.encode": self._encode}
+        self._names = {**names, **own}
         self._records = frozenset(records)
         self._prefixes = tuple(name for name in records if name.endswith("."))
-        self._member = member
-        self.storages: dict[str, Storage] = {}
-        self._tensors: dict[str, Any] = {}
 
     def count(self, size: int) -> None:
         """Take bytes from those that the values of the file may have."""
@@ -206,21 +159,13 @@ class PlainUnpickler(pickle._Unpickler):
             full = full.replace("numpy.core.", "numpy._core.", 1)
         if full not in self._names:
             if full not in self._records and not full.startswith(self._prefixes):
-                raise RefusedError(f"its pickle names {module}.{name}; {_REFUSAL}")
+                raise RefusedError(f"its pickle names {module}.{name}; {REFUSAL}")
             self.count(2000)  # bytes of a class
             self._names[full] = type("Record", (Record,), {"source": full})
         return self._names[full]
 
-    def persistent_load(self, pid: Any) -> Storage:
-        if self._member is None:
-            raise RefusedError(f"its pickle refers to something outside it; {_REFUSAL}")
-        is_storage = type(pid) is tuple and len(pid) in (5, 6) and pid[1] in STORAGES.values()
-        if not is_storage or type(key := pid[2]) is not str:
-            raise RefusedError(f"its pickle has a tensor of another kind; {_REFUSAL}")
-        if len(pid) == 6 and pid[5] is not None:
-            raise RefusedError("its pickle has a view of a storage, as torch wrote before 0.4")
-        dtype, itemsize = pid[1]
-        return self.storages.setdefault(key, Storage(dtype, itemsize, key))
+    def persistent_load(self, pid: Any) -> Any:
+        raise RefusedError(f"its pickle refers to something outside it; {REFUSAL}")
 
     def _dict(self, items: Any = ()) -> _Dict:
         self.count(256)
@@ -239,7 +184,7 @@ class PlainUnpickler(pickle._Unpickler):
         state = self.stack.pop()  # type: ignore[attr-defined]
         target = self.stack[-1]  # type: ignore[attr-defined]
         if not isinstance(target, Record | _Dict | _DType | _Array):
-            raise RefusedError(f"its pickle holds {type(target).__name__}; {_REFUSAL}")
+            raise RefusedError(f"its pickle holds {type(target).__name__}; {REFUSAL}")
         target.__setstate__(state)
 
     def _reduce(self) -> None:
@@ -259,7 +204,7 @@ class PlainUnpickler(pickle._Unpickler):
         self.append(self._dict(zip(items[::2], items[1::2], strict=True)))  # type: ignore[attr-defined]
 
     def _refuse(self) -> None:
-        raise RefusedError(f"its pickle has sets, or classes of the process; {_REFUSAL}")
+        raise RefusedError(f"its pickle has sets, or classes of the process; {REFUSAL}")
 
     dispatch: ClassVar[Any] = {
         code: _counted(step, 64 if code == pickle.EMPTY_LIST[0] else 0)
@@ -279,8 +224,8 @@ class PlainUnpickler(pickle._Unpickler):
     def plain(self, value: Any, depth: int = 0) -> Any:
         """Return a value of stand-ins as what they stand for; what occurs several times counts each time."""
         self.count(64 if isinstance(value, list | tuple | dict | Record) else 8)
-        if depth > _MOST_DEPTH:
-            raise RefusedError(f"its pickle nests values more than {_MOST_DEPTH} deep")
+        if depth > MOST_DEPTH:
+            raise RefusedError(f"its pickle nests values more than {MOST_DEPTH} deep")
         kind, below = type(value), depth + 1
         if value is None or kind in (bool, int, float, str, bytes):
             return value
@@ -292,21 +237,19 @@ class PlainUnpickler(pickle._Unpickler):
             return self._array(value)
         if kind is _DType:
             return value.numpy()
-        if kind is _Tensor:
-            return self._tensor(*value)
         if isinstance(value, Record):
             record, attributes = kind(), self.plain(value._state, below)
             if any(type(name) is not str or name.startswith("__") for name in attributes):  # __array_interface__
-                raise RefusedError(f"its pickle has attributes of Python's own; {_REFUSAL}")
+                raise RefusedError(f"its pickle has attributes of Python's own; {REFUSAL}")
             vars(record).update(attributes)
             return record
         if isinstance(value, type) and issubclass(value, Record):
             return value
-        raise RefusedError(f"its pickle holds {kind.__name__}; {_REFUSAL}")
+        raise RefusedError(f"its pickle holds {kind.__name__}; {REFUSAL}")
 
     def _array(self, array: _Array) -> Any:
         if not isinstance(array.dtype, _DType):
-            raise RefusedError(f"its pickle has an array of another dtype; {_REFUSAL}")
+            raise RefusedError(f"its pickle has an array of another dtype; {REFUSAL}")
         self.count(len(array.data))
         data = array.data.encode("latin1") if isinstance(array.data, str) else array.data
         values = np.frombuffer(data, array.dtype.numpy())
@@ -314,22 +257,7 @@ class PlainUnpickler(pickle._Unpickler):
             raise ValueError("text that is not of characters")
         if array.shape is None:
             return values.reshape(())[()]
-        return values.reshape(array.shape, order=array.order).copy("K")  # type: ignore[call-overload]
-
-    def _tensor(self, storage: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
-        is_whole = isinstance(storage, Storage) and len(shape) == len(strides) <= _MOST_DEPTH
-        if not is_whole or not all(type(n) is int and 0 <= n < 2**62 for n in (offset, *shape, *strides)):
-            raise RefusedError(f"its pickle has a tensor of another kind; {_REFUSAL}")
-        import torch
-
-        assert self._member is not None
-        self.count(math.prod(shape) * storage.itemsize)
-        dtype = getattr(torch, storage.dtype)
-        if 0 in shape:
-            return torch.empty(shape, dtype=dtype, device="cpu")
-        if storage.key not in self._tensors:
-            self._tensors[storage.key] = torch.frombuffer(bytearray(self._member(storage)), dtype=dtype)
-        return self._tensors[storage.key].as_strided(shape, strides, offset)
+        return values.reshape(array.shape, order="F" if array.order == "F" else "C").copy("K")
 
 
 def read_pickle(source: Path | BinaryIO | bytes, *, records: tuple[str, ...] = ()) -> Any:

@@ -3,21 +3,84 @@
 from __future__ import annotations
 
 import io
+import math
 import struct
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
+
+import torch
+from torch import Tensor
 
 from .containers import Archive, open_archive
 from .files import open_regular, opened, size_of
-from .pickles import STORAGES, PlainUnpickler, RefusedError, Storage, damaged
+from .pickles import MOST_DEPTH, NAMES, REFUSAL, PlainUnpickler, RefusedError, damaged
 
-_TORCH_RECORDS = (
-    "torch.device",
-    *(f"torch.{dtype}" for dtype, _ in STORAGES.values()),
-)
+_STORAGES = {
+    f"torch.{kind}Storage": dtype
+    for kind, dtype in {
+        "Float": torch.float32, "Double": torch.float64, "Half": torch.float16, "BFloat16": torch.bfloat16,
+        "Long": torch.int64, "Int": torch.int32, "Short": torch.int16, "Char": torch.int8, "Byte": torch.uint8,
+        "Bool": torch.bool, "ComplexFloat": torch.complex64, "ComplexDouble": torch.complex128,
+    }.items()
+}  # fmt: skip
+_RECORDS = ("torch.device", *map(str, _STORAGES.values()))
 _ZIP = b"PK\x03\x04"
 _MAGIC = (0x1950A86A20F9469CFC6C).to_bytes(10, "little")  # of torch.save before 1.6
+
+
+class _Storage(NamedTuple):
+    dtype: torch.dtype
+    key: str
+
+
+class _Tensor(NamedTuple):
+    storage: _Storage
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+_NAMES: dict[str, Any] = {
+    **NAMES,
+    "torch._utils._rebuild_tensor": lambda *parts: _Tensor(*parts[:4]),
+    "torch._utils._rebuild_tensor_v2": lambda *parts: _Tensor(*parts[:4]),
+    "torch._utils._rebuild_parameter": lambda data, *_: data,
+    "torch.Size": lambda sizes: sizes,
+    **_STORAGES,
+}
+
+
+class _TorchUnpickler(PlainUnpickler):
+    """Unpickler of tensors, too; `member` returns the bytes of a storage by its key."""
+
+    def __init__(self, stream: Any, size: int, member: Callable[[str], bytes]) -> None:
+        super().__init__(stream, size, _RECORDS, _NAMES)
+        self.storages: dict[str, _Storage] = {}
+        self._member, self._tensors = member, dict[str, Tensor]()
+
+    def persistent_load(self, pid: Any) -> _Storage:
+        is_storage = type(pid) is tuple and len(pid) in (5, 6) and isinstance(pid[1], torch.dtype)
+        if not is_storage or type(key := pid[2]) is not str:
+            raise RefusedError(f"its pickle has a tensor of another kind; {REFUSAL}")
+        if len(pid) == 6 and pid[5] is not None:
+            raise RefusedError("its pickle has a view of a storage, as torch wrote before 0.4")
+        return self.storages.setdefault(key, _Storage(pid[1], key))
+
+    def plain(self, value: Any, depth: int = 0) -> Any:
+        return self._tensor(*value) if type(value) is _Tensor else super().plain(value, depth)
+
+    def _tensor(self, storage: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Tensor:
+        is_whole = isinstance(storage, _Storage) and len(shape) == len(strides) <= MOST_DEPTH
+        if not is_whole or not all(type(n) is int and 0 <= n < 2**62 for n in (offset, *shape, *strides)):
+            raise RefusedError(f"its pickle has a tensor of another kind; {REFUSAL}")
+        self.count(math.prod(shape) * storage.dtype.itemsize)
+        if 0 in shape:
+            return torch.empty(shape, dtype=storage.dtype, device="cpu")
+        if storage.key not in self._tensors:
+            self._tensors[storage.key] = torch.frombuffer(bytearray(self._member(storage.key)), dtype=storage.dtype)
+        return self._tensors[storage.key].as_strided(shape, strides, offset)
 
 
 def is_torch_file(path: Path) -> bool:
@@ -52,23 +115,20 @@ def _from_archive(archive: Archive, size: int) -> Any:
     root = pickles[0].removesuffix("data.pkl")
     if f"{root}byteorder" in names:
         _check_order(archive.read(f"{root}byteorder") == sys.byteorder.encode())
-
-    def member(storage: Storage) -> bytes:
-        return archive.read(f"{root}data/{storage.key}")
-
-    unpickler = PlainUnpickler(io.BytesIO(archive.read(pickles[0])), size, _TORCH_RECORDS, member)
+    content = io.BytesIO(archive.read(pickles[0]))
+    unpickler = _TorchUnpickler(content, size, lambda key: archive.read(f"{root}data/{key}"))
     return unpickler.plain(unpickler.load())
 
 
 def _from_stream(stream: BinaryIO, size: int) -> Any:
     """Return the value of a file of torch before 1.6: five pickles, and the storages of the tensors in a row."""
     members: dict[str, bytes] = {}
-    unpickler = PlainUnpickler(stream, size, _TORCH_RECORDS, lambda storage: members[storage.key])
+    unpickler = _TorchUnpickler(stream, size, members.__getitem__)
     _magic, _version, system, value, keys = (unpickler.load() for _ in range(5))
     _check_order(system["little_endian"] == (sys.byteorder == "little"))
     for key in unpickler.plain(keys):
         (count,) = struct.unpack("=q", stream.read(8))
-        length = max(count, 0) * unpickler.storages[key].itemsize
+        length = max(count, 0) * unpickler.storages[key].dtype.itemsize
         unpickler.count(length)
         members[key] = stream.read(length)
     return unpickler.plain(value)
