@@ -202,13 +202,6 @@ def test_wrong_input_ends_with_one_line(shell, command, message):
     assert message in error and error.count("\n") == 1
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_estimate_compares_the_simulator_with_known_returns(shell, actors):
-    """All policies are valued, the known ones too."""
-    printed = shell(f"estimate {actors} --returns returns.csv --method Simulator {QUICK} --json")
-    assert len(printed["names"]) == 4 and -1 <= printed["diagnostics"]["known_order"] <= 1
-
-
 @pytest.mark.parametrize("command", ["select", f"evaluate {NEAREST}"])
 def test_reports_name_their_command(shell, tmp_path, command):
     shell(f"{command} {INPUTS} --returns known.csv --report", str(report := tmp_path / "it's a report.html"))

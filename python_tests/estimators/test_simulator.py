@@ -181,26 +181,6 @@ def test_policies_that_leave_the_log_are_named_and_lose_value():
     assert estimates.values[1] == pytest.approx(np.cos(0.02 * np.arange(100)).sum(), rel=0.05)
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("default::sopr_fast.estimators.UncertainEstimateWarning")
-def test_known_returns_judge_the_simulator(recwarn):
-    """The candidates' values do not depend on them."""
-    log = drift(end=2.0)
-    known = {f"known-{i}": constant(0.05 + 0.05 * i) for i in range(5)}
-    method = replace(QUICK, rollouts=1)
-    returns = [40.0, 20.0, 14.0, 10.0, 8.0]
-    right = method.estimate([constant(0.12)], log, known=known, returns=returns)
-    assert right.diagnostics["known_order"] == 1 and right.diagnostics["known_error"] < 0.1
-    assert not recwarn.list
-    message = "5 known policies with a rank correlation of -1.00.*train longer"
-    with pytest.warns(UncertainEstimateWarning, match=message):
-        wrong = method.estimate([constant(0.12)], log, known=known, returns=returns[::-1])
-    np.testing.assert_array_equal(wrong.values, right.values)
-    alone = method.estimate([constant(0.12)], log)
-    np.testing.assert_allclose(alone.values, right.values, rtol=1e-4)
-    assert "known_order" not in alone.diagnostics
-
-
 @unwarned
 def test_threads_change_no_bit(monkeypatch):
     log, values = drift(end=2.0, steps=500), []

@@ -200,8 +200,7 @@ def _estimate(options: argparse.Namespace) -> None:
         return
     options.method = methods[0]
     estimator = _read_estimator(options.method, options.set)
-    learns = estimator.supervised or estimator.uses_known
-    if options.returns is not None and not learns:
+    if options.returns is not None and not estimator.supervised:
         raise ValueError(f"--method {options.method} learns from no returns: leave --returns out")
     policies, returns = _read(options)
     known = policies.take([] if returns is None else [name for name in policies if name in returns.index])

@@ -70,12 +70,10 @@ class Estimator(Checked, ABC):
 
     Attributes:
         supervised: Whether `estimate` learns from known policies and needs their returns.
-        uses_known: Whether `estimate` uses known policies and their returns where they are given.
         mean: Estimator whose values this one corrects by known returns; None for most.
     """
 
     supervised: ClassVar[bool] = False
-    uses_known: ClassVar[bool] = False
     mean: Estimator | None = None
 
     @property
@@ -136,7 +134,7 @@ class Estimator(Checked, ABC):
                 raise ValueError(
                     f"{self.name} learns from known returns: pass known=policies and returns=their returns"
                 )
-        elif self.supervised or self.uses_known:
+        elif self.supervised:
             learned, table = with_returns(load_policies(known), returns)
             values, errors = table["return"].to_numpy(copy=True), np.nan_to_num(table["error"].to_numpy())
         steps: LoggedData

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from ..inputs.logs.schema import LIMIT
 from ..inputs.policies import ArrayPolicy, Layout, Policy, together
 from ..native import torch_on_one_thread
 from ..results.estimates import Estimates, UncertainEstimateWarning, warn_about
-from ..results.metrics import agreement, spearman
+from ..results.metrics import agreement
 from ..runtime.checkpoints import check_checkpoint
 from ..runtime.checks import integer, option, optional, widths
 from ..runtime.options import current
@@ -35,8 +35,6 @@ _MOST_PENALTY = 1.0  # times the mean size of a reward
 _TOLERANCE = 0.05  # how far a state may leave the range of a column, in standard deviations
 _OVER = 1e-3  # survival below which a rollout has ended
 _LEAST_INSIDE = 0.5
-_LEAST_ORDER = 0.8
-_FEWEST_ORDERED = 5
 _STEPS, _FEWEST_ROLLOUTS, _FEWEST_NOISY = 2000, 2, 16  # of each policy
 _NOISY = 0.25  # share of the change of state that models miss, from which the environment counts as stochastic
 _UNFINISHED = 0.1  # share of rollouts
@@ -72,16 +70,12 @@ class Simulator(Estimator):
         inside: (P,) share of steps within the log's range.
         unsupported: See `FQE`.
         unfinished: (P,) share of rollouts that no terminal state has ended; 0 if the horizon or time limit is known.
-        known_order: Spearman correlation of the known policies' values with their returns, where both are given.
-        known_error: Mean absolute error of these values, as a share of the range of returns.
         curve: See `FQE`.
 
     Warns:
-        UncertainEstimateWarning: Over half of a policy's steps leave the log's range, over a tenth of its rollouts are
-            unfinished, or the values of five or more known policies have a rank correlation below 0.8 to their returns.
+        UncertainEstimateWarning: Over half of a policy's steps leave the log's range, or over a tenth of its rollouts
+            are unfinished.
     """
-
-    uses_known: ClassVar[bool] = True
 
     updates: int = option(8000, integer(1))
     hidden: tuple[int, ...] = option((256, 256, 256), widths)
@@ -91,9 +85,8 @@ class Simulator(Estimator):
 
     def _estimate(self, request: Request) -> Estimates:
         check_checkpoint(request.checkpoint, CHECKPOINT)
-        everyone, known = request.policies, request.known
-        layout, log = read(everyone, request.transitions)
-        for policy in everyone:
+        layout, log = read(request.tested, request.transitions)
+        for policy in request.tested:
             if isinstance(policy, ArrayPolicy):
                 raise ValueError(
                     f"policy {policy.name!r} is an array of actions, but rollouts reach states outside the log; pass "
@@ -110,19 +103,19 @@ class Simulator(Estimator):
             rollouts = self.rollouts or max(fewest, min(-(-_STEPS // horizon), len(log.initial)))
             noise = residuals if is_noisy else None
             with progress_bar(horizon, "rolling out", "step") as bar:
-                rolled = _roll_out(model, everyone, layout, rollouts, horizon, noise, request.seed, bar.update)
-                judged = _judge(rolled["values"][known].mean(1), request.returns) if len(known) else {}
-                if len(known) > 2 and np.isfinite(judged["known_order"]):
-                    bar.set_postfix({"order of known policies": f"{judged['known_order']:.2f}"})
-        rolled = {name: column[: request.count] for name, column in rolled.items()}
+                rolled = _roll_out(model, request.tested, layout, rollouts, horizon, noise, request.seed, bar.update)
         rolled["unfinished"] *= np.isinf(limit)
         rolled["unsupported"] = unsupported(PolicyActions(request.tested, layout, log))
-        _warn(request.names, rolled["inside"], len(known), judged)
+        inside = rolled["inside"]
+        warn_about(
+            {request.names[i]: f"{1 - inside[i]:.0%} of steps" for i in np.flatnonzero(inside < _LEAST_INSIDE)},
+            "rollouts of {} leave the range of the log, where the simulator guesses; measure these policies, or log "
+            "more of what they do",
+        )
         warn_of_unsupported(request.names, rolled["unsupported"])
         for note in unfinished(request.names, rolled["unfinished"]):
             warn(note, UncertainEstimateWarning)
         members = rolled.pop("values")
-        errors = {**judged, "state_error": state_error, "log_length": float(lengths.mean())}
         words = agreement_in_words(agreement(members)) + unsupported_in_words(request.names, rolled["unsupported"])
         return Estimates(
             request.names,
@@ -130,7 +123,7 @@ class Simulator(Estimator):
             HONEST * members.std(1, ddof=1) if self.members > 1 else np.full(len(members), np.nan),
             replicates=members if self.members > 1 else None,
             method=self.name,
-            diagnostics={**rolled, **errors, "curve": curve},
+            diagnostics={**rolled, "state_error": state_error, "log_length": float(lengths.mean()), "curve": curve},
             notes=[*words, *log.facts],
         )
 
@@ -225,25 +218,3 @@ def unfinished(names: list[str], shares: np.ndarray) -> list[str]:
         f"the time limit is unknown, so returns may be higher (lower, if rewards are negative): {LIMIT}"
     )
     return [text] if cut else []
-
-
-def _judge(values: np.ndarray, returns: np.ndarray) -> dict[str, float]:
-    """Return how well values (M,) of known policies agree with their returns (M,); NaN if these are equal."""
-    if np.ptp(returns) == 0:
-        return {"known_order": np.nan, "known_error": np.nan}
-    error = float(np.abs(values - returns).mean() / np.ptp(returns))
-    return {"known_order": float(spearman(returns, values)), "known_error": error}
-
-
-def _warn(names: list[str], inside: np.ndarray, known: int, judged: dict[str, float]) -> None:
-    if known >= _FEWEST_ORDERED and judged["known_order"] < _LEAST_ORDER:
-        warn(
-            f"the simulator orders the {known} known policies with a rank correlation of {judged['known_order']:.2f} "
-            "to their returns: train longer (raise updates); if that does not help, they do what the log does not show",
-            UncertainEstimateWarning,
-        )
-    warn_about(
-        {names[i]: f"{1 - inside[i]:.0%} of steps" for i in np.flatnonzero(inside < _LEAST_INSIDE)},
-        "rollouts of {} leave the range of the log, where the simulator guesses; measure these policies, or log "
-        "more of what they do",
-    )
