@@ -144,19 +144,13 @@ class Dynamics(Learner):
 
     def progress(self) -> dict[str, str]:
         """Return the error on held-out rows."""
-        return {"held-out error": f"{self.held_out_error(_WATCHED_ROWS)[0]:.3g}"}
+        return {"held-out error": f"{float(self.missing(_WATCHED_ROWS).square().mean().nan_to_num()):.3g}"}
 
-    def held_out_error(self, limit: int = _ROWS) -> tuple[float, Tensor]:
-        """Return how the averaged models err on at most `limit` held-out rows.
-
-        Returns:
-            Mean squared error, as a share of the log's mean squared change of state; what is missing from the predicted
-            next states (R, dim_s).
-        """
+    def missing(self, limit: int = _ROWS) -> Tensor:
+        """Return what the averaged models miss of the scaled changes of at most `limit` held-out rows, (R, dim_s)."""
         rows = torch.from_numpy(self.held_out[:: len(self.held_out) // limit + 1]).to(self.log.device)
         target, weight = self._targets(rows)
-        missing = (target - self.predict(self.log.states(rows), self.log.actions[rows])[1])[weight[:, 0] > 0, :-2]
-        return float(missing.square().mean().nan_to_num()), missing * self.change_scale
+        return (target - self.predict(self.log.states(rows), self.log.actions[rows])[1])[weight[:, 0] > 0, :-2]
 
     def _targets(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return scaled changes and rewards (…, dim_s + 2), and their weights, 1 where they are learned, else 0."""

@@ -37,6 +37,7 @@ _OVER = 1e-3  # survival below which a rollout has ended
 _LEAST_INSIDE = 0.5
 _STEPS, _FEWEST_ROLLOUTS, _FEWEST_NOISY = 2000, 2, 16  # of each policy
 _NOISY = 0.25  # share of the change of state that models miss, from which the environment counts as stochastic
+_OUTLIERS = 0.01  # share of the rows that do not count in it, such as hits of a wall
 _UNFINISHED = 0.1  # share of rollouts
 _ROWS = 16384  # rollouts that step together
 
@@ -97,11 +98,12 @@ class Simulator(Estimator):
         horizon = int(limit if np.isfinite(limit) else lengths.max())
         with torch_on_one_thread():
             model, curve = self._train(log, request)
-            state_error, residuals = model.held_out_error()
-            is_noisy = state_error > _NOISY
+            missing = model.missing()
+            errors = missing.square().mean(1).sort().values  # of held-out rows, as shares of the usual change
+            is_noisy = bool(errors[: len(errors) - int(_OUTLIERS * len(errors))].mean() > _NOISY)
             fewest = _FEWEST_NOISY if is_noisy else _FEWEST_ROLLOUTS
             rollouts = self.rollouts or max(fewest, min(-(-_STEPS // horizon), len(log.initial)))
-            noise = residuals if is_noisy else None
+            noise = missing * model.change_scale if is_noisy else None
             with progress_bar(horizon, "rolling out", "step") as bar:
                 rolled = _roll_out(model, request.tested, layout, rollouts, horizon, noise, request.seed, bar.update)
         rolled["unfinished"] *= np.isinf(limit)
@@ -116,6 +118,7 @@ class Simulator(Estimator):
         for note in unfinished(request.names, rolled["unfinished"]):
             warn(note, UncertainEstimateWarning)
         members = rolled.pop("values")
+        state_error = float(errors.mean().nan_to_num())
         words = agreement_in_words(agreement(members)) + unsupported_in_words(request.names, rolled["unsupported"])
         return Estimates(
             request.names,
