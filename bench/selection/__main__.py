@@ -2,7 +2,7 @@
 
 python -m bench.selection make     # trains policies, writes logs and measures returns
 python -m bench.selection study    # select on all of them
-python -m bench.selection table    # tables of both halves; writes the one in docs/how-well-it-ranks.md
+python -m bench.selection table    # writes the tables in docs/how-well-it-ranks.md
 python -m bench.selection peers    # select and what users have otherwise, on offline policies; writes their table there
 python -m bench.selection games    # select on the paper's games, whose logs `python -m bench.paper logs` makes
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from . import peers
 from .make import make
 from .study import SEEDS, of_games, run
-from .table import describe, markdown, results, update_page
+from .table import update_page
 from .tasks import LOGS, SETS, TASKS
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-well-it-ranks.md"
@@ -48,9 +48,6 @@ def main() -> None:
         means = of_games(options.sets, options.out).groupby(["kind", "game", "log"])[columns].mean()
         print(means.round(2).to_string(), means.groupby("kind").agg(["mean", "sem"]).round(2).to_string(), sep="\n\n")
     else:
-        for words, chooses in (("Choosing", True), ("Judging", False)):
-            rows = results(chooses=chooses)
-            print(f"{words} tasks: {describe(rows)}\n\n{markdown(rows)}\n")
         update_page(PAGE)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,16 @@ from sopr_fast import estimators
 from sopr_fast.results.metrics import regret_at_k, spearman
 from sopr_fast.selection.measured import Measured
 from sopr_fast.selection.selection import Selection
+from sopr_fast.selection.verdict import SURE
 
 from .archive import load
 from .tasks import Task
 
 RESULTS = Path(__file__).parent / "results.csv"
-KNOWN, SEEDS, MEASURED = (0, 3, 10, 30), (0, 1, 2), 3
+KNOWN, SEEDS, MOST_MEASURED = (0, 3, 10, 30), (0, 1, 2), 10
 _SNAPSHOTS = 10  # unseen ones
 _MISSED = 0.1  # share of the range of returns that a right choice may miss
+_NEAR = 0.02  # share of the range that makes no difference
 
 
 def run(
@@ -61,7 +63,10 @@ def judged(
     policies, transitions, table = load(task, log)
     kept = work / task.name / f"study-{log}-{seed}"
     kept.mkdir(parents=True, exist_ok=True)
-    whole = sopr_fast.select(policies, transitions, simulator=simulator, checkpoints=kept, seed=seed)
+    online = table[~table["run"].str.startswith("offline")]
+    progress = dict(zip(online.index, snapshots(online.index), strict=True))
+    options = {"simulator": simulator, "checkpoints": kept, "seed": seed}
+    whole = sopr_fast.select(policies, transitions, progress=progress, groups=table["run"].to_dict(), **options)
     table = table.loc[whole.names]
     for kind, candidates, order in cases(table, seed):
         for count in KNOWN:
@@ -114,12 +119,17 @@ def cases(table: pandas.DataFrame, seed: int) -> Iterator[tuple[str, np.ndarray,
 
 def latest(table: pandas.DataFrame, task: str, seed: int) -> Iterator[dict[str, Any]]:
     """Yield rows of results for taking the latest snapshot, which knows neither log nor returns."""
-    returns, snapshots = table["return"].to_numpy(), table["name"].str.rsplit("-", n=1).str[1].astype(float).to_numpy()
+    returns, steps = table["return"].to_numpy(), snapshots(table["name"])
     for kind, candidates, order in cases(table, seed):
-        found = order_scores(returns[candidates], snapshots[candidates])
+        found = order_scores(returns[candidates], steps[candidates])
         for count in KNOWN:
             if count <= len(order):
                 yield {"task": task, "seed": seed, "kind": kind, "known": count, "method": "latest snapshot"} | found
+
+
+def snapshots(names: Iterable[str]) -> np.ndarray:
+    """Return the number of each policy (P,) among the snapshots of its run, from 1; they are evenly spaced."""
+    return np.array([int(name.rsplit("-", 1)[1]) + 1 for name in names])
 
 
 def groups(table: pandas.DataFrame, random: np.random.Generator) -> Iterator[tuple[str, np.ndarray]]:
@@ -145,23 +155,16 @@ def results(
     is_known = np.isin(places, known)
     measured = table[["return", "error"]].assign(rollouts=np.nan).iloc[places]
     measured[~is_known] = np.nan
-    parts = {
-        "outside": whole.outside,
-        "members": whole.members,
-        "unsupported": whole.unsupported,
-        "progress": whole.progress,
-    }
-    selection = replace(
+    parts = {name: getattr(whole, name) for name in ("values", "members", "outside", "unsupported", "progress")}
+    informed = replace(
         whole,
         measured=Measured([whole.names[i] for i in places], np.arange(len(places)), measured),
         distances=whole.distances[np.ix_(places, places)],
-        values=whole.values[places],
         **{name: None if own is None else own[places] for name, own in parts.items()},
     )
-    found = {"select": scores(selection, table)}
-    predictions = {"simulator": whole.values[candidates]}
+    found = {"select": scores(replace(informed, progress=None), table)}
+    predictions = {"simulator": whole.values[candidates], "progress": informed.predicted[~is_known]}
     if len(known):
-        predictions["Gaussian process"] = replace(selection, values=None, method="").predicted[~is_known]
         predictions["nearest policy"] = returns[known][whole.distances[np.ix_(candidates, known)].argmin(1)]
     return found | {method: order_scores(returns[candidates], own) for method, own in predictions.items()}
 
@@ -190,11 +193,15 @@ def scores(selection: Selection, table: pandas.DataFrame) -> dict[str, float]:
     chosen = true[selection.names.index(verdict.policies[0])]
     is_right = chosen >= best_known and true.max() - chosen <= _MISSED * span
     result["right"] = float(is_right) if verdict.kind == "deploy" else np.nan
+    beats = np.array([selection.probability_beats(name) for name in selection.names])[np.ix_(own, own)]
+    gaps = true[own] - true[own, None]  # of the policy that is to beat the other
+    stated = beats >= SURE
+    result["stated"] = 2 * float(stated.mean()) * len(beats) / max(1, len(beats) - 1)  # of all pairs
+    result["stated right"] = float((gaps >= -_NEAR * span)[stated].mean()) if stated.any() else np.nan
     returns = dict(zip(selection.names, true, strict=True))
-    for count in range(1, MEASURED + 1):
-        if picked := selection.measure_next(1):
-            selection = selection.update({picked[0]: returns[picked[0]]})
-        known = selection.known
-        best = true[known].max() if known.any() else true.min()
-        result[f"measured {count}"] = float(true.max() - best) / span
-    return result
+    while true[selection.known].max(initial=-np.inf) < true.max() - _NEAR * span:
+        picked = selection.measure_next(1)
+        if not picked or selection.known.sum() == (~own).sum() + MOST_MEASURED:
+            return result | {"measurements": float(MOST_MEASURED)}
+        selection = selection.update({picked[0]: returns[picked[0]]})
+    return result | {"measurements": float(selection.known.sum() - (~own).sum())}

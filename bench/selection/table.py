@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas
 
 from .archive import read_table
-from .study import KNOWN, RESULTS, latest
+from .study import RESULTS, latest
 from .tasks import TASKS
 
 KINDS = {
@@ -20,20 +20,18 @@ KINDS = {
 COLUMNS = {  # heading: method and result
     "`select`": ("select", "spearman"),
     "Simulator": ("simulator", "spearman"),
-    "GaussianProcess": ("Gaussian process", "spearman"),
+    "`progress=`": ("progress", "spearman"),
     "NearestPolicy": ("nearest policy", "spearman"),
     "latest snapshot": ("latest snapshot", "spearman"),
     "its regret@1": ("latest snapshot", "regret@1"),
     "regret@1": ("select", "regret@1"),
-    "regret@3": ("select", "regret@3"),
     "80 % intervals": ("select", "coverage"),
-    "after 2 measurements": ("select", "measured 2"),
-    "after 3": ("select", "measured 3"),
-    "says deploy": ("select", "deploy"),
-    "of these right": ("select", "right"),
+    "surely ordered": ("select", "stated"),
+    "rightly": ("select", "stated right"),
+    "to measure": ("select", "measurements"),
+    "deploy": ("select", "deploy"),
+    "right": ("select", "right"),
 }
-_PAGE = ["`select`", "Simulator", "NearestPolicy", "latest snapshot", "its regret@1", "regret@1", "regret@3"]
-_PAGE += ["80 % intervals", "says deploy", "of these right"]
 
 
 def results(*, chooses: bool) -> pandas.DataFrame:
@@ -51,28 +49,24 @@ def describe(rows: pandas.DataFrame) -> str:
     return ", ".join(f"{task} ({count})" for task, count in counts.items()) or "none"
 
 
-def markdown(rows: pandas.DataFrame) -> str:
-    """Return all results as a table."""
-    return _table({heading: (rows, *source) for heading, source in COLUMNS.items()}, KNOWN)
-
-
-def _table(cells: dict[str, tuple[pandas.DataFrame, str, str]], counts: tuple[int, ...]) -> str:
+def markdown(rows: pandas.DataFrame, counts: tuple[int, ...] = (0, 10)) -> str:
     """Return a table with a row for each kind of candidates and number of known returns."""
-    lines = [f"| candidates | known | {' | '.join(cells)} |", "|" + " --- |" * (2 + len(cells))]
+    lines = [f"| candidates | known | {' | '.join(COLUMNS)} |", "|" + " --- |" * (2 + len(COLUMNS))]
     for kind, words in KINDS.items():
         for count in counts:
-            texts = [_cell(frame, kind, method, count, column) for frame, method, column in cells.values()]
+            own = rows[(rows["kind"] == kind) & (rows["known"] == count)]
+            texts = [mean_of_tasks(own[own["method"] == method], column) for method, column in COLUMNS.values()]
             lines.append(f"| {words} | {count} | {' | '.join(texts)} |")
     return "\n".join(lines)
 
 
 def update_page(page: Path) -> None:
-    """Write the main table, of the judging tasks, between the marks of a page."""
-    rows, others = results(chooses=False), results(chooses=True)
-    cells = {heading: (rows, *COLUMNS[heading]) for heading in _PAGE}
-    table = _table(cells | {"choosing tasks": (others, *COLUMNS["`select`"])}, (0, 10))
-    names = f"Judging (pairs of log and seed): {describe(rows)}. Choosing: {describe(others)}."
-    fill(page, "selection", f"{table}\n\n{names}")
+    """Write the tables of both halves of the tasks between the marks of a page."""
+    parts = []
+    for words, chooses in (("judge", False), ("chose", True)):
+        rows = results(chooses=chooses)
+        parts.append(f"Tasks that {words} settings, and pairs of log and seed: {describe(rows)}.\n\n{markdown(rows)}")
+    fill(page, "selection", "\n\n".join(parts))
 
 
 def fill(page: Path, part: str, text: str) -> None:
@@ -82,11 +76,6 @@ def fill(page: Path, part: str, text: str) -> None:
     if not count:
         raise ValueError(f"{page} has no lines <!-- {part} --> and <!-- end {part} -->")
     page.write_text(whole)
-
-
-def _cell(rows: pandas.DataFrame, kind: str, method: str, count: int, column: str) -> str:
-    rows = rows[(rows["kind"] == kind) & (rows["method"] == method) & (rows["known"] == count)]
-    return mean_of_tasks(rows, column)
 
 
 def mean_of_tasks(rows: pandas.DataFrame, column: str) -> str:
