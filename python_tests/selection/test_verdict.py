@@ -183,6 +183,7 @@ def test_impossible_returns_a_simulator_that_errs_and_equal_rewards_are_doubted(
     (doubt,) = reverse.doubts
     assert doubt.startswith("Values by Simulator order the known policies with a rank correlation of -1.00: if retur")
     assert reverse.verdict.kind == "measure" and "as if returns were costs" in reverse.verdict.reason
+    assert [*reverse.verdict.policies] == reverse.measure_next(2)
     assert choose(incumbent=BEST, simulator=Scripted(wrong)).verdict.kind == "keep"
     (doubt,) = choose(returns={name: value / 20 for name, value in RETURNS.items()}).doubts
     assert doubt.startswith("The known returns are 0.05 times the values by Simulator")

@@ -104,10 +104,13 @@ def _settled(told: Predictions) -> int | None:
 
 
 def to_measure(told: Predictions, k: int) -> list[int]:
-    """Return the policies to measure, the first to measure first; none if the rival is the choice."""
-    leader, settled = _leader(told), _settled(told)
-    if settled is not None and settled == find_rival(told):
-        return []
+    """Return the policies to measure, the first to measure first; none if the rival is the choice.
+
+    If the returns may be costs, the best known policy is no choice before it is measured again.
+    """
+    leader, settled, rival = _leader(told), _settled(told), find_rival(told)
+    if rival is not None and settled == rival:
+        return [rival] if told.is_reversed and told.incumbent is None else []
     chosen, _ = _to_measure(told, k)
     if settled is not None and leader is not None and not told.known[leader]:
         chosen = [leader, *(i for i in chosen if i != leader)]
@@ -143,9 +146,7 @@ def judge(told: Predictions) -> Verdict:
         if told.known.all() and kind == DEPLOY:
             reason = "All policies are measured, and none returned more"
     if kind == DEPLOY and told.is_reversed:
-        text = f"Measure {_short(names[settled])}, {told.episodes:,} episodes"
-        reason = f"Values by {told.method} order the known policies in reverse, as if returns were costs."
-        return Verdict(MEASURE, (names[settled],), text, reason)
+        return _measure(told, f"Values by {told.method} order the known policies in reverse, as if returns were costs")
     return _settle(told, kind, settled, reason + likelier(told, settled))
 
 
