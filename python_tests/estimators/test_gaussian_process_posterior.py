@@ -59,13 +59,14 @@ def joint(distances, returns, errors, values):
     return np.concatenate([true[:, known], true], 1), observed, data, true
 
 
-def test_the_posterior_is_that_of_the_joint_normal_distribution(one_point):
-    distances, returns, errors, values = problem(5)
+@pytest.mark.parametrize("known", [3, 5])
+def test_the_posterior_is_that_of_the_joint_normal_distribution(one_point, known):
+    distances, returns, errors, values = problem(known)
     fitted = process.fit(distances, returns, errors, values)
     returns, errors, values, back = scaled(returns, errors, values)
     cross, observed, data, true = joint(distances, returns, errors, values)
     gain = cross @ np.linalg.inv(observed)
-    mean, covariance = back(returns[:5].mean() + gain @ data, true - gain @ cross.T)
+    mean, covariance = back(returns[:known].mean() + gain @ data, true - gain @ cross.T)
     np.testing.assert_allclose(fitted.mean, mean, rtol=1e-8)
     np.testing.assert_allclose(fitted.covariance, covariance, rtol=1e-6, atol=1e-8)
 

@@ -118,7 +118,7 @@ def fit(
 
 def likeness(distances: np.ndarray, known: np.ndarray) -> np.ndarray:
     """Return how alike policies act (P, P), from 0 to 1, given distances (P, P) and which policies (P,) are known."""
-    lengths = _lengths(distances, known)
+    lengths = _lengths(distances, np.flatnonzero(known))
     total = np.zeros_like(distances)
     for length in lengths:
         total += _kernel(distances, length)
@@ -184,13 +184,9 @@ class _Evidence:
         covariance = np.zeros((count, count), order="F")
         weighed = self.weighed(min(_MOST_POINTS, max(_FEWEST_POINTS, _WORK // count)))
         for weight, point in weighed:
-            prior = self.prior(point)
-            covariance += weight * prior
-            mean, gains, without = self.conditioned(prior, point)
+            covariance, mean, (without, variance) = self.add(covariance, weight, point)
             means.append(mean)
-            for gain in gains:
-                covariance = _add_square(covariance, gain, -weight)
-            left_out += weight * np.stack([without[0], without[1] + without[0] ** 2])
+            left_out += weight * np.stack([without, variance + without**2])
         weights = np.array([weight for weight, _ in weighed])
         mean = weights @ means
         between = np.sqrt(weights)[:, None] * (np.array(means) - mean)
@@ -227,28 +223,23 @@ class _Evidence:
         places = np.searchsorted(sums, (np.arange(count) + 0.5) / count * sums[-1])
         return [(number / count, points[i]) for i, number in Counter(places.tolist()).items()]
 
-    def prior(self, point: _Point) -> np.ndarray:
-        """Return the prior covariance (P, P) of the returns at one point."""
-        length, (spread, own), _ = point
-        covariance = _kernel(self.distances, length)
-        covariance *= spread**2
-        covariance += _OFFSET**2
-        covariance[np.diag_indices(len(covariance))] += own**2
-        return covariance
-
-    def conditioned(
-        self, prior: np.ndarray, point: _Point
-    ) -> tuple[np.ndarray, list[np.ndarray], tuple[np.ndarray, np.ndarray]]:
-        """Condition the returns at one point on the values, then on the known returns; `prior` is overwritten.
+    def add(
+        self, covariance: np.ndarray, weight: float, point: _Point
+    ) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
+        """Add the covariance (P, P) of the returns at one point, given values and known returns, times its weight.
 
         Returns:
-            Means (P,); matrices (…, P), of which the scalar products of columns lower the prior covariance; mean and
-            variance (M,) of known returns without themselves.
+            The sum, of which only the upper triangle is right; mean returns (P,) at the point; mean and variance (M,)
+            of known returns without themselves.
         """
-        length, _, (error_spread, error_own) = point
+        length, (spread, own), (error_spread, error_own) = point
         known, shown = self.known, np.flatnonzero(np.isfinite(self.feature))
-        mean, gains = np.zeros(len(prior)), []
-        of_known = prior[known]  # (M, P) covariance, later that given the values
+        prior = _kernel(self.distances, length)
+        prior *= spread**2
+        prior += _OFFSET**2
+        prior[np.diag_indices(len(prior))] += own**2
+        covariance += weight * prior
+        mean, of_known = np.zeros(len(prior)), prior[known]  # (M, P) covariance, later that given the values
         if len(shown):
             among = slice(None) if len(shown) == len(prior) else np.ix_(shown, shown)
             of_values = _kernel(self.distances[among], length)
@@ -263,13 +254,13 @@ class _Evidence:
             gain = _solve(factor, prior.T if len(shown) == len(prior) else prior[:, shown].T)
             mean = _solve(factor, self.feature[shown]) @ gain
             of_known = of_known - gain[:, known].T @ gain
-            gains.append(gain)
+            covariance = _add_square(covariance, gain, -weight)
         factor = _factor(of_known[:, known] + np.diag(self.noise))
         gain, missing = _solve(factor, np.asfortranarray(of_known)), _solve(factor, self.target - mean[known])
-        gains.append(gain)
         inverse = _solve(factor, np.eye(len(known), order="F"))
         variance = 1 / np.square(inverse).sum(0)
-        return mean + missing @ gain, gains, (self.target - variance * (missing @ inverse), variance)
+        without = self.target - variance * (missing @ inverse), variance
+        return _add_square(covariance, gain, -weight), mean + missing @ gain, without
 
 
 def _factor(covariance: np.ndarray) -> np.ndarray:
@@ -342,7 +333,7 @@ def _lengths(distances: np.ndarray, known: np.ndarray) -> np.ndarray:
 
     It is that among the known policies if there are three.
     """
-    among = distances[np.ix_(known, known)] if np.count_nonzero(known) > 2 else distances
+    among = distances[np.ix_(known, known)] if len(known) > 2 else distances
     nearest = among.min(1, where=among > 0, initial=np.inf)
     nearest = np.sqrt(nearest[np.isfinite(nearest)])
     return _LENGTHS * (float(np.median(nearest)) if len(nearest) else 1.0)
