@@ -14,74 +14,38 @@ import sopr_fast
 from sopr_fast.cli import main as cli
 from sopr_fast.inputs.logs import describe, load_states
 
-NAMES = {"states": "observations", "actions": "actions", "rewards": "rewards", "next_states": NEXT}
+USUAL = walk(ends="tctcc")
 
 
-USUAL = walk(ends="tctc ")
-LIMITED = without(walk([4, 3, 4, 4, 4, 2], "ctctc "), NEXT)
-TENSORS = {name: torch.from_numpy(values) for name, values in without(USUAL, "timeouts").items()}
-TENSORS |= {"actions": np.arange(14), "rewards": TENSORS["rewards"][:, None].bfloat16()}
-MIXED = without(USUAL, "terminals", "timeouts") | {"over": USUAL["timeouts"]}
-MIXED |= {"done": USUAL["terminals"] | USUAL["timeouts"]}
-GROUPED = USUAL | {"infos/action_log_probs": np.arange(-14, 0), "infos/qpos": np.zeros((14, 2)), "metadata/x": "SAC"}
-READ = {  # situation → log, options, rows that are dropped, terminal rows, cuts
-    "usual": (USUAL, {}, [], [2, 8], [6, 11]),
-    "grouped": (GROUPED, {}, [], [2, 8], [6, 11]),
-    "one-step episodes": (walk([1] * 4, "tctc"), {}, [], [0, 2], [1, 3]),
-    "one row": (only([0], USUAL), {}, [], [], []),
-    "no next states": (without(USUAL, NEXT), {}, [6, 11, 13], [2, 8], [5, 10, 12]),
-    "flags of cuts": (LIMITED, {}, [3, 10, 18, 20], [6, 14], [2, 9, 17]),
-    "limit": (without(LIMITED, "timeouts"), {"max_episode_steps": 4}, [3, 10, 18, 20], [6, 14], [2, 9, 17]),
-    "tensors": (TENSORS, {"ends": "cut"}, [], [2, 8], [6, 11, 13]),
-    "own names": (MIXED, {"columns": {"truncations": "over"}}, [], [2, 8], [6, 11]),
-}
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(("arrays", "options", "dropped", "ends", "cuts"), READ.values(), ids=READ)
-def test_steps_and_ends_of_episodes(arrays, options, dropped, ends, cuts):
-    """Ends and cuts are rows of the given arrays; the last episode may just stop."""
-    log = sopr_fast.load_log(arrays, **options)
-    count = len(arrays["observations"])
-    kept = np.delete(np.arange(count), dropped)
-    assert (log.source.tolist(), log.source_count) == (kept.tolist(), count)
-    assert log.source[log.terminals].tolist() == ends
-    assert log.source[log.timeouts].tolist()[: len(cuts)] == cuts
-    last = np.isin(kept, [*ends, *cuts])
-    last[-1] = True
-    assert log.episodes.tolist() == [0, *np.flatnonzero(last) + 1]
-    np.testing.assert_array_equal(log.initial_states, log.states[np.roll(last, 1)])
-    for part, key in NAMES.items():
-        values = arrays[key] if key in arrays else np.roll(arrays["observations"], -1, 0)
-        expected = torch.as_tensor(values).float().numpy()[kept].reshape(len(kept), -1)
-        if key not in arrays:
-            expected = np.where(log.terminals[:, None], log.states, expected)
-        assert getattr(log, part).dtype == np.float32
-        np.testing.assert_array_equal(getattr(log, part).reshape(len(kept), -1), expected)
-    if arrays is GROUPED:
-        assert log.log_probs.tolist() == [*range(-14, 0)]
+def test_tensors_groups_and_single_rows():
+    tensors = {name: torch.from_numpy(values) for name, values in USUAL.items()}
+    tensors |= {"actions": np.arange(14), "rewards": tensors["rewards"][:, None].bfloat16()}
+    log = sopr_fast.load_log(tensors | {"infos/action_log_probs": np.arange(-14, 0), "infos/qpos": np.zeros((14, 2))})
+    for part, expected in (USUAL | {"actions": np.arange(14)[:, None]}).items():
+        values = getattr(log, {"observations": "states", NEXT: "next_states"}.get(part, part))
+        assert values.dtype == (bool if part in ("terminals", "timeouts") else np.float32)
+        np.testing.assert_array_equal(values, expected)
+    assert log.log_probs.tolist() == [*range(-14, 0)] and log.episodes.tolist() == [0, 3, 7, 9, 12, 14]
+    np.testing.assert_array_equal(log.initial_states, log.states[[0, 3, 7, 9, 12]])
+    assert sopr_fast.load_log(only([0], USUAL)).episodes.tolist() == [0, 1]
+    single = sopr_fast.load_log(walk([1] * 4, "tctc"))
+    assert single.terminals.tolist() == (~single.timeouts).tolist() == [True, False, True, False]
 
 
 FIFTH = np.arange(14) == 5
-EACH_EPISODE = (
-    "; if axis 0 is of episodes, pass a dictionary of each, [{name: x[i] for name, x in log.items()} for i in"
-)
+EACH = "; if axis 0 is of episodes, pass a dictionary of each, [{name: x[i] for name, x in log.items()} for i in"
 
 
 @pytest.mark.parametrize(
     ("name", "values", "message"),
     [
         ("rewards", np.zeros(13), "has 13 rows, 'observations' has 14"),
-        (
-            "actions",
-            np.full((14, 2), np.nan),
-            "is not finite (as float32) at row 0: each row needs the action and the reward of its state; if",
-        ),
+        ("actions", np.full((14, 2), np.nan), "is not finite (as float32) at row 0: each row needs the action and"),
         ("rewards", np.where(FIFTH, np.inf, 0), "is not finite (as float32) at row 5"),
         ("observations", np.full((14, 3), 1e300), "is not finite (as float32) at row 0"),
         ("actions", np.array([None] * 14), "is not finite (as float32) at row 0"),
         ("observations", np.zeros((0, 3)), "is empty: shape (0, 3)"),
-        ("observations", np.zeros((14, 3, 2)), f"must have shape (rows, columns), got (14, 3, 2){EACH_EPISODE}"),
+        ("observations", np.zeros((14, 3, 2)), f"must have shape (rows, columns), got (14, 3, 2){EACH}"),
         ("observations", np.zeros((14, 0)), "is empty: shape (14, 0)"),
         (NEXT, np.zeros((14, 4)), "has 4 columns, 'observations' 3"),
         ("rewards", np.zeros((14, 2)), "must have shape (rows,), got (14, 2)"),
@@ -104,10 +68,7 @@ def test_wrong_arrays(name, values, message):
             sopr_fast.load_log(without(USUAL, name) | {shown: values}, columns=columns)
 
 
-LOADED, LATE = (
-    sopr_fast.load_log(USUAL),
-    "columns, ends, max_episode_steps and sort are for logs that are not loaded yet",
-)
+LOADED, LATE = sopr_fast.load_log(USUAL), "columns, ends, max_episode_steps and sort are for logs that are not loaded"
 LEVELS = pandas.DataFrame([[1, 2]], columns=[["obs", "u"], ["x", ""]])
 
 
@@ -117,7 +78,6 @@ LEVELS = pandas.DataFrame([[1, 2]], columns=[["obs", "u"], ["x", ""]])
         (sopr_fast.load_log, USUAL, {"max_episode_steps": 0}, "max_episode_steps must be an integer, 1 or more, got 0"),
         (sopr_fast.load_log, USUAL, {"rows": 0}, "rows must be an integer, 1 or more, got 0"),
         (sopr_fast.load_log, LOADED, {"max_episode_steps": 4}, LATE),
-        (sopr_fast.load_log, LOADED, {"columns": {"states": "x"}}, LATE),
         (sopr_fast.load_log, {}, {}, r"'observations' .*columns={'states': …}; .* are none"),
         (sopr_fast.load_log, {"obs": np.zeros((3, 1)), "rewards": np.zeros(3)}, {}, "'actions'.* are obs, rewards"),
         (sopr_fast.load_log, {"a\x1b[2J\n\u202eb": [0], "c" * 199: [0]}, {}, r"are a\\x1b\[2J\\n\\u202eb, c{49}…c{50}"),
@@ -138,11 +98,8 @@ def test_wrong_logs_states_and_options(read, source, options, message):
 def test_logs_and_states_alone_are_described(tmp_path, capsys):
     """Two episodes have 2 and 3 steps, and returns 3 and 12; state column 1 is constant."""
     states = np.stack([np.arange(5.0), np.full(5, 5)], 1)
-    arrays = {
-        "states": states,
-        "next_states": np.stack([np.array([1, 9, 3, 4, 5]), np.full(5, 5)], 1),
-        "rewards": np.arange(1.0, 6),
-    }
+    arrays = {"states": states, "next_states": np.stack([np.array([1, 9, 3, 4, 5]), np.full(5, 5)], 1)}
+    arrays["rewards"] = np.arange(1.0, 6)
     arrays |= {"actions": np.array([[0, 1, 2], [1, 1, 2], [1, 1, 2], [0, 1, 2], [1, 1, 2]])}
     arrays |= {"terminals": np.array([0, 1, 0, 0, 0]), "timeouts": np.array([0, 0, 0, 0, 1])}
     np.savez(tmp_path / "log.npz", **arrays)
@@ -223,16 +180,14 @@ def test_replay_buffers_of_stable_baselines3(path, steps, end, cut, options, war
             log = sopr_fast.load_log(source, ends=None if told else "terminal")
         assert [each.filename for each in caught if re.search(warning, str(each.message))] == [__file__] * len(caught)
         assert len(caught) == bool(warning)
-        for part, values in zip(NAMES, stored, strict=True):
+        for part, values in zip(("states", "actions", "rewards", "next_states"), stored, strict=True):
             where = slice(None) if part != "next_states" else ~log.terminals
             np.testing.assert_array_equal(getattr(log, part)[where], values[rows][where], err_msg=part)
         assert log.terminals.tolist() == [place in ends for place in kept]
         last = {max(place for place in kept if place[1] == i) for i in both}
         assert log.timeouts.tolist() == [place in (cuts | last) - ends for place in kept]
         if not told:
-            with pytest.raises(
-                ValueError, match="'dones' tell where episodes end, and nothing whether the environment"
-            ):
+            with pytest.raises(ValueError, match="'dones' tell where episodes end, and nothing whether the"):
                 sopr_fast.load_log(source)
         if len(both) == 1:
             np.testing.assert_array_equal(np.asarray(load_states(source)), log.states)

@@ -55,6 +55,7 @@ class Statement:
         self.rows, self.parts, self.names, self.limit, self.word = rows, parts, parts.names, limit, word
         self.none = np.zeros(len(rows["states"]), bool)
         self.stops = np.append(self.none[1:], True)  # rows after which the recording stops
+        self.terminals, self.truncations = (rows.get(part, self.none) for part in ("terminals", "truncations"))
         self.borders = {}  # part → (N,) bool, ends of either kind
         if "dones" in rows:
             self.borders["dones"] = rows["dones"]
@@ -97,37 +98,40 @@ class Statement:
         said += ["agents"] * ("agents" in self.rows and "episodes" not in self.rows)
         said += [f"ends={self.word!r}"] * (self.word is not None)
         said += [f"max_episode_steps={self.limit}"] * (self.limit is not None)
-        terminals, truncations = self._apart()
+        self._part_flags()
+        terminals, truncations, limit = self.terminals, self.truncations, self.limit
+        told = {"terminals", "truncations"} & self.rows.keys()
         if self.borders:
-            last = self._agreed_borders(terminals, truncations)
-        elif terminals is not None and truncations is not None:
+            last = self._agreed_borders()
+        elif len(told) == 2:
             last = terminals | truncations
-        elif terminals is not None and self.limit is not None:
-            last = terminals | (_steps(terminals | self.stops) % self.limit == self.limit - 1)
-        elif terminals is not None and (self.word == "terminal" or terminals.all()):
+        elif "terminals" in told and limit is not None:
+            last = terminals | (_steps(terminals | self.stops) % limit == limit - 1)
+        elif "terminals" in told and (self.word == "terminal" or terminals.all()):
             last = terminals
-        elif self.linked is not None and truncations is None and (self.word == "cut" or terminals is not None):
-            last = ~self.linked if self.word == "cut" or terminals is None else terminals
+        elif self.linked is not None and "truncations" not in told and (self.word == "cut" or told):
+            last = ~self.linked if self.word == "cut" else terminals
             said.append("next_states")
-        elif truncations is not None and self.word == "cut":
+        elif "truncations" in told and self.word == "cut":
             last = truncations
         else:
             self._refuse_incomplete()
-        ended = self._ended(last, terminals, truncations)
+        ended = self._ended(last, told)
         return Ends(ended, (last | self.stops) & ~ended, said)
 
-    def _apart(self) -> tuple[np.ndarray | None, np.ndarray | None]:
-        """Return terminals and truncations, of which no row may have both: the word decides on such rows."""
-        terminals, truncations = self.rows.get("terminals"), self.rows.get("truncations")
-        if terminals is None or truncations is None or not (both := terminals & truncations).any():
-            return terminals, truncations
-        if self.word is None:
+    def _part_flags(self) -> None:
+        """Part terminals and truncations, of which no row may have both: the word decides on such rows."""
+        both = self.terminals & self.truncations
+        if both.any() and self.word is None:
             names = f"{self.names['terminals']!r} and {self.names['truncations']!r}"
             self._refuse(f"{names} both mark {self._some(both)}: {_SAY} for what they are")
-        return (terminals & ~both, truncations) if self.word == "cut" else (terminals, truncations & ~both)
+        if self.word == "cut":
+            self.terminals = self.terminals & ~both
+        else:
+            self.truncations = self.truncations & ~both
 
-    def _agreed_borders(self, terminals: np.ndarray | None, truncations: np.ndarray | None) -> np.ndarray:
-        """Return (N,) bool, the ends by numbers, first rows, last rows and dones, which must agree with each other."""
+    def _agreed_borders(self) -> np.ndarray:
+        """Return (N,) bool, the ends by numbers, first rows and dones, which must agree with each other and flags."""
         *others, part = self.borders
         ends, name = self.borders[part].copy(), self.names[part]
         if "first" in self.rows and not self.rows["first"][0]:
@@ -139,12 +143,12 @@ class Statement:
                 remedy = f"leave one out by {self._without(other)}, or {self._without(part)}"
                 if (marks & ~ends).any():
                     remedy = f"leave out the rows of an episode after its first mark, or {remedy}"
-                elif other == "dones" and terminals is None:
+                elif other == "dones" and "terminals" not in self.rows:
                     remedy = f"if they are terminals only, pass {advise('terminals', own)}; else {remedy}"
                 self._refuse(f"{own!r} and {name!r} disagree on the ends at {self._some(differs)}: {remedy}")
             ends[-1] |= marks[-1]
-        for flag, flags in (("terminals", terminals), ("truncations", truncations)):
-            if flags is not None and (inside := flags & ~ends & ~self.stops).any():
+        for flag, flags in (("terminals", self.terminals), ("truncations", self.truncations)):
+            if (inside := flags & ~ends & ~self.stops).any():
                 own = self.names[flag]
                 self._refuse(
                     f"{own!r} marks {self._some(inside)} inside of episodes by {name!r}: leave out the rows of an "
@@ -152,33 +156,31 @@ class Statement:
                 )
         return ends
 
-    def _ended(self, last: np.ndarray, terminals: np.ndarray | None, truncations: np.ndarray | None) -> np.ndarray:
-        """Return (N,) bool: after which of the last rows (N,) of episodes the environment ended."""
-        known = self.none if terminals is None else terminals
-        rest = last & ~known & ~(self.none if truncations is None else truncations)
-        if terminals is None and truncations is None:
-            if self.word is not None:
-                return rest if self.word == "terminal" else self.none
+    def _ended(self, last: np.ndarray, told: set[str]) -> np.ndarray:
+        """Return (N,) bool: after which last rows (N,) of episodes the environment ended; `told` are the flags."""
+        rest, is_terminal = last & ~self.terminals & ~self.truncations, self.word == "terminal"
+        if not told and self.word is not None:
+            return rest if is_terminal else self.none
+        if not told:
             if self.limit is None:
                 self._refuse_incomplete()
             return rest & (_steps(last | self.stops) % self.limit != self.limit - 1)
-        if terminals is None and "dones" in self.rows:
+        if "terminals" not in told and "dones" in self.rows:
             return rest & self.rows["dones"]
-        is_wrong = self.word == "terminal" if truncations is None else self.word is None
+        is_wrong = self.word is None if "truncations" in told else is_terminal
         if is_wrong and (unmarked := rest & ~self.stops).any():
-            names = " and ".join(repr(self.names[part]) for part in ("terminals", "truncations") if part in self.rows)
+            names = " and ".join(repr(self.names[part]) for part in sorted(told))
             remedy = _SAY if self.word is None else "leave ends='terminal' out"
             self._refuse(f"{self._some(unmarked, 'end')} without a mark by {names}: {remedy}")
-        return known | rest if self.word == "terminal" and truncations is not None else known
+        return self.terminals | rest if is_terminal and "truncations" in told else self.terminals
 
     def _check_order(self) -> None:
-        """Raise if rows of an episode do not lie together, or agents alternate in it."""
+        """Raise if rows of an episode, or of an agent, do not lie together."""
         part = "episodes" if "episodes" in self.rows else "agents"
         if part not in self.rows:
             return
         labels, name = self.rows[part], self.names[part]
-        own, agents = name.split(", "), self.names.get("agents", "run").split(", ")
-        several = f"columns={{'episodes': {[*dict.fromkeys(own + agents)]}}}"
+        own = name.split(", ")
         begins = np.append(0, np.flatnonzero(np.diff(labels)) + 1)
         back = self.none.copy()
         back[np.delete(begins, np.unique(labels[begins], return_index=True)[1])] = True
@@ -187,22 +189,15 @@ class Statement:
             self._refuse(
                 f"{name!r} goes back to an earlier one at {self._some(back)}: if rows are in another order, pass "
                 f"sort={order}; if several runs have the same numbers, name all arrays that tell episodes apart, "
-                f"{several}; if {name!r} tells nothing of the order, leave it out by {advise(UNREAD, *own)}"
-                f"{self.parts.not_read}"
+                f"{advise('episodes', *own, 'run')}; if {name!r} tells nothing of the order, leave it out by "
+                f"{advise(UNREAD, *own)}{self.parts.not_read}"
             )
-        if part == "agents":
-            return
         flags = [self.rows[flag] for flag in FLAGS if flag in self.rows]
         is_other = not np.any([self.none, *flags], axis=0).all() and (flags or self.linked is None)
-        if len(begins) == len(labels) > 1 and is_other:
+        if part == "episodes" and len(begins) == len(labels) > 1 and is_other:
             self._refuse(
                 f"{name!r} differs in each row: if it counts rows, leave it out by {self._without(part)}; of a bandit, "
                 "pass max_episode_steps=1"
-            )
-        if "agents" in self.rows and (changes := (np.diff(self.rows["agents"]) != 0) & (np.diff(labels) == 0)).any():
-            self._refuse(
-                f"{', '.join(agents)!r} changes in an episode ({name!r}) after {self._some(changes)}: pass {several} "
-                f"and sort={[*dict.fromkeys(own + agents)]}"
             )
 
     def _check_flags(self, ends: Ends) -> None:
@@ -296,7 +291,7 @@ class Statement:
         self._refuse(f"{what}: {remedy}{self.parts.not_read}")
 
     def _refuse(self, what: str) -> NoReturn:
-        if self.names.get("episodes") == ITEM:
+        if self.names.get("episodes", "").startswith(ITEM):
             what += f"; if items of the list are steps of several environments, {_STACK}"
         raise ValueError(f"{self.parts.where}: {what}")
 

@@ -135,6 +135,8 @@ def find_parts(arrays: Mapping[str, Any], columns: Columns | None, where: str, w
             names = [name for name in names if shape_of(arrays[name]) in shapes]
         if part not in found and names:
             found[part] = names if part == "agents" else [_one_of(names, part, free, where)]
+        if part == "agents" and part in found and "episodes" in found:  # rows of different ones are of other episodes
+            part, found["episodes"] = "episodes", [*dict.fromkeys(found["episodes"] + found[part])]
         if part in found:
             values[part] = _joined(arrays, found[part], part)
         if part == "states" and (shape := shape_of(values.get(part))):
