@@ -270,7 +270,7 @@ def test_info_says_whether_policies_act_on_the_scales_of_a_log(tmp_path, monkeyp
     states = np.random.default_rng(0).standard_normal((60, 4))
     log = {"observations": states, "rewards": np.ones(60), "terminals": np.arange(60) % 20 == 19}
     other = "have other ranges, column 0: -2 to 2 and -1 to"
-    for factor, said in ((1, "1 policies act on the scales of the log"), (2, other)):
+    for factor, said in ((1, "actions of 1 policy are on the scales of the log"), (2, other)):
         np.savez("log.npz", **log, actions=factor * np.tanh(5 * states[:, :2]), timeouts=np.zeros(60, bool))
         assert said in shell("info log.npz --policies gain.npz").splitlines()[-1] and not shell.errors
 

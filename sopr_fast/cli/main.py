@@ -19,7 +19,7 @@ from .._version import __version__
 from ..runtime import options as runtime
 from ..runtime.containers import member_names
 from ..runtime.process import is_first
-from ..runtime.text import printable
+from ..runtime.text import counted, printable
 from .arguments import Parser, add_command, add_log, add_policies, read_log, read_policies
 from .flags import with_flags
 from .log_commands import add_commands as add_selection_commands
@@ -184,7 +184,7 @@ def _info(options: argparse.Namespace) -> None:
             policies = read_policies(options)
             with warnings.catch_warnings(action="ignore"):
                 facts = read(policies.for_log(log.source_count, log), log)[1].facts
-            print(*facts or [f"{len(policies)} policies act on the scales of the log"], sep="\n")
+            print(*facts or [f"actions of {counted(len(policies), 'policy')} are on the scales of the log"], sep="\n")
         return
     from ..sopr.ranker import load
 

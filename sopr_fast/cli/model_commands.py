@@ -10,7 +10,7 @@ from typing import Any
 
 from ..runtime.checks import descriptions, flag
 from ..runtime.process import is_first
-from ..runtime.text import printable, suggest, to_cell
+from ..runtime.text import counted, printable, suggest, to_cell
 from ..sopr.config import Config
 from .arguments import (
     add_command,
@@ -118,8 +118,8 @@ def _fit(options: argparse.Namespace) -> None:
         checkpoint=options.checkpoint,
     )
     ranker.save(options.out)
-    count = len(ranker.training_policies.names)
-    print(f"{printable(options.out)}: trained on {count} policies, {ranker.config.steps} steps")
+    count = counted(len(ranker.training_policies.names), "policy")
+    print(f"{printable(options.out)}: trained on {count}, {counted(ranker.config.steps, 'step')}")
 
 
 def _rank(options: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..runtime.checks import number
-from ..runtime.text import list_names
+from ..runtime.text import counted, list_names
 from ..runtime.warn import warn
 from .metrics import agreement as mean_agreement
 from .ranking import Ranking
@@ -97,8 +97,7 @@ class Estimates(Ranking):
 
     def table(self, rows: int | None = None) -> str:
         """Return the method and the ranking as text of 80 columns, see `Ranking.table`."""
-        count = f"{len(self)} polic{'y' if len(self) == 1 else 'ies'}"
-        title = f"Estimates of {count} by {self.method or 'an unnamed method'}"
+        title = f"Estimates of {counted(len(self), 'policy')} by {self.method or 'an unnamed method'}"
         return "\n".join([title, super().table(rows), *map(wrapped, self.notes)])
 
     def to_dict(self) -> dict[str, Any]:

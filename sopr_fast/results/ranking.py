@@ -9,6 +9,7 @@ import numpy as np
 
 from ..inputs.accepted import ReturnsLike
 from ..inputs.returns import check_returns
+from ..runtime.text import counted
 from ..runtime.warn import warn
 from . import metrics
 from .numbers import Numbers
@@ -83,7 +84,9 @@ class Ranking(Result):
     @property
     def headline(self) -> str:
         """The candidate with the highest score, in one sentence."""
-        return f"{self.order[0]} has the highest score of {len(self)} candidates" if len(self) else "no candidates"
+        if not len(self):
+            return "no candidates"
+        return f"{self.order[0]} has the highest score of {counted(len(self), 'candidate')}"
 
     @property
     def order(self) -> list[str]:

@@ -33,8 +33,9 @@ def list_names(names: Sequence[str], most: int = 10) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return how many there are of what a noun names, such as "1 row" or "2,000 rows"."""
-    return f"{count:,} {noun if count == 1 else noun + 's'}"
+    """Return how many there are of what a noun names, such as "1 row" or "2,000 policies"."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{count:,} {noun if count == 1 else plural}"
 
 
 def is_cost(name: object) -> bool:

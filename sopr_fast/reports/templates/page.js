@@ -27,7 +27,7 @@ for (const table of document.querySelectorAll("table")) {
     status.setAttribute("role", "status");
     const update = () => {
       const count = show();
-      status.textContent = every || count <= SHOWN ? `${count} rows` : `the first ${SHOWN} of ${count} rows`;
+      status.textContent = every || count <= SHOWN ? `${count} ${count === 1 ? "row" : "rows"}` : `the first ${SHOWN} of ${count} rows`;
       more.textContent = every ? `Show ${SHOWN}` : `Show all ${count}`;
     };
     input.addEventListener("input", () => { words = input.value.toLowerCase(); update(); });
