@@ -55,10 +55,14 @@ class Compared:
         return isinstance(self.log, Transitions)
 
     @property
+    def is_of_single_steps(self) -> bool:
+        """Whether the log holds rewards and each of its episodes has one step."""
+        return isinstance(self.log, Transitions) and len(self.log.episodes) - 1 == len(self.log)
+
+    @property
     def is_bandit(self) -> bool:
-        """Whether the log is of episodes of one step, with probabilities of its discrete actions."""
-        is_logged = isinstance(self.log, Transitions) and self.log.log_probs is not None and self.discrete
-        return is_logged and len(self.log.episodes) - 1 == len(self.log)
+        """Whether the log is of single steps, with probabilities of its discrete actions."""
+        return self.is_of_single_steps and self.log.log_probs is not None and self.discrete
 
     @property
     def can_roll_out(self) -> bool:

@@ -107,13 +107,12 @@ def select(
         raise ValueError(f"{told['notes'][0]}, and no return is known: pass returns=…, or {remedy}")
     settings = {"seed": seed, "policies": len(names), "compared states": compared.states}
     settings |= {"mean": told.get("method", "constant"), "kept in": told.pop("kept in", None)}
-    short = has_rewards and compared.log.longest == 1
     return Selection(
         measured=measured,
         distances=compared.distances,
         bounds=possible_returns(compared.log) if has_rewards else (-np.inf, np.inf),
         seed=seed,
-        episodes=SHORT_EPISODES if short else EPISODES,
+        episodes=SHORT_EPISODES if compared.is_of_single_steps else EPISODES,
         notes=[*compared.facts, *told.pop("notes", [])],
         settings=settings,
         logged_spread=float(compared.log.returns.std()) if has_rewards else 0.0,
