@@ -127,15 +127,17 @@ def _of_actions(policies: Sequence[Policy], acted: np.ndarray, logged: np.ndarra
             f"logged actions and those of the policies have other ranges, {list_names(shown, 5)}: if the units differ, "
             "scale the logged actions to those of the policies"
         )
-    variance = logged[rows].var(0, dtype=np.float64)
+    there = logged[rows]
+    variance = there.var(0, dtype=np.float64)
     if (varies := variance > 0).any():
-        errors = (((acted - logged[rows]) ** 2).mean(1, dtype=np.float64) / variance)[:, varies].mean(1)
-        nearest = int(errors.argmin())
+        squares = [((own - there) ** 2).mean(0, dtype=np.float64) for own in acted]
+        errors = [(square[varies] / variance[varies]).mean() for square in squares]
+        nearest = int(np.argmin(errors))
         if errors[nearest] > 1:
             found.append(
-                "every policy is farther from the logged actions than their mean is, the nearest, "
-                f"{policies[nearest].name!r}, by {errors[nearest]:.2g} times its squared distance: if one acted "
-                "in the log, states or actions have other units, as if a policy standardised standardised states again"
+                "every policy is farther from the logged actions than their mean is: the nearest, "
+                f"{policies[nearest].name!r}, has {errors[nearest]:.2g} times its squared distance; if one acted in "
+                "the log, states or actions have other units, as if a policy standardised standardised states again"
             )
     return found
 
