@@ -63,7 +63,7 @@ BOMBS = {
     "tensor without a storage": (b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n(ctorch\ndevice\n)R}X\x05\x00\x00\x00"
         b"dtypeX\x04\x00\x00\x00loadsbK\x00))tR.", "a tensor of another kind|names torch"),
     "a dtype of 2^60 parts": (doubled() + b"cnumpy\ndtype\nh%c\x85R." % DEPTH, "an array of dtype tuple"),
-    "a call of 2^60 parts": (doubled() + b"K\x01R.", "damaged .*a call of tuple with int"),
+    "a call of 2^60 parts": (doubled() + b"K\x01R.", "a call of tuple with int"),
     "names of long names": (pickle.dumps({"k" * 10**5: {str(i): 0 for i in range(10**5)}}), "longer than 400"),
     "many names": (pickle.dumps({str(i): 0 for i in range(10**5)}), "more than 10,000 values"),
     "no characters": (pickle.dumps({"a": np.array("ab")}).replace(b"a\0\0\0b\0\0\0", b"\xff" * 8), "text that is not"),
@@ -126,7 +126,7 @@ FILES += [(".pt", HEAD + doubled() + b"]h%ca." % DEPTH + bytes(64), REPEATED)]
 def test_small_files_of_large_values(tmp_path, suffix, content, message):
     path = tmp_path / f"p{suffix}"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=rf"p{suffix}: .*({message})"):
+    with pytest.raises((ValueError, MemoryError), match=rf"p{suffix}: .*({message})"):
         load(path)
 
 

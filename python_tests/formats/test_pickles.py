@@ -75,7 +75,7 @@ def test_tar_with_a_zip_behind_it_is_refused_unopened(tmp_path):
         archive.writestr("archive/data.pkl", b"")
     path.write_bytes(path.read_bytes() + zipped.getvalue())
     assert tarfile.is_tarfile(path) and zipfile.is_zipfile(path)
-    with pytest.raises(ValueError, match=r"net\.pt: damaged .*not a file that torch\.save wrote"):
+    with pytest.raises(ValueError, match=r"net\.pt: damaged, or not a file that torch\.save wrote"):
         load(path)
 
 

@@ -6,11 +6,10 @@ made.
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
@@ -264,19 +263,9 @@ def read_pickle(source: Path | BinaryIO | bytes, *, records: tuple[str, ...] = (
     """Return the value of a pickle: numbers, text, arrays, and lists, tuples and dicts of them.
 
     Records are full names, or prefixes of them that end with a dot. Instances of such classes, and results of such
-    functions, become `Record`s. RefusedError if the pickle names another global, or is far smaller than its values.
+    functions, become `Record`s. RefusedError if the pickle names another global, or is far smaller than its values; a
+    damaged one may raise nearly any error.
     """
-    with opened(source) as stream, damaged():
+    with opened(source) as stream:
         unpickler = PlainUnpickler(stream, size_of(stream), records)
         return unpickler.plain(unpickler.load())
-
-
-@contextlib.contextmanager
-def damaged() -> Iterator[None]:
-    """Turn what a damaged file raises, which may be nearly any error, into one."""
-    try:
-        yield
-    except RefusedError:
-        raise
-    except Exception as error:
-        raise ValueError(f"damaged ({type(error).__name__}: {str(error)[:1000]})") from error

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .containers import Archive, open_archive
 from .files import open_regular, opened, size_of
-from .pickles import MOST_DEPTH, NAMES, REFUSAL, PlainUnpickler, RefusedError, damaged
+from .pickles import MOST_DEPTH, NAMES, REFUSAL, PlainUnpickler, RefusedError
 
 _STORAGES = {
     f"torch.{kind}Storage": dtype
@@ -91,17 +91,16 @@ def is_torch_file(path: Path) -> bool:
 
 
 def read_weights(source: Path | BinaryIO | bytes) -> Any:
-    """Return what `torch.save` wrote: values as `read_pickle` returns, and tensors; RefusedError for a program."""
+    """Return what `torch.save` wrote: values, and errors, as of `read_pickle`, and tensors."""
     with opened(source) as stream:
         head = stream.read(20)
         size = size_of(stream)
         if head.startswith(_ZIP):  # torch, too, goes by the first bytes, not by a zip behind others
-            with open_archive(stream) as archive, damaged():
+            with open_archive(stream) as archive:
                 return _from_archive(archive, size)
-        with damaged():
-            if _MAGIC not in head:
-                raise ValueError("not a file that torch.save wrote")
-            return _from_stream(stream, size)
+        if _MAGIC not in head:
+            raise ValueError("damaged, or not a file that torch.save wrote")
+        return _from_stream(stream, size)
 
 
 def _from_archive(archive: Archive, size: int) -> Any:

@@ -203,6 +203,6 @@ def _read_standardisation(path: Path) -> Standardisation | None:
             raise ValueError("a mean or variance that is not finite")
         mean, std = torch.from_numpy(moments[0]), torch.from_numpy(np.sqrt(moments[1] + float(statistics.epsilon)))
         return Standardisation(mean, std, float(statistics.clip_obs))
-    except (AttributeError, TypeError, ValueError) as error:
+    except Exception as error:  # a damaged pickle may raise nearly any
         kind = RefusedError if isinstance(error, RefusedError) else ValueError
         raise kind(f"statistics in {path.name}: {error}") from error

@@ -191,5 +191,5 @@ def read_pickled(path: Path) -> Any:
         return read_pickle(path, records=_RECORDS)
     except RefusedError as error:
         raise ValueError(f"{path}: {error}; load it yourself if you trust it, and pass the object") from error
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+    except Exception as error:
+        raise ValueError(f"{path}: damaged ({type(error).__name__}: {str(error)[:1000]})") from error
