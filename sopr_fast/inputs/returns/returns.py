@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from numbers import Real
 from pathlib import Path, PurePosixPath
@@ -29,7 +31,7 @@ PARTS = ("name", "return", "cost", "error", "deviation", "rollouts")  # exact na
 _NAMES = ("name", "policy")
 _SPREADS = ("error", "rollouts", "deviation")
 _LIMITS = {
-    "return": (-math.inf, "a finite number, without error or unit"),
+    "return": (-sys.float_info.max, "a finite number, without error or unit"),
     "rollouts": (1, "a whole number, 1 or more"),
 }  # else 0
 _MOST_ROLLOUTS = 2000
@@ -271,74 +273,72 @@ def _table(cells: pandas.DataFrame, where: str) -> pandas.DataFrame:
     """Return the table of returns from cells by name in columns of parts; the return is the negative of a cost."""
     import pandas
 
-    sign = -1 if "cost" in cells else 1
-    cells = cells.rename(columns={"cost": "return"})
-    is_pair = cells["return"].map(lambda cell: isinstance(cell, tuple) and len(cell) == 2)
-    if is_pair.any():  # as evaluate_policy of Stable-Baselines3 returns
-        raise TypeError(
-            f"{where}: the return of policy {is_pair.idxmax()!r} is a pair, which may be a mean and a deviation: pass "
-            "a list of the returns of rollouts, or a data frame of name, return, deviation and rollouts"
-        )
-    lists = pandas.Series([as_numbers(cell).tolist() for cell in cells["return"]], cells.index, object)
-    returns = _numbers(lists.explode(), "return", where)
-    is_list = lists.map(lambda cell: isinstance(cell, list))
-    if (broken := returns.index[returns.isna() & is_list[returns.index]]).size:
-        raise ValueError(f"{where}: the rollouts of policy {broken[0]!r} must be one or more finite returns")
-    rows = returns.dropna().groupby(level=0, sort=False)
-    table = rows.agg(["mean", "size", "std"]).set_axis(["return", "rollouts", "deviation"], axis=1)
-    if _numbers(table["return"], "return", where).empty:  # means may be too large
+    part, sign = ("cost", -1) if "cost" in cells else ("return", 1)
+    rows: dict[str, tuple[float, float, float]] = {}
+    changes: dict[str, tuple[float, int]] = {}  # of the mean, from the first half of the rollouts to the second
+    ignored, most = list[str](), 0.0
+    for name, row in zip(cells.index, cells.to_dict("records"), strict=True):
+        if isinstance(row[part], tuple) and len(row[part]) == 2:  # as evaluate_policy of Stable-Baselines3 returns
+            raise TypeError(
+                f"{where}: the return of policy {name!r} is a pair, which may be a mean and a deviation: pass a list "
+                "of the returns of rollouts, or a data frame of name, return, deviation and rollouts"
+            )
+        content = as_numbers(row[part]).tolist()
+        is_list = isinstance(content, list)
+        returns = [_number(cell, "return", name, where) for cell in (content if is_list else [content])]
+        if is_list and (not returns or any(map(math.isnan, returns))):
+            raise ValueError(f"{where}: the rollouts of policy {name!r} must be one or more finite returns")
+        with np.errstate(over="ignore"):
+            value = sign * _number(float(np.mean(returns)), "return", name, where)
+        if math.isnan(value):
+            continue
+        error, rollouts, deviation = (_number(row.get(spread), spread, name, where) for spread in _SPREADS)
+        if is_list:
+            rollouts, half = float(len(returns)), len(returns) // 2
+            deviation = float(np.std(returns, ddof=1)) if half else math.nan
+        if is_list and half:
+            changes[name] = sign * float(np.mean(returns[-half:]) - np.mean(returns[:half])), len(returns)
+        if math.isnan(error) and not math.isnan(deviation):
+            ignored += [name] if math.isnan(rollouts) else []
+            most = max(most, rollouts)
+            error = deviation / math.sqrt(rollouts) if rollouts > 1 else math.nan
+        rows[name] = value, error, rollouts
+    if not rows:
         raise ValueError(f"{where}: no returns in it")
-    spreads = cells.loc[table.index].reindex(columns=_SPREADS)
-    spreads = spreads.apply(lambda column: _numbers(column, str(column.name), where))
-    spreads.update(table[is_list[table.index]])
-    error, rollouts, deviation = (spreads[part] for part in _SPREADS)
-    if (unused := error.isna() & rollouts.isna() & deviation.notna()).any():
+    if ignored:
         warn(
             f"{where}: standard deviations are ignored without the number of rollouts, for policies "
-            f"{list_names([*table.index[unused]])}; add a column rollouts, or a column error"
+            f"{list_names(ignored)}; add a column rollouts, or a column error"
         )
-    if (error.isna() & deviation.notna() & (rollouts > _MOST_ROLLOUTS)).any():
+    if most > _MOST_ROLLOUTS:
         warn(
-            f"{where}: up to {rollouts.max():,.0f} rollouts of a policy make its standard error small; if these are "
-            "episodes of training, leave that column out"
+            f"{where}: up to {most:,.0f} rollouts of a policy make its standard error small; if these are episodes of "
+            "training, leave that column out"
         )
-    error = error.fillna((deviation / np.sqrt(rollouts)).where(rollouts > 1))
-    result = (sign * table[["return"]]).assign(error=error, rollouts=rollouts)
-    changes = {name: sign * _change(cell) for name, cell in lists[is_list].items() if len(cell) > 1}
+    table = pandas.DataFrame.from_dict(rows, orient="index", columns=["return", "error", "rollouts"], dtype=np.float64)
+    table.index = pandas.Index([*rows], dtype=object, name="name")
     if changes:
-        least, most = (choose(changes, key=lambda name: changes[name]) for choose in (min, max))
-        counts = " to ".join(dict.fromkeys(f"{count:.0f}" for count in rollouts[[*changes]].agg(["min", "max"])))
-        result.attrs["notes"] = [
-            f"Returns are means of {counts} rollouts, whose means change by "
-            f"{changes[least]:+.3g} ({printable(least)}) to {changes[most]:+.3g} ({printable(most)}) from the first "
-            "half of them to the second: of a learning curve, give the last evaluation alone"
+        least, highest = (choose(changes, key=lambda name: changes[name][0]) for choose in (min, max))
+        counts = sorted({count for _, count in changes.values()})
+        table.attrs["notes"] = [
+            f"Returns are means of {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} rollouts, whose "
+            f"means change by {changes[least][0]:+.3g} ({printable(least)}) to {changes[highest][0]:+.3g} "
+            f"({printable(highest)}) from the first half of them to the second: of a learning curve, give the last "
+            "evaluation alone"
         ]
-    return result
+    return table
 
 
-def _change(rollouts: list[float]) -> float:
-    """Return by how much the second half of the numbers exceeds the first one in the mean."""
-    half = len(rollouts) // 2
-    return float(np.mean(rollouts[-half:]) - np.mean(rollouts[:half]))
-
-
-def _numbers(cells: pandas.Series[Any], part: str, where: str) -> pandas.Series[float]:
-    """Return cells by name as finite numbers that the part allows, NaN where unknown."""
-    least, expected = _LIMITS.get(part, (0, "0 or more"))
-    numbers = cells.map(_number).astype(np.float64)
-    wrong = (numbers < least) | np.isinf(numbers) | ((numbers % 1 > 0) & (part == "rollouts"))
-    if wrong.any():
-        name, cell = next(cells[wrong].items())
-        shown = printable(str(cell), NAME_WIDTH)
-        raise ValueError(f"{where}: the {part} of policy {name!r} is {shown!r}, expected {expected}")
-    return numbers
-
-
-def _number(cell: Any) -> float:
-    """Return a cell as a number: NaN where it is missing, infinity where it is none."""
+def _number(cell: Any, part: str, name: str, where: str) -> float:
+    """Return a cell as a number that the part allows, NaN where it is missing."""
     if cell is None or str(cell) in ("", "nan", "<NA>"):
         return math.nan
-    try:
-        return float(cell) if isinstance(cell, Real | str) and not isinstance(cell, bool) else math.inf
-    except (OverflowError, ValueError):
-        return math.inf
+    number = math.inf
+    if isinstance(cell, Real | str) and not isinstance(cell, bool):
+        with contextlib.suppress(OverflowError, ValueError):
+            number = float(cell)
+    least, expected = _LIMITS.get(part, (0, "0 or more"))
+    if not least <= number < math.inf or (part == "rollouts" and number % 1):
+        shown = printable(str(cell), NAME_WIDTH)
+        raise ValueError(f"{where}: the {part} of policy {name!r} is {shown!r}, expected {expected}")
+    return number
