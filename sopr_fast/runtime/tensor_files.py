@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from .containers import read_json
 from .files import atomic_path, read_regular
 from .text import escaped_errors, printable
 
@@ -59,7 +60,7 @@ def load_tensors(path: str | os.PathLike, kind: str) -> tuple[dict[str, Tensor],
     except (AssertionError, KeyError, RuntimeError, SafetensorError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is not a whole safetensors file, so no {kind}: {error}") from error
     try:
-        description = json.loads(json.loads(_header(data))["__metadata__"][_KEY])
+        description = read_json(read_json(_header(data))["__metadata__"][_KEY].encode())
         content_hash, found = description.pop("hash"), description["kind"]
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
         content_hash = found = None
