@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..native import torch_on_one_thread
 from ..runtime.checkpoints import Checkpoint
 from ..runtime.progress import progress_bar
 from ..runtime.tensor_files import check_like, fingerprint, reading
@@ -108,7 +109,8 @@ def learn(
             for name, tensor in changed.items():
                 tensor.copy_(tensors[name])
     done = records[len(losses) - 1] if losses else 0
-    with progress_bar(updates, description, "update", initial=done) as bar, file.training():
+    # Next to the kernels' threads, torch's would only wait for each other on operators as small as these.
+    with torch_on_one_thread(), progress_bar(updates, description, "update", initial=done) as bar, file.training():
         for end in records[len(losses) :]:
             total: Any = 0.0
             for update in range(done, end):
