@@ -20,7 +20,7 @@ from ..runtime.warn import warn
 from .learning import Batches, Learner, learn
 from .networks import ActionValue
 from .policy_actions import PolicyActions
-from .reward_estimator import RewardEstimator, decay, value_range
+from .reward_estimator import Evaluated, RewardEstimator, decay, value_range
 
 _CHUNK = 1 << 16  # (state, action) rows evaluated at once
 _LARGEST_LAG = 0.1
@@ -43,9 +43,7 @@ class CriticEstimator(RewardEstimator):
     target_rate: float | None = option(None, optional(number(above=0, most=1)))
     ensemble: int = option(1, integer(1))
 
-    def _evaluate(
-        self, actions: PolicyActions, checkpoint: str | os.PathLike | None
-    ) -> tuple[np.ndarray, np.ndarray | None, dict[str, Any]]:
+    def _evaluate(self, actions: PolicyActions, checkpoint: str | os.PathLike | None) -> Evaluated:
         log = actions.log
         if not self.shared:
             actions.tabulate()

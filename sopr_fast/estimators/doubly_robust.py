@@ -14,7 +14,7 @@ from ..runtime.distributed import share_policies
 from ..runtime.options import current
 from .log import Log
 from .policy_actions import PolicyActions
-from .reward_estimator import RewardEstimator
+from .reward_estimator import Evaluated, RewardEstimator
 
 _BLOCKS = 1000  # of steps, over whose sums errors are computed
 
@@ -40,9 +40,7 @@ class DoublyRobust(RewardEstimator):
     folds: int = option(5, integer(2))
     penalty: float = option(10.0, number(above=0))
 
-    def _evaluate(
-        self, actions: PolicyActions, checkpoint: str | os.PathLike | None
-    ) -> tuple[np.ndarray, np.ndarray | None, dict[str, Any]]:
+    def _evaluate(self, actions: PolicyActions, checkpoint: str | os.PathLike | None) -> Evaluated:
         log, policies = actions.log, actions.policies
         steps = log.transitions
         if steps.longest != 1 or not log.discrete or steps.log_probs is None:

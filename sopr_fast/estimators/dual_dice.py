@@ -16,7 +16,7 @@ from ..runtime.progress import progress_bar
 from .learning import Batches, Learner, learn
 from .networks import ActionValue
 from .policy_actions import PolicyActions
-from .reward_estimator import RewardEstimator
+from .reward_estimator import Evaluated, RewardEstimator
 
 _CHUNK = 1 << 16
 _FEWEST_EFFECTIVE_ROWS = 100
@@ -60,9 +60,7 @@ class DualDICE(RewardEstimator):
     nu_rate: float = option(1e-4, number(above=0))
     zeta_rate: float = option(1e-3, number(above=0))
 
-    def _evaluate(
-        self, actions: PolicyActions, checkpoint: str | os.PathLike | None
-    ) -> tuple[np.ndarray, np.ndarray | None, dict[str, Any]]:
+    def _evaluate(self, actions: PolicyActions, checkpoint: str | os.PathLike | None) -> Evaluated:
         if self.discount == 1:
             raise ValueError("DualDICE needs a discount below 1, such as 0.99; FQE and importance weighting take 1")
         actions.tabulate()

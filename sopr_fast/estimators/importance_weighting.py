@@ -23,12 +23,11 @@ from .learning import Batches, Learner, held_out_rows, learn
 from .log import Log
 from .networks import StackedMLP
 from .policy_actions import PolicyActions
-from .reward_estimator import RewardEstimator
+from .reward_estimator import Evaluated, RewardEstimator
 
 EDGE = 1 - 1e-4  # actions beyond ±EDGE are clipped, so that their inverse tanh stays small
 _BOOTSTRAPS = 100
 _FEWEST_EFFECTIVE_EPISODES = 5
-_ROUNDING = 1e-4  # of log-probabilities
 _NEGLIGIBLE = 0.1  # share of the discounted weight of steps
 _COMPONENTS = 5  # normals in the mixture of the behaviour
 _BATCH, _LEARNING_RATE = 256, 1e-3  # of the behaviour's fit
@@ -74,22 +73,13 @@ class ImportanceWeighting(RewardEstimator):
     updates: int = option(5000, integer(1))
     hidden: tuple[int, ...] = option((256, 256), widths)
 
-    def _evaluate(
-        self, actions: PolicyActions, checkpoint: str | os.PathLike | None
-    ) -> tuple[np.ndarray, np.ndarray | None, dict[str, Any]]:
+    def _evaluate(self, actions: PolicyActions, checkpoint: str | os.PathLike | None) -> Evaluated:
         log, policies = actions.log, actions.policies
         diagnostics: dict[str, Any] = {}
         if log.transitions.log_probs is not None:
             behaviour, edge = log.transitions.log_probs.astype(np.float64), LARGEST
-            if log.discrete and (behaviour > _ROUNDING).any():
-                row = int(log.transitions.source[behaviour.argmax()])
-                raise ValueError(
-                    f"log: log-probability {behaviour.max():.4g} at row {row}; those of discrete actions are at "
-                    "most 0: pass probabilities as columns={'probabilities': …} of sopr_fast.load_log"
-                )
         else:
-            behaviour, diagnostics = self._fit(log, actions.seed, checkpoint)
-            edge = EDGE
+            (behaviour, diagnostics), edge = self._fit(log, actions.seed, checkpoint), EDGE
         episodes = len(log.transitions.episodes) - 1
         one_step = episodes == log.count
         bootstrap = np.random.default_rng([actions.seed, 4])
@@ -100,8 +90,10 @@ class ImportanceWeighting(RewardEstimator):
             if self.clip is not None:
                 ratios = ratios.clip(*self.clip)
             if one_step:
-                return torch.from_numpy(_weigh_steps(ratios, log.transitions.rewards.astype(np.float64)))[None]
-            return torch.from_numpy(np.hstack(_weigh(ratios, log, self.discount, resamples)))[None]
+                row = _weigh_steps(ratios, log.transitions.rewards.astype(np.float64))
+            else:
+                row = np.hstack(_weigh(ratios, log, self.discount, resamples))
+            return torch.from_numpy(row)[None]
 
         rows = share_policies(len(policies), weigh, singly=True, description="weighting").numpy()
         if one_step:

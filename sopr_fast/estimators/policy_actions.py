@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ class PolicyActions:
         own = self.of(group.part(len(self.policies)))
         with progress_bar(shape[1], "acting", "state") as bar:
             for rows in torch.arange(shape[1], device="cpu").split(_ROWS):
-                table[:, rows] = group.gather(own._act_all(rows)).permute(1, 2, 0, 3)
+                table[:, rows] = group.gather(own._act(rows, range(self.draws))).permute(1, 2, 0, 3)
                 bar.update(len(rows))
         self._table = table.to(self.log.device)
 
@@ -85,32 +86,24 @@ class PolicyActions:
         """Return actions (..., P, B, dim_a) in rows (..., B) of the table of states: sample `draw` modulo `draws`."""
         if self._table is not None:
             return self._table[draw % self.draws][rows].transpose(-2, -3)
-        flat = rows.reshape(-1).cpu()
-        taken = torch.stack([self._act(policy, flat, draw) for policy in self.policies], 1)
-        return taken.view(*rows.shape, *taken.shape[1:]).transpose(-2, -3).to(self.log.device)
+        taken = self._act(rows.reshape(-1).cpu(), [draw % self.draws])[:, 0]
+        return taken.unflatten(1, rows.shape).movedim(0, -3).to(self.log.device)
 
-    def _act_all(self, rows: Tensor) -> Tensor:
-        """Return actions (P, draws, B, dim_a) in rows (B,) of the table of states."""
-        shape = len(self.policies), self.draws, len(rows), self.layout.action_dim
+    def _act(self, rows: Tensor, draws: Sequence[int]) -> Tensor:
+        """Return samples (P, draws, B, dim_a) of what policies do in rows (B,) of the table of states."""
+        log = self.log
+        if self.layout.kind != "gaussian":
+            acted = collect(self.policies, log.raw_states[rows], log.source[rows], self.layout)
+            return log.normalise_actions(acted)[:, None]
+        shape = len(self.policies), len(draws), len(rows), self.layout.action_dim
         taken = torch.empty(shape, dtype=torch.float32, device="cpu")
-        together = [] if self.layout.kind == "gaussian" else np.flatnonzero(~self.arrays).tolist()
-        if together:
-            states, source = self.log.raw_states[rows], self.log.source[rows]
-            acted = collect([self.policies[p] for p in together], states, source, self.layout)
-            taken[together, 0] = self.log.normalise_actions(acted)
-        for p in sorted(set(range(len(self.policies))) - set(together)):
-            for draw in range(self.draws):
-                taken[p, draw] = self._act(self.policies[p], rows, draw)
-        return taken
+        for own, policy in zip(taken, self.policies, strict=True):
+            for sample, draw in zip(own, draws, strict=True):
+                sample[:] = torch.cat([self._sample(policy, batch, draw) for batch in rows.split(current().batch_size)])
+        return log.normalise_actions(taken)
 
-    def _act(self, policy: Policy, rows: Tensor, draw: int) -> Tensor:
-        """Return actions (B, dim_a) of one policy in rows (B,) of the table."""
-        taken = []
-        for batch in rows.split(current().batch_size):
-            states, source = self.log.raw_states[batch], self.log.source[batch]
-            if self.layout.kind == "gaussian":
-                key = np.random.SeedSequence([self.seed, draw, int(batch[0])]).generate_state(1)[0]
-                taken.append(policy.output(states, source).sample(torch.Generator().manual_seed(int(key))))
-            else:
-                taken.append(policy.output(states, source).mean)
-        return self.log.normalise_actions(torch.cat(taken))
+    def _sample(self, policy: Policy, rows: Tensor, draw: int) -> Tensor:
+        """Return sampled actions (B, dim_a) of one policy in rows (B,) of the table."""
+        key = np.random.SeedSequence([self.seed, draw, int(rows[0])]).generate_state(1)[0]
+        output = policy.output(self.log.raw_states[rows], self.log.source[rows])
+        return output.sample(torch.Generator().manual_seed(int(key)))

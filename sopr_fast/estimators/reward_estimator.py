@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from .log_support import unsupported, unsupported_in_words, warn_of_unsupported
 from .policy_actions import PolicyActions
 
 _ROUNDING = 0.02  # of the range of possible values
+
+Evaluated: TypeAlias = tuple[np.ndarray, np.ndarray | None, dict[str, Any]]
+"""(P,) values, (P, R) replicates or None, and diagnostics; standard errors need R > 1."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +64,8 @@ class RewardEstimator(Estimator):
         )
 
     @abstractmethod
-    def _evaluate(
-        self, actions: PolicyActions, checkpoint: str | os.PathLike | None
-    ) -> tuple[np.ndarray, np.ndarray | None, dict[str, Any]]:
-        """Return (P,) values, (P, R) replicates or None, and diagnostics; standard errors need R > 1."""
+    def _evaluate(self, actions: PolicyActions, checkpoint: str | os.PathLike | None) -> Evaluated:
+        """Value the policies."""
 
 
 def decay(transitions: Transitions, discount: float) -> float:
