@@ -6,6 +6,8 @@ import torch
 from peers.loop import ReleasedModel
 from peers.released import from_released
 from support.problems import train_scores
+from support.segment_encoder import SMALL
+from support.segment_encoder import problem as segment_problem
 from torch.nn import functional
 
 from sopr_fast import Config, ops
@@ -15,19 +17,14 @@ from sopr_fast.sopr import input_norm
 from sopr_fast.sopr.input_norm import part_moments
 from sopr_fast.sopr.model import ScoringModel
 
-STATE_DIM, ACTION_DIM, CLUSTERS = 5, 3, 12
+STATE_DIM, ACTION_DIM = 5, 3
+SIZES = [1, 20, 3, 15, 8, 30, 12, 7, 19, 11, 14, 10]  # of clusters
+CLUSTERS = len(SIZES)
 
 
-def problem(generator, policies=3, subsets=2, rows=150, clusters=CLUSTERS, count=400, empty=False):
-    states = torch.randn(count, STATE_DIM, generator=generator)
-    columns = torch.randn(policies, count, ACTION_DIM, generator=generator)
-    drawn = torch.stack([torch.randperm(count, generator=generator)[:rows] for _ in range(subsets)]).int()
-    cuts = torch.stack([torch.randperm(rows - 1, generator=generator)[: clusters - 1] + 1 for _ in range(subsets)])
-    offsets = torch.cat([torch.zeros(subsets, 1), cuts.sort(1).values, torch.full((subsets, 1), rows)], 1).int()
-    if empty:
-        offsets[:, 4] = offsets[:, 5] = offsets[:, 6]
-        offsets[0, 1] = 0
-    return states, columns, drawn, offsets
+def problem(sizes=SIZES, **options):
+    shape = {"policies": 3, "subsets": 2, "distinct": 400} | options
+    return segment_problem(sizes, ds=STATE_DIM, dc=ACTION_DIM, spare=0, **shape, **SMALL)[0][:4]
 
 
 def released(generator, **options):
@@ -52,20 +49,21 @@ def oracle_scores(model, states, columns, rows, offsets):
 
 # A class token means nothing without attention.
 KINDS = [("transformer", "mean"), ("transformer", "sort"), ("transformer", "cls"), ("mlp", "mean"), ("mlp", "sort")]
-LARGE = {"policies": 2, "subsets": 1, "rows": 4096, "clusters": 64, "count": 4096}
+LARGE = {"sizes": [64] * 64, "policies": 2, "subsets": 1, "distinct": 4096}
+EMPTY = {"sizes": [0, 21, 3, 15, 0, 0, 50, 7, 19, 11, 14, 10]}
 
 
 @pytest.mark.parametrize(
     ("encoder", "score", "shape"),
     [
         *((*kind, {"policies": policies}) for kind in KINDS for policies in (1, 4)),
-        *(("transformer", "mean", shape) for shape in ({"empty": True}, LARGE)),
+        *(("transformer", "mean", shape) for shape in (EMPTY, LARGE)),
     ],
 )
 def test_scores_of_a_released_checkpoint(encoder, score, shape, generator):
     oracle = released(generator, encoder=encoder, score=score)
     ours = from_released(oracle.state_dict(), score="class_token" if score == "cls" else score)
-    data = problem(generator, **shape)
+    data = problem(**shape)
     with torch.no_grad():
         expected, actual = oracle_scores(oracle, *data), ours(*data)
     assert (actual - expected).abs().max() <= 1e-5 * expected.abs().max()
@@ -74,7 +72,7 @@ def test_scores_of_a_released_checkpoint(encoder, score, shape, generator):
 @pytest.mark.parametrize("encoder", ["transformer", "mlp"])
 def test_model_takes_no_policies_and_only_float32(encoder, generator):
     model = ScoringModel(STATE_DIM + ACTION_DIM, Config(encoder=encoder, clusters=CLUSTERS)).eval()
-    states, columns, rows, offsets = problem(generator)
+    states, columns, rows, offsets = problem()
     assert model(states, columns[:0], rows, offsets).shape == (0, 2)
     with pytest.raises(TypeError, match=r"must be torch.float32, got torch.float64"):
         model.double()(states.double(), columns.double(), rows, offsets)
@@ -96,7 +94,7 @@ def test_gradients_match_float64_autograd(encoder, score, generator):
             module.dropout = 0.0
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
-    states, columns, rows, offsets = problem(generator, policies=6, subsets=1)
+    states, columns, rows, offsets = problem(policies=6, subsets=1)
     weights = torch.randn(6, 1, generator=generator)
     weights -= weights.mean()
     (train_scores(ours, states, columns, rows, offsets, torch.tensor([0, 0])) * weights).sum().backward()
@@ -128,7 +126,7 @@ def _renamed_gradients(gradients, oracle, score):
 
 def test_evaluation_normalises_by_all_rows_seen_under_the_weights_as_they_are(generator):
     ours = from_released(released(generator).state_dict()).train()
-    batches = [problem(generator, subsets=1) for _ in range(2)]
+    batches = [problem(subsets=1, seed=seed) for seed in range(2)]
     for states, *rest in batches:
         states += 100.0
         train_scores(ours, states, *rest, torch.tensor([1, 2]))
@@ -150,7 +148,7 @@ def test_evaluation_normalises_by_all_rows_seen_under_the_weights_as_they_are(ge
 def test_products_of_the_composed_path_are_tiled(encoder, generator, monkeypatch):
     model = ScoringModel(STATE_DIM + ACTION_DIM, Config(clusters=CLUSTERS, subset_size=150, encoder=encoder)).eval()
     monkeypatch.setattr(ops, "segment_encoder", composed.segment_encoder)
-    data = problem(generator, subsets=3)
+    data = problem(subsets=3)
     whole, sizes, linear = model(*data), [], functional.linear
 
     def recorded(x, *others):
@@ -180,7 +178,7 @@ def test_layers_of_a_stack_start_alike_and_weights_depend_only_on_the_seed():
 
 def test_moments_on_a_gpu_do_not_depend_on_how_processes_share_policies(generator, monkeypatch):
     """Libraries choose kernels by shapes: these are always those of eight policies."""
-    states, columns, rows, _ = problem(generator, policies=21)
+    states, columns, rows, _ = problem(policies=21)
     monkeypatch.setattr(devices, "runs_ahead", lambda device: True)
     shapes, of_policies = set(), input_norm._policy_moments
     monkeypatch.setattr(

@@ -71,8 +71,7 @@ def define(
 
     def checked(*arguments: Any) -> Fields:
         common_device(name, *arguments)
-        fields = dict(zip(names, arguments, strict=True))
-        fields |= check_arguments(shapes, fields)
+        fields = check_arguments(shapes, dict(zip(names, arguments, strict=True)))
         check_sizes(fields)
         return contiguous(fields)
 

@@ -94,7 +94,7 @@ def segment_encoder(
         raise NotImplementedError("segment_encoder has no gradient of states; pass states.detach()")
     needs_gradients = torch.is_grad_enabled() and (columns.requires_grad or parameters.requires_grad)
     if needs_gradients and device.type == "cuda" and torch.compiler.is_compiling():  # cannot trace `_backward` there
-        _check_sizes(fields_of(*tensors, rng, *values))
+        _check_sizes(check_arguments(_SHAPES, dict(zip(_ARGUMENTS, (*tensors, rng, *values), strict=True))))
         return composed.segment_encoder(*tensors, rng=rng, **options)
     return _segment_encoder(*tensors, rng, *values)
 
@@ -116,8 +116,8 @@ _fresh = functools.partial(torch.empty, dtype=torch.float32, device="cpu")
 
 def fields_of(*arguments: Any) -> Fields:
     """Return the fields of the kernels from the arguments of the operator, those of a CPU with the segments' order."""
-    fields = contiguous(dict(zip(_ARGUMENTS, arguments, strict=True)))
-    return with_segments(fields | check_arguments(_SHAPES, fields))
+    fields = check_arguments(_SHAPES, dict(zip(_ARGUMENTS, arguments, strict=True)))
+    return with_segments(contiguous(fields))
 
 
 def with_segments(fields: Fields) -> Fields:

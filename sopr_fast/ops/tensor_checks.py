@@ -23,9 +23,9 @@ def dtype_of(name: str) -> torch.dtype:
     return _DTYPES.get(name, torch.float32)
 
 
-def shape_of(shape: str, sizes: Mapping[str, int]) -> list[int]:
-    """Return the shape that dimensions such as "segments + 1, width" have with these sizes."""
-    return [int(d) if d.isdecimal() else sizes[d] for d in shape.split(", ")]
+def shape_of(shape: str, sizes: Mapping[Any, Any]) -> list[Any]:
+    """Return the dimensions of a shape such as "segments + 1, width", as numbers where their sizes are known."""
+    return [int(d) if d.isdecimal() else sizes.get(d, d) for d in shape.split(", ")]
 
 
 def check_are_tensors(arguments: Mapping[str, Any], names: Iterable[str]) -> None:
@@ -36,29 +36,29 @@ def check_are_tensors(arguments: Mapping[str, Any], names: Iterable[str]) -> Non
 
 
 def check_arguments(shapes: Mapping[str, str], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sizes of dimensions; TypeError or ValueError for a tensor, or None, of another dtype or shape.
+    """Return arguments and sizes; TypeError or ValueError for a tensor, or None, of another dtype or shape.
 
     Shapes are dimensions, such as "segments + 1, width". A word has one size in all tensors, that of the argument of
     its name if there is one; a number is a size.
     """
-    sizes = {name: value for name, value in arguments.items() if isinstance(value, int | torch.SymInt)}
+    fields = dict(arguments)
     for name, shape in shapes.items():
         value = arguments.get(name)
         if value is None:
             continue
         if value.dtype != (dtype := dtype_of(name)):
             raise TypeError(f"{name} must be {dtype}, got {value.dtype}")
-        dimensions = [int(d) if d.isdecimal() else sizes.get(d, d) for d in shape.split(", ")]
-        if value.dim() != len(dimensions) or any(
-            not isinstance(d, str) and d != size for d, size in zip(dimensions, value.shape, strict=True)
+        dimensions, actual = shape_of(shape, fields), value.shape
+        if len(dimensions) != len(actual) or any(
+            not isinstance(d, str) and d != size for d, size in zip(dimensions, actual, strict=True)
         ):
-            raise ValueError(f"{name} must have shape ({', '.join(map(str, dimensions))}), got {tuple(value.shape)}")
-        for d, size in zip(dimensions, value.shape, strict=True):
+            raise ValueError(f"{name} must have shape ({', '.join(map(str, dimensions))}), got {tuple(actual)}")
+        for d, size in zip(dimensions, actual, strict=True):
             if isinstance(d, str):
                 word = d.removesuffix(" + 1")
                 count = size - int(word != d)  # sizes may be symbols, which take no bool
-                sizes |= {word: count, f"{word} + 1": count + 1}
-    return sizes
+                fields[word], fields[f"{word} + 1"] = count, count + 1
+    return fields
 
 
 def check_tensor(name: str, value: Any, shape: str) -> Tensor:
