@@ -52,7 +52,6 @@ def of_the_example() -> dict[str, Figure]:
         "training": training(ranker.history),
         "subset-scores": subset_scores(ranking),
         "distances": distances(policies, returns, states),
-        "ranking": ranking.plot(true).figure,
     }
 
 
@@ -74,13 +73,9 @@ def of_a_selection() -> dict[str, Figure | str]:
     methods["GaussianProcess(Simulator)"] = estimators.GaussianProcess(mean=simulator)
     evaluation = sopr_fast.evaluate(known, log, returns, methods=methods, groups=groups, cv=3)
     selection = sopr_fast.select(known | candidates, log, returns, incumbent="brake-0.25", simulator=simulator)
-    critic = estimators.BehaviourQ(**SMALL, discount=0.95, ensemble=4)
-    estimates = critic.estimate(candidates, log)
-    true = {name: reach["measure"](policy) for name, policy in candidates.items()}
     return {
         "evaluation": evaluation.plot().figure,
         "selection": selection.plot().figure,
-        "estimates": estimates.plot(true).figure,
         "of-an-evaluation": report(evaluation),
         "of-a-selection": report(selection),
     }
