@@ -10,39 +10,14 @@ import gymnasium
 import numpy as np
 import pandas
 import torch
-from torch import Tensor, nn
 
 import sopr_fast
 from sopr_fast.inputs.logs import Transitions
+from sopr_fast.inputs.policies import Actor
+from sopr_fast.inputs.policies.output import Bounds
 
 from . import tasks
 from .tasks import Task
-
-
-class Network(nn.Module):
-    """A policy without noise: linear layers with an activation between them.
-
-    Of discrete actions it takes the one of the largest output. Other actions are clipped to their bounds, or scaled to
-    them after tanh.
-    """
-
-    def __init__(self, layers: list[tuple[Tensor, Tensor]], activation: str, squash: bool, space: Any) -> None:
-        super().__init__()
-        self.layers, self.activation, self.squash = layers, getattr(torch, activation), squash
-        self.is_discrete = is_discrete(space)
-        if not self.is_discrete:
-            self.low, self.high = torch.tensor(space.low), torch.tensor(space.high)
-
-    def forward(self, states: Tensor) -> Tensor:
-        *hidden, last = self.layers
-        for layer in hidden:
-            states = self.activation(nn.functional.linear(states, *layer))
-        output = nn.functional.linear(states, *last)
-        if self.is_discrete:
-            return output.argmax(1)
-        if self.squash:
-            output = self.low + (output.tanh() + 1) / 2 * (self.high - self.low)
-        return output.clamp(self.low, self.high)
 
 
 def is_discrete(space: gymnasium.Space) -> bool:
@@ -83,16 +58,18 @@ def load_log(file: Path, log: str) -> Transitions:
 
 
 def networks(task: Task, arrays: Mapping[str, np.ndarray], table: pandas.DataFrame) -> dict[str, Any]:
-    """Return the policies of a table from arrays `<name>.<layer>.weight` and `.bias`."""
+    """Return the policies of a table from arrays `<name>.<layer>.weight` and `.bias`; actions are within bounds."""
     space = gymnasium.make(task.environment).action_space
-    modules = {}
+    bounds = None if is_discrete(space) else Bounds(torch.tensor(space.low), torch.tensor(space.high))
+    actors = {}
     for name, row in table.iterrows():
         layers = []
         while f"{name}.{len(layers)}.weight" in arrays:
             parts = (arrays[f"{name}.{len(layers)}.{part}"] for part in ("weight", "bias"))
             layers.append(tuple(torch.from_numpy(part).float() for part in parts))
-        modules[name] = Network(layers, row["activation"], row["squash"], space)
-    return sopr_fast.load_policies(modules, action_count=int(space.n) if is_discrete(space) else None)
+        acting = {"head": "values"} if bounds is None else {"clip": bounds, "scale": bounds if row["squash"] else None}
+        actors[name] = Actor(name, layers, activation=row["activation"], squash=row["squash"], **acting)
+    return sopr_fast.load_policies(actors)
 
 
 def roll_out(task: Task, policy: Any) -> list[float]:
