@@ -190,5 +190,5 @@ def test_the_result_is_text_a_dict_a_frame_and_a_plot():
     assert max(map(len, str(evaluation).splitlines())) <= 80
     assert set(evaluation.to_dict()["measures"]) == {"random", "group"}
     assert len(evaluation.to_pandas()) == 2 * 2 * 3
-    assert evaluation.plot().get_xlabel() == "spearman (90 % interval)"
+    assert evaluation.plot().get_xlabel() == "rank correlation (90 % interval)"
     assert "<table" in evaluation._repr_html_()

@@ -84,7 +84,7 @@ def plot_evaluation(
     found = evaluation.measures(kind or evaluation.kinds[-1])
     values = np.array([each[measure] for each in found.values()])
     ax = _intervals([*found], values, ["candidate"] * len(found), ax=ax)
-    ax.set(xlabel=f"{measure} (90 % interval)")
+    ax.set(xlabel=f"{'rank correlation' if measure == 'spearman' else measure} (90 % interval)")
     return ax
 
 
@@ -147,8 +147,8 @@ def _intervals(
 
 def _legend(ax: Axes) -> None:
     ax.legend(
-        loc="lower left",
-        bbox_to_anchor=(0, 1),
+        loc="lower right",  # there is room above the names on the left
+        bbox_to_anchor=(1, 1),
         ncols=4,
         frameon=False,
         borderaxespad=0,

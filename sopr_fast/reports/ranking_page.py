@@ -115,7 +115,8 @@ def _notes(ranking: Ranking, order: np.ndarray, foreign: np.ndarray) -> list[str
     notes = [*getattr(ranking, "notes", [])]
     if foreign.any():
         those = in_words([ranking.names[i] for i in order if foreign[i]])
-        notes.append(f"Unlike every known policy: {those}. Measure before you believe these scores.")
+        scores = "this score" if foreign.sum() == 1 else "these scores"
+        notes.append(f"Unlike every known policy: {those}. Measure before you believe {scores}.")
     if ranking.foreign and any(one is None for one in ranking.foreign):
         notes.append("The distance of some candidates to the known policies is unknown: their scores may be wrong.")
     if ranking.in_training and any(ranking.in_training):
