@@ -8,7 +8,7 @@ import pytest
 from support.estimators import METHODS, SMALL, each_method, gains, unwarned, with_other
 from support.mdps import LinearGain
 
-from sopr_fast.estimators import BehaviourQ, learning, policy_actions
+from sopr_fast.estimators import BehaviourQ, learning
 from sopr_fast.runtime import checkpoints
 from sopr_fast.runtime.tensor_files import save_tensors
 
@@ -92,10 +92,8 @@ def test_checkpoint_of_a_fitted_behaviour_serves_other_weightings(log, tmp_path,
         replace(method, hidden=(4,)).estimate(gains(), log, checkpoint=path)
 
 
-@pytest.mark.parametrize("table", [0, 1 << 30], ids=["anew", "from-table"])
 @pytest.mark.parametrize("std", [None, 0.3], ids=["deterministic", "stochastic"])
-def test_checkpoint_is_refused_for_a_policy_that_acts_differently_in_one_state(table, std, log, tmp_path, monkeypatch):
-    monkeypatch.setattr(policy_actions, "_TABLE_BYTES", table)
+def test_checkpoint_is_refused_for_a_policy_that_acts_differently_in_one_state(std, log, tmp_path):
     path, policy, method = tmp_path / "run.safetensors", gains(std=std)["gain-1"], METHODS["fqe"]
     method.estimate({"policy": policy}, log, checkpoint=path)
     for row in (2, 59):

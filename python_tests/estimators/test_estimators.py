@@ -13,7 +13,7 @@ from support.mdps import Linear, LinearGain, Tabular
 from support.problems import TORCH_MODES, transitions
 
 import sopr_fast
-from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, ImportanceWeighting, NearestPolicy, policy_actions
+from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, ImportanceWeighting, NearestPolicy
 from sopr_fast.estimators.dual_dice import DualDICELearner
 from sopr_fast.estimators.learning import held_out_rows
 from sopr_fast.estimators.log import Log
@@ -80,15 +80,6 @@ def test_progress_of_each_phase_reaches_its_end(name, phases, log, monkeypatch, 
     lines = [re.match(r"(.*): \S+ (\d+) of (\d+)", record.getMessage()) for record in caplog.records]
     done = {line[1]: int(line[2]) / int(line[3]) for line in lines if line}
     assert done == dict.fromkeys(phases, 1) and [*done] == phases
-
-
-@pytest.mark.parametrize("name", ["fqe", "dual-dice"])
-@pytest.mark.parametrize("std", [None, 1e-5], ids=["deterministic", "stochastic"])
-def test_acting_on_mini_batches_gives_the_values_of_a_table_of_actions(name, std, log, monkeypatch):
-    from_table = METHODS[name].estimate(gains(std=std), log).values
-    monkeypatch.setattr(policy_actions, "_TABLE_BYTES", 0)
-    anew = METHODS[name].estimate(gains(std=std), log).values
-    np.testing.assert_allclose(anew, from_table, rtol=1e-4 if std else 1e-5)
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..inputs.policies import ArrayPolicy, Layout, Policy, collect
+from ..inputs.policies import ArrayPolicy, Layout, Policy, collect, new_columns
 from ..runtime import distributed
 from ..runtime.options import current
 from ..runtime.progress import progress_bar
@@ -18,7 +18,6 @@ from .log import Log
 
 _DRAWS = 4  # actions sampled in every state of a stochastic policy
 _ROWS = 16384
-_TABLE_BYTES = 1 << 30
 
 
 class PolicyActions:
@@ -45,21 +44,19 @@ class PolicyActions:
         self._table: Tensor | None = None
 
     def tabulate(self) -> None:
-        """Let all policies act in all states at once, if 1 GiB holds that; otherwise they act anew in every batch."""
+        """Let all policies act in all states at once."""
         if self.arrays.any() and not self.log.followed.any():
             name = self.policies[int(self.arrays.int().argmax())].name
             raise ValueError(
                 f"policy {name!r} is an array of actions, but no row of the log is followed by another row of its "
                 "episode, so its next actions are unknown; pass the policy itself"
             )
-        shape = (self.draws, len(self.log.raw_states), len(self.policies), self.layout.action_dim)
-        if 4 * np.prod(shape, dtype=np.float64) > _TABLE_BYTES:
-            return
-        table = torch.empty(shape, dtype=torch.float32, device="cpu")
+        count = len(self.log.raw_states)
+        table = new_columns((self.draws, count, len(self.policies), self.layout.action_dim))
         group = distributed.current()  # processes share the policies
         own = self.of(group.part(len(self.policies)))
-        with progress_bar(shape[1], "acting", "state") as bar:
-            for rows in torch.arange(shape[1], device="cpu").split(_ROWS):
+        with progress_bar(count, "acting", "state") as bar:
+            for rows in torch.arange(count, device="cpu").split(_ROWS):
                 table[:, rows] = group.gather(own._act(rows, range(self.draws))).permute(1, 2, 0, 3)
                 bar.update(len(rows))
         self._table = table.to(self.log.device)
@@ -73,8 +70,7 @@ class PolicyActions:
 
     def identity(self) -> tuple[Any, ...]:
         """Return everything that distinguishes these policies on this log from others, for `learning.learn`."""
-        taken = self(self.log.evaluated_rows()) if self._table is None else self._table
-        return [policy.name for policy in self.policies], self.arrays, taken, *self.log.identity()
+        return [policy.name for policy in self.policies], self.arrays, self._table, *self.log.identity()
 
     def has_next_action(self, rows: Tensor) -> Tensor | None:
         """Return whether each policy's next action is known, (..., P, B) for rows (..., B); None if all are."""

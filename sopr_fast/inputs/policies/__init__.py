@@ -3,7 +3,7 @@
 from .acting import together
 from .actor import Actor
 from .array_policy import ArrayPolicy
-from .columns import collect, collect_shared, probe, warn_of_answers
+from .columns import collect, collect_shared, new_columns, probe, warn_of_answers
 from .meeting import check_widths, facts
 from .output import Gaussian, Layout, Output, Probabilities
 from .policies import Policies, load_policies
@@ -23,6 +23,7 @@ __all__ = [
     "collect_shared",
     "facts",
     "load_policies",
+    "new_columns",
     "probe",
     "together",
     "warn_of_answers",

@@ -118,7 +118,7 @@ def collect(
         RuntimeError: A policy raised; its error is the cause.
     """
     batch_size = current().batch_size
-    columns = _empty((len(policies), len(states), layout.width))
+    columns = new_columns((len(policies), len(states), layout.width))
 
     def fill(policy: Policy, columns: Tensor) -> None:
         for first in range(0, len(states), batch_size):
@@ -146,7 +146,7 @@ def collect_shared(policies: list[Policy], states: Tensor, source: Tensor, layou
     return group.gather(collect(policies[group.part(len(policies))], states, source, layout, show=True))
 
 
-def _empty(shape: tuple[int, ...]) -> Tensor:
+def new_columns(shape: tuple[int, ...]) -> Tensor:
     """Return uninitialised float32, in an unnamed file if it is large, with its space reserved if the platform can."""
     size = 4 * math.prod(shape)
     if size <= _MEMORY_TILES * tile_bytes(_TILE_BYTES):
