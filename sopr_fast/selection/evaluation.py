@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -79,7 +80,7 @@ class Evaluation(Result):
         Raises:
             ValueError: There are no such folds.
         """
-        return {method: _summary(replicates) for method, replicates in self._replicates(kind).items()}
+        return {method: _summary(replicates) for method, replicates in self._of(kind).items()}
 
     def tied(self, kind: str | None = None) -> list[str]:
         """Return the methods that order policies as well as any, the highest rank correlation first.
@@ -89,34 +90,39 @@ class Evaluation(Result):
         Args:
             kind: One of `kinds`; None for the first.
         """
-        found = {method: each[1:, 0] for method, each in self._replicates(kind).items()}
+        found = {method: each[1:, 0] for method, each in self._of(kind).items()}
         best = next(iter(found))
         return [method for method in found if method == best or np.mean(found[method] < found[best]) < 0.95]
 
-    def _replicates(self, kind: str | None) -> dict[str, np.ndarray]:
-        """Return the measures (1 + 200, measures) of every method: of all policies, then of bootstrap samples.
+    def _of(self, kind: str | None) -> dict[str, np.ndarray]:
+        """Return `_replicates` of one kind of folds."""
+        kind = self.kinds[0] if kind is None else kind
+        if kind not in self.kinds:
+            raise ValueError(f"no folds of kind {kind!r}; choose from {', '.join(self.kinds)}")
+        return self._replicates[kind]
+
+    @cached_property
+    def _replicates(self) -> dict[str, dict[str, np.ndarray]]:
+        """Measures (1 + 200, measures) by kind and method: of all policies, then of bootstrap samples.
 
         The method with the highest rank correlation is the first.
         """
-        kind = self.kinds[0] if kind is None else kind
-        places = [k for k, fold in enumerate(self.folds) if fold.kind == kind]
-        if not places:
-            raise ValueError(f"no folds of kind {kind!r}; choose from {', '.join(self.kinds)}")
-        parts = [places] if kind == "random" else [[k] for k in places]
-        random = np.random.default_rng([self.seed, 8])
-        tables: dict[str, list[Any]] = {method: [] for method in self.values}
-        for part in parts:
-            tested = np.concatenate([self.folds[k].test for k in part])
-            if len(tested) < FEWEST_RANKED and len(parts) > 1:
-                continue
-            samples = [np.arange(len(tested)), *random.integers(len(tested), size=(_REPLICATES, len(tested)))]
-            for method, values in self.values.items():
-                own = np.concatenate([values[k] for k in part])
-                rows = [_measure(self.returns[tested[s]], own[s], s) for s in samples]
-                tables[method].append(rows)
-        none = np.full((1, 1 + _REPLICATES, len(MEASURES)), np.nan)
-        found = {method: _nan_mean(np.array(table) if table else none) for method, table in tables.items()}
-        return dict(sorted(found.items(), key=lambda item: -np.nan_to_num(item[1][0, 0], nan=-2)))
+        found = {}
+        for kind in self.kinds:
+            folds = [(k, fold) for k, fold in enumerate(self.folds) if fold.kind == kind]
+            parts = [folds] if kind == "random" else [[each] for each in folds if len(each[1].test) >= FEWEST_RANKED]
+            random = np.random.default_rng([self.seed, 8])
+            tables: dict[str, list[Any]] = {method: [] for method in self.values}
+            for part in parts:
+                tested = np.concatenate([fold.test for _, fold in part])
+                samples = [np.arange(len(tested)), *random.integers(len(tested), size=(_REPLICATES, len(tested)))]
+                for method, values in self.values.items():
+                    own = np.concatenate([values[k] for k, _ in part])
+                    tables[method].append([_measure(self.returns[tested[s]], own[s], s) for s in samples])
+            none = np.full((1, 1 + _REPLICATES, len(MEASURES)), np.nan)
+            means = {method: _nan_mean(np.array(table) if table else none) for method, table in tables.items()}
+            found[kind] = dict(sorted(means.items(), key=lambda item: -np.nan_to_num(item[1][0, 0], nan=-2)))
+        return found
 
     def table(self, rows: int | None = None) -> str:
         """Return the measures as text of 80 columns, the methods with the best Spearman correlation first."""
