@@ -125,7 +125,6 @@ KINDS = {
     "layers": (".npz", lambda path: np.savez(path, **LAYERS), sopr_fast.load_policies),
     "actions": (".npy", lambda path: np.save(path, TRANSITIONS["actions"]), sopr_fast.load_policies),
     "state dict": (".pt", lambda path: torch.save(SEQUENTIAL.state_dict(), path), load_weights),
-    "old weights": (".pt", lambda path: torch.save(WEIGHTS, path, _use_new_zipfile_serialization=False), load_weights),
     "safetensors": (".safetensors", lambda path: save_file(SEQUENTIAL.state_dict(), path), load_weights),
     "checkpoint": (".pt", lambda path: torch.save(CHECKPOINT, path), load_checkpoint),
     "D4RL": (".pkl", write_pickle, sopr_fast.load_policies),

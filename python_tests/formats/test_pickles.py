@@ -25,9 +25,9 @@ def named(module, name, argument):
     return b"\x80\x04" + parts + b"\x93" + pickle.dumps(argument, 2)[2:-1] + b"\x85R."
 
 
-def saved(content, **options):
+def saved(content):
     file = io.BytesIO()
-    torch.save(content, file, **options)
+    torch.save(content, file)
     return file.getvalue()
 
 
@@ -48,7 +48,6 @@ def hostile(target):
         "a path": (pickle.dumps(Path("x")), "pathlib"),
         "a codec": (pickle.dumps(codecs.lookup("utf-8")), "codecs"),
         "x.pt": (saved({"0.weight": runs}), "posix.system"),
-        "old.pt": (saved({"0.weight": runs}, _use_new_zipfile_serialization=False), "posix.system"),
         "x.d3": (pickle.dumps({**d3, "torch": runs}), "posix.system"),
         "weights.d3": (pickle.dumps({**d3, "torch": saved({"policy": {"_mu.weight": runs}})}), "posix.system"),
     }

@@ -53,7 +53,6 @@ WEIGHTS = ACTOR.state_dict()
 CHECKPOINT = {"actor": WEIGHTS, "actor_optimizer": OPTIMISER, "critic": CRITIC.state_dict(), "epoch": 3}
 CONTAINERS = {  # file → what writes it, and the key of its weights
     "weights.pt": (lambda path: torch.save(WEIGHTS, path), None),
-    "old.pth": (lambda path: torch.save(WEIGHTS, path, _use_new_zipfile_serialization=False), None),
     "checkpoint.pt": (lambda path: torch.save(CHECKPOINT, path), "actor"),
     "nested.pth": (lambda path: torch.save({"model": {"agent.actor": {}, **CHECKPOINT}}, path), "model.actor"),
     "flat.pt": (lambda path: torch.save(named("pi.", ACTOR) | named("vf.", CRITIC), path), "pi"),
@@ -288,6 +287,10 @@ def test_pickled_modules_need_trust(tmp_path, states):
             load(tmp_path, key=key)
         policy = load(tmp_path, key=key, trust=True)["net"]
         torch.testing.assert_close(policy.act(states), NET(states).detach())
+    torch.save(NET.state_dict(), tmp_path / "net.pt", _use_new_zipfile_serialization=False)
+    with pytest.raises(ValueError, match=r"written by torch before 1\.6, .*; trust=True opens it as code"):
+        load(tmp_path, module=NET)
+    torch.testing.assert_close(load(tmp_path, module=NET, trust=True)["net"].act(states), NET(states).detach())
     (tmp_path / "net.pt").write_bytes(b"no file of torch")
     with pytest.raises(ValueError, match=r"net\.pt: damaged, or not a file that torch\.save wrote"):
         load(tmp_path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +25,7 @@ _STORAGES = {
     }.items()
 }  # fmt: skip
 _RECORDS = ("torch.device", *map(str, _STORAGES.values()))
-_ZIP = b"PK\x03\x04"
+_ZIP, _HEAD = b"PK\x03\x04", 20  # first bytes
 _MAGIC = (0x1950A86A20F9469CFC6C).to_bytes(10, "little")  # of torch.save before 1.6
 
 
@@ -57,16 +56,13 @@ class _TorchUnpickler(PlainUnpickler):
 
     def __init__(self, stream: Any, size: int, member: Callable[[str], bytes]) -> None:
         super().__init__(stream, size, _RECORDS, _NAMES)
-        self.storages: dict[str, _Storage] = {}
         self._member, self._tensors = member, dict[str, Tensor]()
 
     def persistent_load(self, pid: Any) -> _Storage:
-        is_storage = type(pid) is tuple and len(pid) in (5, 6) and isinstance(pid[1], torch.dtype)
-        if not is_storage or type(key := pid[2]) is not str:
+        is_storage = type(pid) is tuple and len(pid) == 5 and isinstance(pid[1], torch.dtype)
+        if not is_storage or type(pid[2]) is not str:
             raise RefusedError(f"its pickle has a tensor of another kind; {REFUSAL}")
-        if len(pid) == 6 and pid[5] is not None:
-            raise RefusedError("its pickle has a view of a storage, as torch wrote before 0.4")
-        return self.storages.setdefault(key, _Storage(pid[1], key))
+        return _Storage(pid[1], pid[2])
 
     def plain(self, value: Any, depth: int = 0) -> Any:
         return self._tensor(*value) if type(value) is _Tensor else super().plain(value, depth)
@@ -86,25 +82,24 @@ class _TorchUnpickler(PlainUnpickler):
 def is_torch_file(path: Path) -> bool:
     """Return whether a file begins as one that `torch.save` wrote."""
     with open_regular(path) as file:
-        head = file.read(20)
+        head = file.read(_HEAD)
     return head.startswith(_ZIP) or _MAGIC in head
 
 
 def read_weights(source: Path | BinaryIO | bytes) -> Any:
     """Return what `torch.save` wrote: values, and errors, as of `read_pickle`, and tensors."""
     with opened(source) as stream:
-        head = stream.read(20)
-        size = size_of(stream)
-        if head.startswith(_ZIP):  # torch, too, goes by the first bytes, not by a zip behind others
-            with open_archive(stream) as archive:
-                return _from_archive(archive, size)
-        if _MAGIC not in head:
+        size, head = size_of(stream), stream.read(_HEAD)
+        if _MAGIC in head:
+            raise RefusedError("written by torch before 1.6, which wrote pickles")
+        if not head.startswith(_ZIP):  # torch, too, goes by the first bytes, not by a zip behind others
             raise ValueError("damaged, or not a file that torch.save wrote")
-        return _from_stream(stream, size)
+        with open_archive(stream) as archive:
+            return _read(archive, size)
 
 
-def _from_archive(archive: Archive, size: int) -> Any:
-    """Return the value of a zip archive of a pickle and the storages of its tensors."""
+def _read(archive: Archive, size: int) -> Any:
+    """Return the value of an archive of a pickle and the storages of its tensors."""
     names = archive.names
     if any("/code/" in name or name.endswith("constants.pkl") for name in names):
         raise RefusedError("a TorchScript program, which is code")
@@ -112,27 +107,8 @@ def _from_archive(archive: Archive, size: int) -> Any:
     if len(pickles) != 1 or len(names) != len({*names}):
         raise ValueError("an archive that torch did not write")
     root = pickles[0].removesuffix("data.pkl")
-    if f"{root}byteorder" in names:
-        _check_order(archive.read(f"{root}byteorder") == sys.byteorder.encode())
+    if f"{root}byteorder" in names and archive.read(f"{root}byteorder") != sys.byteorder.encode():
+        raise ValueError("written on a machine of another byte order; save it again on this one")
     content = io.BytesIO(archive.read(pickles[0]))
     unpickler = _TorchUnpickler(content, size, lambda key: archive.read(f"{root}data/{key}"))
     return unpickler.plain(unpickler.load())
-
-
-def _from_stream(stream: BinaryIO, size: int) -> Any:
-    """Return the value of a file of torch before 1.6: five pickles, and the storages of the tensors in a row."""
-    members: dict[str, bytes] = {}
-    unpickler = _TorchUnpickler(stream, size, members.__getitem__)
-    _magic, _version, system, value, keys = (unpickler.load() for _ in range(5))
-    _check_order(system["little_endian"] == (sys.byteorder == "little"))
-    for key in unpickler.plain(keys):
-        (count,) = struct.unpack("=q", stream.read(8))
-        length = max(count, 0) * unpickler.storages[key].dtype.itemsize
-        unpickler.count(length)
-        members[key] = stream.read(length)
-    return unpickler.plain(value)
-
-
-def _check_order(is_same: bool) -> None:
-    if not is_same:
-        raise ValueError("written on a machine of another byte order; save it again on this one")
