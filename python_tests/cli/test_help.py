@@ -57,7 +57,7 @@ def test_the_examples_run_on_the_files_of_the_demo(tmp_path, monkeypatch, help_o
     "arguments, message",
     [
         ("slect", "no 'slect' (did you mean 'select'?)"),
-        ("select --polices runs --log log.npz", "no option --polices (did you mean '--policies'?)"),
+        ("select --polices runs --log log.npz", "no option --polices (did you mean '--policies'"),
         ("fit --policies runs --loss pairwse", "no 'pairwse' (did you mean 'pairwise'?): choose pair"),
         ("rank", "the following arguments are required: --policies; see `sopr-fast rank --help`"),
     ],

@@ -118,6 +118,17 @@ def test_the_exit_code_says_whether_to_measure_if_it_is_asked_for(shell, actors)
     assert set(content["table"]["policy"]) == {"actor-0", "actor-3"}
 
 
+def test_the_training_step_of_snapshots_counts_in_the_shell(shell, actors, tmp_path):
+    (tmp_path / "steps.json").write_text(json.dumps({f"actor-{i}": 100 * (4 - i) for i in range(4)}))
+    (tmp_path / "runs.json").write_text(json.dumps({f"actor-{i}": "run" for i in range(4)}))
+    select, shares = f"select {actors} {QUICK} --json", "--progress steps.json --groups runs.json"
+    plain, later = (shell(f"{select} {more}")["table"] for more in ("", shares))
+    first, last = (dict(zip(table["policy"], table["return"], strict=True)) for table in (plain, later))
+    assert last["actor-0"] - last["actor-3"] > first["actor-0"] - first["actor-3"]
+    (tmp_path / "steps.json").write_text('{"actor-9": 1}')
+    assert "progress: there is no policy 'actor-9'" in shell(f"{select} {shares}", code=2)
+
+
 def test_what_is_trained_is_kept_by_default_and_used_again_with_other_returns(shell, actors, cache):
     trained = []
     for more in (QUICK, f"{QUICK} --returns returns.csv", QUICK.replace("updates=5", "updates=6")):
@@ -190,8 +201,8 @@ def test_estimate_runs_an_estimator_with_options_or_known_returns(shell):
         ("estimate --method NearestPolicy", "there are 0 and 12"),
         ("estimate --returns all.csv --method fqe", "--method FQE learns from no returns: leave --returns out"),
         ("estimate --method fqe --set speed=3", "--set speed=3: expected OPTION=VALUE"),
-        ("estimate --method fqe --set updates=many", "'many' is no value of updates"),
-        ("estimate --method SOPR --set config=3", "--set config=3: '3' is no value of config: "),
+        ("estimate --method fqe --set updates=many", "updates must be an integer, 1 or more, got 'many'"),
+        ("estimate --method SOPR --set config=3", "config must be a Config, got '3'"),
         ("estimate --method fqe --set updates=0", "updates must be an integer, 1 or more"),
         ("select --columns states=x --log s.safetensors", "s.safetensors holds no log: leave --columns out"),
     ],

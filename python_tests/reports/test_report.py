@@ -254,7 +254,7 @@ def test_wrong_uses_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="cannot write .*missing does not exist"):
         report(ranking(), tmp_path / "missing" / "r.html")
     with pytest.raises(TypeError, match="result must be what rank, .* or an estimator returned, got dict"):
-        report({}, path)
+        report({}, ranking())  # in the wrong order
     with pytest.raises(TypeError, match="returns belong to the report of a ranking"):
         report(selection(), path, returns={})
     with pytest.raises(ValueError, match="returns hold nothing for policy"):

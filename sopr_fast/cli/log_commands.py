@@ -77,6 +77,15 @@ def add_commands(commands: Any) -> None:
     run.add_argument(
         "--exclude", nargs="+", default=[], metavar="NAME", help="policies to leave out, as too risky to run"
     )
+    run.add_argument(
+        "--progress",
+        type=Path,
+        metavar="FILE",
+        help="JSON object of policy and training step: the later of a run count as better",
+    )
+    run.add_argument(
+        "--groups", type=Path, metavar="FILE", help="with --progress, JSON object of policy and run (default: by names)"
+    )
     run.add_argument("--measure", type=int, default=0, metavar="N", help="name up to N candidates to measure next")
     run.add_argument(
         "--simulator",
@@ -138,11 +147,6 @@ def _listed(names: Sequence[str]) -> str:
 def _evaluate(options: argparse.Namespace) -> None:
     from ..selection import evaluate
 
-    groups = None
-    if options.groups is not None:
-        from ..inputs.table_files import load_json
-
-        groups = load_json(options.groups)
     methods = [find_method(name) for name in options.methods or DEFAULT_METHODS]
     if options.set and not any("Simulator" in name for name in methods):
         raise ValueError("--set sets options of the simulator, which is none of --methods: leave it out")
@@ -155,7 +159,7 @@ def _evaluate(options: argparse.Namespace) -> None:
             {} if returns is None else returns,
             methods=[_read_estimator(name, options.set if "Simulator" in name else []) for name in methods],
             cv=options.cv,
-            groups=groups,
+            groups=_by_name(options.groups),
             checkpoints=folder,
             seed=options.seed,
         )
@@ -180,6 +184,8 @@ def _select(options: argparse.Namespace) -> int:
             log,
             returns=returns,
             incumbent=options.incumbent,
+            progress=_by_name(options.progress),
+            groups=_by_name(options.groups),
             exclude=options.exclude,
             simulator=simulator,
             checkpoints=folder,
@@ -269,18 +275,24 @@ def _read(options: argparse.Namespace) -> tuple[Policies, pandas.DataFrame | Non
     return policies, returns
 
 
+def _by_name(file: Path | None) -> Any:
+    from ..inputs.table_files import load_json
+
+    return None if file is None else load_json(file)
+
+
 def _read_estimator(method: str, given: Sequence[str]) -> Estimator:
     estimator: Any = make_method(method)
     changed = estimator.mean or estimator
     fields = {field.name: field for field in dataclasses.fields(changed)}
-    chosen = {}
+    chosen: dict[str, Any] = {}
     for item in given:
         name, separator, text = item.partition("=")
         if not separator or name not in fields:
             raise ValueError(f"--set {item}: expected OPTION=VALUE, with an option of {', '.join(fields)}")
         try:
             chosen[name] = fields[name].metadata["check"].parse(text)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"--set {item}: {text!r} is no value of {name}: {error}") from error
+        except (KeyError, TypeError, ValueError):
+            chosen[name] = text  # the check of the option says what it takes
     changed = dataclasses.replace(changed, **chosen)
     return dataclasses.replace(estimator, mean=changed) if estimator.mean else changed

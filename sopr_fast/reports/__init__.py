@@ -46,24 +46,24 @@ def report(
         TypeError: There is no report of such a result, or `returns` is given for another than a ranking.
         ValueError: The name does not end in .html, a candidate has no return, or returns are not finite numbers.
     """
+    if not isinstance(result, Ranking | Evaluation | Selection):
+        raise TypeError(
+            f"result must be what rank, evaluate, select or an estimator returned, got {type(result).__name__}"
+        )
+    if returns is not None and not isinstance(result, Ranking):
+        raise TypeError("returns belong to the report of a ranking: leave them out")
     check_report(path)
     from .evaluation_page import evaluation_page  # here, because jinja2 and matplotlib are needed only to write
     from .page import render
     from .ranking_page import ranking_page
     from .selection_page import selection_page
 
-    if not isinstance(result, Ranking) and returns is not None:
-        raise TypeError("returns belong to the report of a ranking: leave them out")
     if isinstance(result, Ranking):
         page = ranking_page(result, returns)
     elif isinstance(result, Evaluation):
         page = evaluation_page(result)
-    elif isinstance(result, Selection):
-        page = selection_page(result, command)
     else:
-        raise TypeError(
-            f"result must be what rank, evaluate, select or an estimator returned, got {type(result).__name__}"
-        )
+        page = selection_page(result, command)
     date = datetime.date.today().isoformat() if date is None else date
     about = " · ".join(part for part in (page.pop("kind"), title, date) if part)
     with atomic_path(path) as temporary:
