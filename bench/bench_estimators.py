@@ -17,6 +17,7 @@ from sopr_fast.estimators.log import read
 from sopr_fast.estimators.policy_actions import PolicyActions
 from sopr_fast.inputs.logs import load_log
 from sopr_fast.inputs.policies import load_policies
+from sopr_fast.native import torch_on_one_thread
 
 ROWS, POLICIES, UPDATES, DISCOUNT = 300_000, 10, 10, 0.99
 
@@ -55,8 +56,9 @@ def test_fqe_of_ten_policies(log, contend, batch_size):
         peers.append(peer)
 
     def ours() -> None:
-        for update in range(UPDATES):
-            step(update)
+        with torch_on_one_thread():  # as `learn` does
+            for update in range(UPDATES):
+                step(update)
 
     def theirs() -> None:
         for peer in peers:

@@ -12,11 +12,6 @@ from sopr_fast.estimators import FQE, SOPR, BehaviourQ, DualDICE, ImportanceWeig
 pytestmark = unwarned
 
 
-def test_actions_of_another_width_than_logged_are_refused(log):
-    with pytest.raises(ValueError, match=r"log's actions have 1 columns, but .* 'wide' need 2 columns: name"):
-        FQE().estimate({"wide": lambda states: states}, log)
-
-
 @pytest.mark.parametrize(
     ("method", "options"),
     [

@@ -104,18 +104,8 @@ class BehaviourQ(CriticEstimator):
 
     The value is what follows when the policy's action is taken once and the logged behaviour goes on from there. It is
     not the return of the policy, but ranks policies well at little cost. It is the mean over at most 65,536 logged
-    states, evenly spaced. A checkpoint of a run with other policies can be resumed.
-
-    Attributes:
-        updates: See `FQE`.
-        batch_size: See `FQE`.
-        hidden: See `FQE`.
-        learning_rate: See `FQE`.
-        target_rate: See `FQE`.
-        ensemble: Number of critics. Two or more learn from bootstrap samples of the episodes, and the standard
-            deviation of their values is the standard error.
-
-    Diagnostics and warnings are those of `FQE`.
+    states, evenly spaced. A checkpoint of a run with other policies can be resumed. Options, diagnostics and warnings
+    are those of `FQE`; `ensemble` is the number of critics.
     """
 
     shared: ClassVar[bool] = True

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.distributions import Normal
 
 from ..inputs.policies import Policy
 from ..inputs.policies.actor import LARGEST
@@ -153,11 +154,8 @@ class ImportanceWeighting(RewardEstimator):
         means, actions = means.double(), actions.double()
         log_jacobian: Tensor | float = 0.0
         if within and (means.abs() <= 1).all():
-            means, actions = (x.clamp(-EDGE, EDGE) for x in (means, actions))
-            log_jacobian = -torch.log1p(-actions.square()).sum(1)
-            means, actions = means.atanh(), actions.atanh()
-        normal = -0.5 * ((actions - means) / self.noise).square() - math.log(self.noise) - 0.5 * math.log(2 * math.pi)
-        return normal.sum(1) + log_jacobian
+            (means, _), (actions, log_jacobian) = _before_tanh(means), _before_tanh(actions)
+        return Normal(means, self.noise, validate_args=False).log_prob(actions).sum(1) + log_jacobian
 
 
 def _weigh(log_ratios: np.ndarray, log: Log, discount: float, resamples: np.ndarray) -> tuple[float, float, np.ndarray]:
@@ -214,6 +212,12 @@ def _weigh_steps(log_ratios: np.ndarray, rewards: np.ndarray) -> np.ndarray:
     return np.append([weights.max(), effective], replicated(value, weights * (rewards - value)))
 
 
+def _before_tanh(actions: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the inverse tanh of actions (B, dim_a), and the logarithm (B,) of its derivative."""
+    actions = actions.clamp(-EDGE, EDGE)
+    return actions.atanh(), -torch.log1p(-actions.square()).sum(1)
+
+
 class _Behaviour(Learner):
     """Network of log b(a | s), the density of logged actions, fitted by maximum likelihood.
 
@@ -248,18 +252,13 @@ class _Behaviour(Learner):
         out = self.network(log.states(rows))[0]
         if log.discrete:
             return (out.log_softmax(1) * actions).sum(1)
-        log_jacobian: Tensor | float  # of the change of units
+        log_jacobian: Tensor | float = -float(np.log(log.action_scale).sum())  # of the change of units
         if self.squash:
-            actions = actions.clamp(-EDGE, EDGE)
-            log_jacobian = -torch.log1p(-actions.square()).sum(1)
-            actions = actions.atanh()
-        else:
-            log_jacobian = -float(np.log(log.action_scale).sum())
+            actions, log_jacobian = _before_tanh(actions)
         weight, mean, log_std = out.split([_COMPONENTS, *2 * [_COMPONENTS * log.action_dim]], 1)
         mean, log_std = (x.unflatten(1, (_COMPONENTS, -1)) for x in (mean, log_std))
-        log_std = log_std.clamp(-5, 2)
-        normal = -0.5 * ((actions[:, None] - mean) * (-log_std).exp()).square() - log_std - 0.5 * math.log(2 * math.pi)
-        return torch.logsumexp(weight.log_softmax(1) + normal.sum(2), 1) + log_jacobian
+        normal = Normal(mean, log_std.clamp(-5, 2).exp(), validate_args=False).log_prob(actions[:, None]).sum(2)
+        return torch.logsumexp(weight.log_softmax(1) + normal, 1) + log_jacobian
 
     @torch.no_grad()
     def log_probs(self) -> np.ndarray:
