@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas
 
 from .archive import read_table
-from .study import RESULTS, latest
+from .study import KNOWN, RESULTS, latest
 from .tasks import TASKS
 
 KINDS = {
@@ -49,11 +49,11 @@ def describe(rows: pandas.DataFrame) -> str:
     return ", ".join(f"{task} ({count})" for task, count in counts.items()) or "none"
 
 
-def markdown(rows: pandas.DataFrame, counts: tuple[int, ...] = (0, 10)) -> str:
+def markdown(rows: pandas.DataFrame) -> str:
     """Return a table with a row for each kind of candidates and number of known returns."""
     lines = [f"| candidates | known | {' | '.join(COLUMNS)} |", "|" + " --- |" * (2 + len(COLUMNS))]
     for kind, words in KINDS.items():
-        for count in counts:
+        for count in KNOWN:
             own = rows[(rows["kind"] == kind) & (rows["known"] == count)]
             texts = [mean_of_tasks(own[own["method"] == method], column) for method, column in COLUMNS.values()]
             lines.append(f"| {words} | {count} | {' | '.join(texts)} |")
