@@ -41,7 +41,8 @@ CHANGES = {  # of the first tensor of a prefix
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize(
-    ("run", "prefix"), [(fit, "adam."), (fit, "model."), (fit, "best."), (estimate, "critic.adam."), (estimate, "critic.weights")]
+    ("run", "prefix"),
+    [(fit, "adam."), (fit, "model."), (fit, "best."), (estimate, "critic.adam."), (estimate, "critic.weights")],
 )
 def test_damaged_checkpoints_are_refused(run, prefix, change, checkpoints, tmp_path):
     path = tmp_path / "run"

@@ -379,9 +379,9 @@ def test_plain_returns_of_copies_show_their_noise():
     table = pandas.DataFrame(
         {"return": [1.0, 3, 7, 9], "error": [np.nan] * 3 + [0.5], "rollouts": np.nan}, list("abcd")
     )
-    returns, errors = Measured(list("abcd"), np.array([0, 0, 2, 3]), table).pooled()
+    returns, errors = Measured(list("abcd"), np.array([0, 0, 2, 3]), table).pooled
     assert returns.tolist() == [2, 7, 9] and errors == pytest.approx([1, np.sqrt(2), 0.5])
-    returns, errors = Measured(list("abcd"), np.array([0, 1, 2, 2]), table).pooled()
+    returns, errors = Measured(list("abcd"), np.array([0, 1, 2, 2]), table).pooled
     assert returns.tolist() == [1, 3, 8] and errors == pytest.approx([np.sqrt(2)] * 2 + [1])
     both = table.assign(error=[0.3, 0.4, 0, 0])
-    assert Measured(list("abcd"), np.array([0, 0, 2, 3]), both).pooled()[1] == pytest.approx([0.25, 0, 0])
+    assert Measured(list("abcd"), np.array([0, 0, 2, 3]), both).pooled[1] == pytest.approx([0.25, 0, 0])

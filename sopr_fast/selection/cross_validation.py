@@ -73,7 +73,7 @@ def evaluate(
     cv = integer(2)("cv", cv)
     compared = Compared.build(known, log)
     measured = Measured(list(known), compared.first, table, states=compared.all_states)
-    compared, names, (values, errors) = compared.without_copies(), measured.representatives, measured.pooled()
+    compared, names, (values, errors) = compared.without_copies(), measured.representatives, measured.pooled
     splits = random_folds(len(names), cv, seed)
     if np.ptp(values) == 0:
         raise ValueError("the returns of all policies are equal: there is no order to evaluate")

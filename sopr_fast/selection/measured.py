@@ -62,8 +62,9 @@ class Measured:
         new = find_returns(returns, self.names)
         return replace(self, table=self.table.where(new["return"].isna(), new))
 
+    @cached_property
     def pooled(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the returns (G,) of groups, NaN where unknown, and their standard errors (G,), 0 where unknown.
+        """Returns (G,) of groups, NaN where unknown, and their standard errors (G,), 0 where unknown.
 
         Returns of copies count as further rollouts of one policy: their difference is noise. A single rollout gets the
         standard deviation that rollouts of other policies have in common; so does a plain number among copies.

@@ -97,7 +97,7 @@ def select(
     shares = None if progress is None else trained_shares(progress, names, read_groups(groups, names, names))
     compared = Compared.build(loaded, log)
     measured = Measured(names, compared.first, table, incumbent, compared.all_states)
-    compared, (values, _) = compared.without_copies(), measured.pooled()
+    compared, (values, _) = compared.without_copies(), measured.pooled
     told = _value(compared, values, estimator, checkpoints, seed)
     has_rewards = compared.has_rewards
     if "values" not in told and not np.isfinite(values).any():

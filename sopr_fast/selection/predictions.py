@@ -80,19 +80,15 @@ class Predictions:
         """Name of the policy in use, or None."""
         return self.measured.incumbent
 
-    @cached_property
-    def _pooled(self) -> tuple[np.ndarray, np.ndarray]:
-        return self.measured.pooled()
-
     @property
     def returns(self) -> np.ndarray:
         """(P,) float64 measured returns; NaN for candidates."""
-        return self._pooled[0]
+        return self.measured.pooled[0]
 
     @property
     def return_errors(self) -> np.ndarray:
         """(P,) float64 standard errors of the returns, 0 where unknown."""
-        return self._pooled[1]
+        return self.measured.pooled[1]
 
     @cached_property
     def known(self) -> np.ndarray:
