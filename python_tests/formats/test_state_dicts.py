@@ -78,6 +78,8 @@ def test_weights_in_memory_act_in_the_users_module(states):
         torch.testing.assert_close(policy.act(states), ACTOR(states).detach())
     with pytest.raises(ValueError, match=r"load_policies\(\{'x': …\}, module=make_actor\), where"):
         load({"x": mlp(DS, 8, DA).state_dict()})
+    with pytest.raises(ValueError, match=r"for state dicts by name: pass \{'policy': state_dict\}"):
+        load(WEIGHTS, module=Squashed)
 
 
 def test_modules_keep_their_precision_and_counters(tmp_path, states):

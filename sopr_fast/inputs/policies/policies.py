@@ -120,6 +120,8 @@ def load_policies(
     """
     if action_count is not None:
         action_count = integer(2)("action_count", action_count)
+    if module is not None and isinstance(source, Mapping) and all(map(is_array, source.values())):
+        raise ValueError("module=… is for state dicts by name: pass {'policy': state_dict}")
     options = ReadingOptions("", stochastic, action_count, activation, module, key, trust)
     items = list(_items([source] if isinstance(source, str | PathLike) else source))
     paths = [Path(item) for _, item in items if isinstance(item, str | PathLike)]
