@@ -65,7 +65,8 @@ def side_by_side(arrays: Sequence[Any]) -> Lazy:
     """Return arrays (N,) or (N, …) next to each other as columns (N, K), read when they are needed."""
     count = shape_of(arrays[0])[0]
     stops = np.cumsum([int(np.prod(shape_of(values)[1:])) for values in arrays])
-    dtype = np.result_type(*(getattr(values, "dtype", np.float64) for values in arrays if not is_tensor(values)))
+    types = [np.float32 if is_tensor(values) else getattr(values, "dtype", np.float64) for values in arrays]
+    dtype = np.result_type(*types)
 
     def read() -> np.ndarray:
         joined = np.empty((count, stops[-1]), dtype)

@@ -104,14 +104,14 @@ IN_TURN = np.argsort(INDEX % 50, kind="stable")  # a row of each episode, and so
 COUNTED = SEVERAL | {"step": INDEX % 50, "time": INDEX % 24}
 RESET = walk([4, 3, 4, 4, 2], "ctcct")
 RESET[NEXT][[3, 6, 10, 14]] = RESET["observations"][[4, 7, 11, 15]]  # as a vectorised environment returns them
-SAME, ONE, NO = "disagree on the ends at", "marks the next row too at", "tell where"
+SAME, ONE, NO = "disagree on the ends at", "marks the next row too at", "is said by"
 REFUSED = [  # log, options, message, options that it advises, episodes then
-    (STATES, {}, "nothing tells where episodes end: .*'dones'.* bandit max_", BANDIT_LIMIT, 18),
-    (STATES, LIMIT, "where episodes end: max_episode_steps=6 says only how long they may be: pass", None, 0),
-    (STATES | {"done": LAST}, {}, f"'done' {NO} episodes end, .*ends='terminal' or ends='cut'.*max_epi", TERMINAL, 4),
-    (STATES | {"episode": IDS, "x": IDS}, {}, f"'episode' {NO} .*: pass ends=.*; not read: x$", CUT_ALL, 4),
-    (STATES | {"terminals": FELL}, {}, f"'terminals' {NO} the environment ended, .*ends='terminal'", TERMINAL, 3),
-    (STATES | {"timeouts": CUT}, {}, f"'timeouts' {NO} a limit cut .*ends='cut'", CUT_ALL, 2),
+    (STATES, {}, "where episodes end is not said: .*'dones'.* bandit max_", BANDIT_LIMIT, 18),
+    (STATES, LIMIT, "where episodes end is not said: max_episode_steps=6 says only how long they", None, 0),
+    (STATES | {"done": LAST}, {}, f"where episodes end {NO} 'done', .*='terminal' or ends='cut'.*max_epi", TERMINAL, 4),
+    (STATES | {"episode": IDS, "x": IDS}, {}, f"{NO} 'episode', .*: pass ends=.*; not read: x$", CUT_ALL, 4),
+    (STATES | {"terminals": FELL}, {}, f"where the environment ended {NO} 'terminals', .*ends='terminal'", TERMINAL, 3),
+    (STATES | {"timeouts": CUT}, {}, f"where a limit cut episodes {NO} 'timeouts', .*ends='cut'", CUT_ALL, 2),
     (WALK | {"terminals": FELL}, {}, "'next_observations' of 1 row .such as row 7. .* pass ends='cut'", CUT_ALL, 4),
     (WALK | {"terminals": FELL, "timeouts": NEVER}, {}, "of 1 row .such as row 7. is not the state", None, 0),
     (WALK | {"terminals": LAST, "timeouts": CUT}, {}, "both mark 2 rows .such as row 7.: pass", CUT_ALL, 4),
@@ -216,7 +216,7 @@ def test_arrays_are_one_constructor_away():
     np.testing.assert_array_equal(made.episodes, expected.episodes)
     facts = "4 of 3 to 6 steps; 2 end in a terminal state, 2 are cut; said by 'terminals' and 'truncations'"
     assert made.verdict == f"episodes: {facts}"
-    with pytest.raises(ValueError, match="^arrays: 'dones' tell where"):
+    with pytest.raises(ValueError, match="^arrays: where episodes end is said by 'dones'"):
         Transitions.from_arrays(**parts, dones=LAST)
     with pytest.raises(ValueError, match="the part 'time_limits'; a log's parts are states, actions"):
         Transitions.from_arrays(**parts, time_limits=CUT)

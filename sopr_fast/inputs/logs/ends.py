@@ -13,32 +13,17 @@ A statement is complete if it has
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NoReturn
 
 import numpy as np
 
-from ...runtime.text import counted, list_names
+from ...runtime.text import counted
 from .parts import FLAGS, Parts
 from .schema import ITEM, UNREAD, advise
 
 WORDS = ("terminal", "cut")
 _SAY = "pass ends='terminal' or ends='cut'"
 _STACK = "pass {name: numpy.stack([x[name] for x in log]) for name in log[0]}, arrays of time and environment"
-
-
-@dataclass
-class Ends:
-    """Ends of episodes among N rows."""
-
-    terminals: np.ndarray  # (N,) bool; the environment ended after this row
-    cuts: np.ndarray  # (N,) bool; the episode is cut after this row: by a limit, or where the recording stops
-    said: list[str]  # parts of the log and options that said so
-
-    @property
-    def last(self) -> np.ndarray:
-        """(N,) bool: last rows of episodes."""
-        return self.terminals | self.cuts
 
 
 class Statement:
@@ -69,31 +54,33 @@ class Statement:
         if "next_states" in rows:
             self.linked = np.append((rows["next_states"][:-1] == rows["states"][1:]).all(1), False)
 
-    def find(self) -> Ends:
-        """Return the ends.
+    def find(self) -> tuple[np.ndarray, np.ndarray, list[str]]:
+        """Return after which rows, (N,) bool, the environment ended, and episodes are cut, and what said so.
+
+        An episode is cut by a limit, or where the recording stops. Parts of the log and options say where.
 
         Raises:
             ValueError: The statement is incomplete or contradicts itself. Names rows, arrays and what to pass.
         """
         if self.limit == 1:
-            ends = Ends(~self.none, self.none, ["max_episode_steps=1"])
-            longest = self.borders.get("episodes", ends.last)
+            self.ended, self.cuts, said = ~self.none, self.none, ["max_episode_steps=1"]
+            longest = self.borders.get("episodes", self.ended)
         else:
             self._check_order()
-            ends = self._decide()
-            longest = ends.last
-            self._check_flags(ends)
-            self._check_next_states(ends)
-        self._check_counts(ends)
+            said = self._decide()
+            longest = self.ended | self.cuts
+            self._check_flags()
+            self._check_next_states()
+        self._check_counts()
         if self.limit is not None and (beyond := _steps(longest) >= self.limit).any():
             self._refuse(
                 f"max_episode_steps={self.limit}, but an episode goes on at {self._some(beyond)}: pass the time limit "
                 "of the environment, or correct the ends of episodes"
             )
-        return ends
+        return self.ended, self.cuts, said
 
-    def _decide(self) -> Ends:
-        """Return the ends by the rules of this module."""
+    def _decide(self) -> list[str]:
+        """Find the ends by the rules of this module; return what said so."""
         said = [part for part in ("terminals", "truncations", *self.borders) if part in self.rows]
         said += ["agents"] * ("agents" in self.rows and "episodes" not in self.rows)
         said += [f"ends={self.word!r}"] * (self.word is not None)
@@ -116,8 +103,9 @@ class Statement:
             last = truncations
         else:
             self._refuse_incomplete()
-        ended = self._ended(last, told)
-        return Ends(ended, (last | self.stops) & ~ended, said)
+        self.ended = self._ended(last, told)
+        self.cuts = (last | self.stops) & ~self.ended
+        return said
 
     def _part_flags(self) -> None:
         """Part terminals and truncations, of which no row may have both: the word decides on such rows."""
@@ -200,35 +188,35 @@ class Statement:
                 "pass max_episode_steps=1"
             )
 
-    def _check_flags(self, ends: Ends) -> None:
+    def _check_flags(self) -> None:
         """Raise if flags mark two rows in a row, or one that leads to the next, unless episodes have numbers."""
         if {"episodes", "first"} & self.borders.keys():
             return
         part = next((part for part in (*FLAGS, "next_states") if part in self.rows), "")
         name = self.names.get(part, part)
         on = f"if steps go on there, leave {name!r} out by {self._without(part)}"
-        marked = ends.last & ~(self.stops & ~ends.terminals)
+        marked = self.ended | (self.cuts & ~self.stops)
         twice = np.append(marked[1:] & marked[:-1], False)
-        if twice.any() and not ends.last.all():
+        if twice.any() and not (self.ended | self.cuts).all():
             self._refuse(
                 f"{name!r} marks the next row too at {self._some(twice)}, as where a flag stays set after the end: "
                 f"leave out the rows after the first one; {on}; if these are episodes of one step, number episodes by "
                 "an array 'episode', numpy.cumsum(x) - x of the marks x"
             )
-        if self.linked is not None and (goes_on := ends.terminals & self.linked).any():
+        if self.linked is not None and (goes_on := self.ended & self.linked).any():
             self._refuse(
                 f"{name!r} marks {self._some(goes_on)}, whose next state is the state of the next row: {on}; if the "
                 f"environment was reset to that state, leave next states out by {self._without('next_states')}; if the "
                 "next row only resets it, as of Gymnasium's vector environments, leave that row out"
             )
 
-    def _check_next_states(self, ends: Ends) -> None:
+    def _check_next_states(self) -> None:
         """Raise if next states contradict the ends."""
         if self.linked is None:
             return
         states, following, name = self.rows["states"], self.rows["next_states"], self.names["next_states"]
         without = f"leave next states out by {self._without('next_states')}"
-        if (broken := ~self.linked & ~ends.last).any():
+        if (broken := ~(self.linked | self.ended | self.cuts)).any():
             row = int(np.argmax(broken))
             what = "is not the state of the next row, and no end is marked there"
             remedy = (
@@ -243,16 +231,16 @@ class Statement:
             elif (following[row] == states[row]).all():
                 what, remedy = "is the state of its own row", without
             self._refuse(f"{name!r} of {self._some(broken)} {what}: {remedy}")
-        cut = ends.cuts & ~self.stops
+        cut = self.cuts & ~self.stops
         if cut.any() and self.linked[cut].all() and (following[cut] != states[cut]).any():
             self._refuse(
                 f"{name!r} of each of {self._some(cut, 'cut')} is the first state of the next episode, as where "
                 f"environments reset themselves: {without}, so that these steps are left out"
             )
 
-    def _check_counts(self, ends: Ends) -> None:
+    def _check_counts(self) -> None:
         """Raise if steps do not count up by one within episodes, or times do not increase."""
-        inside = ~ends.last[:-1]
+        inside = ~(self.ended | self.cuts)[:-1]
         for part, what in (("steps", "does not count up by one"), ("times", "does not increase")):
             if part not in self.rows:
                 continue
@@ -270,19 +258,18 @@ class Statement:
 
     def _refuse_incomplete(self) -> NoReturn:
         flags = ("terminals", "truncations", *self.borders)
-        names = list_names([repr(self.names[part]) for part in flags if part in self.names])
-        limit = "max_episode_steps=…"
+        said = f"is said by {' and '.join(repr(self.names[part]) for part in flags if part in self.names)}, but not"
         if self.borders:
-            what = f"{names} tell where episodes end, and nothing whether the environment ended there or a limit cut it"
-            remedy = f"{_SAY} for all, or {limit}, or {advise('terminals')}"
+            what = f"where episodes end {said} whether the environment ended there or a limit cut it"
+            remedy = f"{_SAY} for all, or max_episode_steps=…, or {advise('terminals')}"
         elif "terminals" in self.rows:
-            what = f"{names} tell where the environment ended, and nothing where a limit cut episodes"
-            remedy = f"pass ends='terminal' if it cut none, or {limit}, or {advise('truncations')}"
+            what = f"where the environment ended {said} where a limit cut episodes"
+            remedy = f"pass ends='terminal' if it cut none, or max_episode_steps=…, or {advise('truncations')}"
         elif "truncations" in self.rows:
-            what = f"{names} tell where a limit cut episodes, and nothing where the environment ended"
+            what = f"where a limit cut episodes {said} where the environment ended"
             remedy = f"pass ends='cut' if it never did, or {advise('terminals')}"
         else:
-            what = "nothing tells where episodes end"
+            what = "where episodes end is not said"
             if self.limit is not None:
                 what += f": max_episode_steps={self.limit} says only how long they may be"
             remedy = f"pass {advise('dones')} or {advise('episodes')}, or of a bandit max_episode_steps=1"

@@ -36,6 +36,7 @@ READERS: dict[str, Callable[[Path], Any]] = {  # suffix → function that return
 }
 _MINARI_ID = re.compile(r"(?:[\w.-]+/)*[\w.-]+-v\d+")
 _MINARI_DATA = "main_data.hdf5"
+_DEEPEST = 2  # list in a list, of episodes and their steps
 _SPARSEST = 100  # values of a table of steps for each that is given
 _SEVERAL = "of several files, one for each episode, pass [dict(numpy.load(path)) for path in paths] or the like"
 _OF_EPISODES = ("observations", "actions", "rewards", "terminations", "truncations", "terminated")
@@ -97,8 +98,8 @@ def _read_path(path: Path) -> Any:
     return READERS[suffix](path)
 
 
-def _named(content: Any, where: str) -> dict[str, Any] | None:
-    """Return the arrays of a mapping, frame, dataset, or list of episodes or steps; None of anything else."""
+def _named(content: Any, where: str, depth: int = 0) -> dict[str, Any] | None:
+    """Return the arrays of a mapping, frame, dataset, episode, or list of these or of steps; None of anything else."""
     if isinstance(content, np.ndarray) and content.dtype == object:
         content = content.tolist()
     if isinstance(content, deque):
@@ -119,17 +120,14 @@ def _named(content: Any, where: str) -> dict[str, Any] | None:
     if any(hasattr(content, key) for key in ("iterate_episodes", "episodes")):
         with reading(where, "a dataset of Minari or d3rlpy"):
             content = [*(getattr(content, "episodes", None) or content.iterate_episodes())]
-    if not isinstance(content, list | tuple) or not content or _named(_of_episode(content[0]), where) is None:
-        return None
-    items = [arrays for item in content if (arrays := _named(_of_episode(item), where)) is not None]
-    return _join(items, where) if len(items) == len(content) else None
-
-
-def _of_episode(item: Any) -> Any:
-    """Return the arrays of an episode of Minari or d3rlpy by name; anything else as it is."""
-    if not hasattr(item, "observations"):
-        return item
-    return {key: getattr(item, key) for key in _OF_EPISODES if hasattr(item, key)}
+    if not isinstance(content, list | tuple) or depth == _DEEPEST:
+        return flatten({key: getattr(content, key) for key in _OF_EPISODES if hasattr(content, key)}, where) or None
+    items = []
+    for item in content:
+        if (arrays := _named(item, where, depth + 1)) is None:
+            return None
+        items.append(arrays)
+    return _join(items, where) if items else None
 
 
 def _is_reward(name: str) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from ...runtime.containers import check_size
 from ...runtime.text import counted, is_cost, list_names
 from ...runtime.warn import warn
-from .ends import WORDS, Ends, Statement
+from .ends import WORDS, Statement
 from .parts import FLAGS, Parts
 from .schema import UNREAD, advise, check_needed, find_parts
 
@@ -132,12 +132,11 @@ def build(parts: Parts, word: str | None, limit: int | None, order: np.ndarray |
         raise ValueError(f"ends must be 'terminal' or 'cut', got {word!r}")
     check_size(parts.where, parts.peak())
     rows = _read(parts, order)
-    ends = Statement(rows, parts, limit, word).find()
-    count, dropped = len(rows["states"]), _follow(rows, ends)
+    ended, cuts, said = Statement(rows, parts, limit, word).find()
+    count, dropped = len(rows["states"]), _follow(rows, ended, cuts)
     if dropped.all():
         raise ValueError(f"{parts.where}: the next state of no step is known; add next states")
-    ends.cuts = (ends.cuts | np.append(dropped[1:], False)) & ~ends.terminals
-    rows |= {"terminals": ends.terminals, "timeouts": ends.cuts}
+    rows |= {"terminals": ended, "timeouts": (cuts | np.append(dropped[1:], False)) & ~ended}
     _keep(rows, np.flatnonzero(~dropped))
     steps: dict[str, Any] = {part: values for part, values in rows.items() if part in _COLUMNS}
     last = steps["terminals"] | steps["timeouts"]
@@ -148,7 +147,7 @@ def build(parts: Parts, word: str | None, limit: int | None, order: np.ndarray |
     log = Transitions(
         episodes=episodes, source_count=parts.count or 0, columns=parts.columns, max_episode_steps=limit, **steps
     )
-    words = _verdict(log, parts, ends, count - len(steps["states"]))
+    words = _verdict(log, parts, said, count - len(steps["states"]))
     return replace(log, verdict=words, are_costs="costs" in parts.names)
 
 
@@ -206,7 +205,7 @@ def _keep(rows: dict[str, np.ndarray], kept: np.ndarray) -> None:
         rows[part] = values[: len(kept)]
 
 
-def _follow(rows: dict[str, np.ndarray], ends: Ends) -> np.ndarray:
+def _follow(rows: dict[str, np.ndarray], ended: np.ndarray, cuts: np.ndarray) -> np.ndarray:
     """Set the next states of N rows; return the steps (N,) bool to drop, whose next states are unknown.
 
     Without next states they are the states of the next rows, and a terminal step's own state. As in d4rl's
@@ -216,24 +215,24 @@ def _follow(rows: dict[str, np.ndarray], ends: Ends) -> np.ndarray:
     if "next_states" not in rows:
         rows["next_states"] = np.empty_like(states)
         rows["next_states"][:-1] = states[1:]
-        rows["next_states"][ends.last] = states[ends.last]
-        return ends.cuts.copy()
+        rows["next_states"][ended | cuts] = states[ended | cuts]
+        return cuts
     unknown = np.isnan(rows["next_states"][:, 0])
     rows["next_states"][unknown] = states[unknown]
-    return unknown & ~ends.terminals
+    return unknown & ~ended
 
 
-def _verdict(log: Transitions, parts: Parts, ends: Ends, dropped: int) -> str:
+def _verdict(log: Transitions, parts: Parts, said: list[str], dropped: int) -> str:
     """Return facts of a log in words: episodes, their ends and what said so, what was not read."""
     lengths = np.diff(log.episodes)
     ended = int(log.terminals[log.episodes[1:] - 1].sum())
     low, high = int(lengths.min()), int(lengths.max())
     shown = counted(high, "step") if low == high else f"{low:,} to {high:,} steps"
-    said = dict.fromkeys(repr(parts.names[x]) if x in parts.names else x for x in ends.said)
+    sources = dict.fromkeys(repr(parts.names[x]) if x in parts.names else x for x in said)
     cut = len(lengths) - ended
     words = [
         f"episodes: {len(lengths):,} of {shown}; {ended:,} end{'s' * (ended == 1)} in a terminal state, {cut:,} "
-        f"{'is' if cut == 1 else 'are'} cut; said by {' and '.join(said)}"
+        f"{'is' if cut == 1 else 'are'} cut; said by {' and '.join(sources)}"
     ]
     words += [f"{counted(dropped, 'last step')} left out, whose next state is unknown"] * bool(dropped)
     if "costs" in parts.names:
