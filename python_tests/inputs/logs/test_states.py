@@ -72,10 +72,9 @@ def test_shapes_names_and_copies():
     for read in (load_states, load_log):
         with pytest.raises(ValueError, match=message):  # all columns could be states, or one of them the rewards
             read(pandas.DataFrame(STATES[:, :2], columns=["x", "v"]))
-    values = STATES.copy()
-    copied = np.array(load_states(values))
-    np.testing.assert_array_equal(copied, values)
-    assert not np.shares_memory(copied, values)
+    copied = np.array(load_states(STATES))
+    np.testing.assert_array_equal(copied, STATES)
+    assert not np.shares_memory(copied, STATES)
 
 
 class Recorder:
@@ -90,24 +89,21 @@ class Recorder:
         yield lambda start, stop: self.slices.append((start, stop)) or self.values[start:stop]
 
 
-FORMS = {
-    "states": lambda states, _: states,
-    "list": lambda states, _: states.tolist(),
-    "frame": lambda states, _: pandas.DataFrame(states),
-    "npy": lambda states, path: write(path / "log.npy", states),
-    "transitions": lambda states, _: transitions(states, states, states[:, 0], max_episode_steps=1),
-}
+FORMS = [
+    lambda states, _: states,
+    lambda states, path: write(path / "log.npy", states),
+    lambda states, _: transitions(states, states, states[:, 0], max_episode_steps=1),
+]
 
 
-@pytest.mark.parametrize("kind", FORMS)
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("offset", [4.5e8, 1e14, 0])
 @pytest.mark.parametrize("dtype", [np.float64, np.int64])
-def test_columns_that_float32_rounds_away_are_told(kind, offset, dtype, tmp_path):
-    """With an offset of 1e14, the second column is one float32 number."""
-    third = np.full(64, 0.1)  # constant, though the mean of its float64 numbers is another one
-    states = np.stack([np.arange(64) % 2, 100 * np.arange(64) + offset, third], 1).astype(dtype)
+def test_columns_that_float32_rounds_away_are_told(form, offset, dtype, tmp_path):
+    """With an offset of 1e14, the second column is one float32 number; the third is constant."""
+    states = np.stack([np.arange(64) % 2, 100 * np.arange(64) + offset, np.full(64, 0.1)], 1).astype(dtype)
     with warnings.catch_warnings(record=True, action="always") as caught:
-        draw(FORMS[kind](states, tmp_path), 1, size=64)
+        draw(form(states, tmp_path), 1, size=64)
     told = [str(warning.message) for warning in caught if "float32" in str(warning.message)]
     assert len(told) == bool(offset)
     assert all("column 1 of the states varies by" in message for message in told)
@@ -194,25 +190,22 @@ def test_numbers_that_hdf5_stores_in_another_form_are_converted(tmp_path):
 
 
 RANDOM = np.random.default_rng(0)
-ARRAYS = {
-    "rows": RANDOM.normal(size=(3000, 17)).astype(np.float32),
-    "columns": np.asfortranarray(RANDOM.normal(size=(3000, 17))),
-    "replay buffer": np.asfortranarray(RANDOM.normal(size=(3000, 1, 5))),
-    "nested columns": np.asfortranarray(RANDOM.normal(size=(300, 3, 5))),
-    "indices": RANDOM.integers(0, 9, 3000),
-    "big endian": RANDOM.normal(size=(3000, 2)).astype(">f8"),
-    "no columns": np.zeros((30, 0)),
-}
+ARRAYS = [
+    RANDOM.normal(size=(3000, 17)).astype(np.float32),
+    *(np.asfortranarray(RANDOM.normal(size=shape)) for shape in ((3000, 17), (3000, 1, 5), (300, 3, 5))),
+    RANDOM.integers(0, 9, 3000),
+    RANDOM.normal(size=(3000, 2)).astype(">f8"),
+    np.zeros((30, 0)),
+]
 
 
-@pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS.keys())
+@pytest.mark.parametrize("array", ARRAYS, ids=lambda array: f"{array.dtype.str} {array.shape}")
 @pytest.mark.parametrize("piece_bytes", [64, 8 << 20])
 def test_rows_in_any_order(array, piece_bytes, tmp_path, monkeypatch):
     monkeypatch.setattr("sopr_fast.runtime.rows._PIECE_BYTES", piece_bytes)
     np.save(tmp_path / "a.npy", array)
-    stored = FileRows(tmp_path / "a.npy")
+    stored, chosen = FileRows(tmp_path / "a.npy"), RANDOM.integers(0, len(array), 500)
     assert (stored.shape, stored.dtype, len(stored)) == (array.shape, array.dtype, len(array))
-    chosen = RANDOM.integers(0, len(array), 500)
     for rows in (chosen, chosen[:1], chosen[:0]):
         np.testing.assert_array_equal(stored[rows], array[rows])
     np.testing.assert_array_equal(np.asarray(stored), array)
@@ -244,19 +237,8 @@ def test_a_file_that_changes_while_it_is_in_use(name, order, change, tmp_path):
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux")
 @pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.filterwarnings("ignore:.*neither next states nor timeouts")
 def test_no_file_stays_mapped(order, tmp_path):
-    parts = {name: RANDOM.normal(size=(50, 2)) for name in ("observations", "actions")}
-    parts |= {"rewards": RANDOM.normal(size=(50, 1)), "terminals": np.arange(50)[:, None] % 10 == 9}
-    (tmp_path / "log").mkdir()
-    for name, values in parts.items():
-        np.save(tmp_path / "log" / f"{name}.npy", np.asarray(values, order=order))
-    log = load_log(tmp_path / "log", ends="terminal")
-    states = load_states(tmp_path / "log")
-    actions = policies.load_policies(tmp_path / "log" / "actions.npy")
-    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
-    for file in (tmp_path / "log").iterdir():
-        os.truncate(file, 100)
-    for part, values in (("observations", log.states), ("actions", log.actions), ("rewards", log.rewards[:, None])):
-        np.testing.assert_array_equal(values, parts[part].astype(np.float32))
-    assert len(states) == 50 and len(actions) == 1
+    for name in ("observations", "actions"):
+        np.save(tmp_path / f"{name}.npy", np.asarray(STATES, order=order))
+    states, actions = load_states(tmp_path), policies.load_policies(tmp_path / "actions.npy")
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text() and len(states) == 3000 and len(actions) == 1
