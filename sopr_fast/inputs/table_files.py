@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import functools
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -121,9 +122,7 @@ def _shape(cells: Iterable[Any]) -> tuple[int, ...]:
 
 
 def _is_missing(cell: Any) -> bool:
-    import pandas
-
-    return np.ndim(cell) == 0 and bool(pandas.isna(cell))
+    return cell is None or (isinstance(cell, float) and math.isnan(cell))
 
 
 def _cell(value: Any) -> Any:

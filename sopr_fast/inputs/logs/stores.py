@@ -65,7 +65,7 @@ def read_parquet(path: Path) -> dict[str, Any]:
 
     def column(name: str) -> Lazy:
         where = f"{path}: {name!r}"
-        cells = np.empty(0) if first is None else to_cells(first.column(name).to_pandas().to_numpy(), where)
+        cells = np.empty(0) if first is None else to_cells(first.column(name).to_numpy(zero_copy_only=False), where)
         shape, is_float = (rows, *cells.shape[1:]), cells.dtype.kind == "f"
         dtype = np.dtype(np.float64) if cells.ndim > 1 and not is_float else cells.dtype  # of lists that lack a number
 
@@ -77,7 +77,7 @@ def read_parquet(path: Path) -> dict[str, Any]:
                 for batch in file.iter_batches(_BATCH, columns=[name]):
                     if (lost := batch.column(0).is_null().to_numpy(zero_copy_only=False)).any():
                         raise ValueError(f"{where} has no value at row {start + int(np.argmax(lost))}")
-                    cells = to_cells(batch.column(0).to_pandas().to_numpy(), where, start)
+                    cells = to_cells(batch.column(0).to_numpy(zero_copy_only=False), where, start)
                     if cells.shape[1:] != shape[1:]:
                         raise ValueError(f"{where}: lists of {shape[1:]} and {cells.shape[1:]} from row {start} on")
                     values[start : start + len(cells)] = cells
