@@ -49,7 +49,7 @@ def test_make_and_study_of_a_tiny_task(tmp_path, monkeypatch):
     kept = simulator.estimate(policies, log, seed=0)
     offline = [name.startswith("offline") for name in policies]
     expected = spearman(returns["return"].to_numpy()[offline], kept.values[offline])
-    own = rows[(rows["method"] == "simulator") & (rows["kind"] == "offline") & (rows["known"] == 0)]
+    own = rows[(rows["method"] == "select") & (rows["kind"] == "offline") & (rows["known"] == 0)]
     assert own["spearman"].item() == pytest.approx(expected, abs=1e-3, nan_ok=True)
     study.run([task], ["mixture"], [0], tmp_path / "nowhere", simulator)  # nothing is left to do
     monkeypatch.setattr(table, "TASKS", [task])

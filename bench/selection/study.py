@@ -149,7 +149,6 @@ def results(
     whole: Selection, known: np.ndarray, candidates: np.ndarray, table: pandas.DataFrame
 ) -> dict[str, dict[str, float]]:
     """Return the results of each method that knows the returns of some policies."""
-    assert whole.values is not None
     returns = table["return"].to_numpy()
     places = np.sort(np.concatenate([known, candidates]))
     is_known = np.isin(places, known)
@@ -163,7 +162,7 @@ def results(
         **{name: None if own is None else own[places] for name, own in parts.items()},
     )
     found = {"select": scores(replace(informed, progress=None), table)}
-    predictions = {"simulator": whole.values[candidates], "progress": informed.predicted[~is_known]}
+    predictions = {"progress": informed.predicted[~is_known]}
     if len(known):
         predictions["nearest policy"] = returns[known][whole.distances[np.ix_(candidates, known)].argmin(1)]
     return found | {method: order_scores(returns[candidates], own) for method, own in predictions.items()}

@@ -19,7 +19,6 @@ KINDS = {
 }
 COLUMNS = {  # heading: method and result
     "`select`": ("select", "spearman"),
-    "Simulator": ("simulator", "spearman"),
     "`progress=`": ("progress", "spearman"),
     "NearestPolicy": ("nearest policy", "spearman"),
     "latest snapshot": ("latest snapshot", "spearman"),
