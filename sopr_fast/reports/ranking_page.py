@@ -21,10 +21,9 @@ _TRAINING = ("loss", "subset_size", "clusters", "subsets", "steps", "encoder", "
 def ranking_page(ranking: Ranking, returns: Any = None) -> dict[str, Any]:
     """Return what the report says; `returns` are true returns of the candidates, if they are known."""
     true = None if returns is None else check_returns(returns, ranking.names)
-    order = np.argsort(ranking.ranks)
-    foreign = np.array([bool(one) for one in ranking.foreign or [False] * len(ranking)], bool)
-    errors = np.where(foreign, np.nan, ranking.standard_errors)
     collapsed = ranking.training is not None and bool(ranking.training.history.get("collapsed"))
+    foreign = ranking.is_foreign()
+    strangers, tied = [ranking.names[i] for i in ranking.places if foreign[i]], _tied(ranking)
     settings, pictures = dict(ranking.settings), []
     if ranking.training is not None:
         own = ranking.training.settings
@@ -34,14 +33,14 @@ def ranking_page(ranking: Ranking, returns: Any = None) -> dict[str, Any]:
         pictures = [figures.scatter(ranking.scores, true, axes=("score", "true return"), caption=caption)]
     return dict(
         kind="Ranking of policies",
-        verdict="Training collapsed: this order means nothing." if collapsed else _verdict(ranking, order),
-        tone="bad" if collapsed else "open" if foreign[order[0]] else "",
-        reasons=_reasons(ranking, order, foreign, true),
-        now=_now(ranking, order, foreign, collapsed),
-        notes=_notes(ranking, order, foreign),
-        main=_main(ranking, errors),
+        verdict="Training collapsed: this order means nothing." if collapsed else _verdict(ranking, tied),
+        tone="bad" if collapsed else "open" if ranking.order[0] in strangers else "",
+        reasons=_reasons(ranking, strangers, tied, true),
+        now="Train again with another seed or more policies." if collapsed else _now(ranking, strangers),
+        notes=_notes(ranking, strangers),
+        main=_main(ranking),
         title="All candidates",
-        tables=[_table(ranking, order, foreign, errors, true)],
+        tables=[_table(ranking, foreign, true)],
         legend="Errors and probabilities come from replicates, such as bootstrap samples or members of an ensemble."
         if ranking.subset_scores is None
         else "Errors and probabilities are over draws of states only: they do not say whether the model orders "
@@ -53,70 +52,55 @@ def ranking_page(ranking: Ranking, returns: Any = None) -> dict[str, Any]:
     )
 
 
-def _verdict(ranking: Ranking, order: np.ndarray) -> str:
-    first = ranking.names[order[0]]
-    if len(ranking) == 1:
-        return f"{first} is the only candidate."
-    if tied := _tied(ranking, order):
-        return f"{in_words([first, *tied])} have the highest scores of {len(ranking):,} candidates."
-    return f"{first} has the highest score of {len(ranking):,} candidates."
-
-
-def _draws(ranking: Ranking) -> str:
-    """Return over what probabilities of higher scores are."""
-    if ranking.subset_scores is None:
-        return "replicates, which vary as its errors do"
-    return "draws of states; that says nothing of returns"
-
-
-def _tied(ranking: Ranking, order: np.ndarray) -> list[str]:
+def _tied(ranking: Ranking) -> list[str]:
     """Return the candidates among the first 20 that do not score below the first with a probability of 90 %."""
-    others = order[1 : figures.ROWS]
-    wins = ranking.wins(np.full(len(others), order[0]), others)
+    others = ranking.places[1 : figures.ROWS]
+    wins = ranking.wins(np.full(len(others), ranking.places[0]), others)
     return [ranking.names[i] for i in others[wins < _SURE]]
 
 
-def _reasons(ranking: Ranking, order: np.ndarray, foreign: np.ndarray, true: np.ndarray | None) -> list[str]:
-    reasons = []
-    if len(order) > 1:
-        win = float(ranking.wins(order[:1], order[1:2])[0])
-        second = ranking.names[order[1]]
-        if tied := _tied(ranking, order):
+def _verdict(ranking: Ranking, tied: list[str]) -> str:
+    if len(ranking) == 1:
+        return f"{ranking.order[0]} is the only candidate."
+    have = "have the highest scores" if tied else "has the highest score"
+    return f"{in_words([ranking.order[0], *tied])} {have} of {len(ranking):,} candidates."
+
+
+def _reasons(ranking: Ranking, strangers: list[str], tied: list[str], true: np.ndarray | None) -> list[str]:
+    reasons, by_subsets = [], ranking.subset_scores is not None
+    if len(ranking) > 1:
+        win, second = float(ranking.wins(ranking.places[:1], ranking.places[1:2])[0]), ranking.order[1]
+        if tied:
             those = f"{len(tied) + 1} candidates" if len(tied) > 1 else "two"
-            noise = "their errors" if ranking.subset_scores is None else "the noise of drawing states"
+            noise = "the noise of drawing states" if by_subsets else "their errors"
             reasons.append(f"The scores of these {those} differ by less than {noise}.")
         elif np.isfinite(win):
-            reasons.append(f"It scores above the next, {second}, in {chance(win)} of {_draws(ranking)}.")
+            draws = "draws of states; that says nothing of returns" if by_subsets else "replicates"
+            reasons.append(f"It scores above the next, {second}, in {chance(win)} of {draws}.")
         else:
             reasons.append(f"The next is {second}.")
-    if foreign[order[0]]:
+    if ranking.order[0] in strangers:
         reasons.append("It acts unlike every known policy, so its score is an extrapolation.")
-    if true is not None and len(order) > 1:
+    if true is not None and len(ranking) > 1:
         correlation = number(spearman(true, ranking.scores))
         reasons.append(f"The scores have a rank correlation of {correlation} with the true returns.")
     return reasons
 
 
-def _now(ranking: Ranking, order: np.ndarray, foreign: np.ndarray, collapsed: bool) -> str:
-    if collapsed:
-        return "Train again with another seed or more policies."
-    best = [ranking.names[i] for i in order if not foreign[i]][:3]
-    best += [ranking.names[i] for i in order[:1] if foreign[i]]
-    each = " each" if len(best) > 1 else ""
+def _now(ranking: Ranking, strangers: list[str]) -> str:
+    order, foreign = ranking.order, {*strangers}
+    best = [name for name in order if name not in foreign][:3] + [name for name in order[:1] if name in foreign]
+    measure = f"Measure {in_words(best)} by 20 episodes{' each' if len(best) > 1 else ''}"
     if ranking.subset_scores is None:
-        return f"Measure {in_words(best)} by 20 episodes{each} before you deploy one."
-    return (
-        f"Scores order policies; they are not returns. Measure {in_words(best)} by 20 episodes{each}; or let select "
-        "say whether to deploy one."
-    )
+        return f"{measure} before you deploy one."
+    return f"Scores order policies; they are not returns. {measure}; or let select say whether to deploy one."
 
 
-def _notes(ranking: Ranking, order: np.ndarray, foreign: np.ndarray) -> list[str]:
+def _notes(ranking: Ranking, strangers: list[str]) -> list[str]:
     notes = [*getattr(ranking, "notes", [])]
-    if foreign.any():
-        those = in_words([ranking.names[i] for i in order if foreign[i]])
-        scores = "this score" if foreign.sum() == 1 else "these scores"
-        notes.append(f"Unlike every known policy: {those}. Measure before you believe {scores}.")
+    if strangers:
+        scores = "this score" if len(strangers) == 1 else "these scores"
+        notes.append(f"Unlike every known policy: {in_words(strangers)}. Measure before you believe {scores}.")
     if ranking.foreign and any(one is None for one in ranking.foreign):
         notes.append("The distance of some candidates to the known policies is unknown: their scores may be wrong.")
     if ranking.in_training and any(ranking.in_training):
@@ -124,33 +108,31 @@ def _notes(ranking: Ranking, order: np.ndarray, foreign: np.ndarray) -> list[str
     return notes
 
 
-def _main(ranking: Ranking, errors: np.ndarray) -> figures.Picture:
+def _main(ranking: Ranking) -> figures.Picture:
     shown = min(figures.ROWS, len(ranking))
-    caption = "Scores with their standard errors" if np.isfinite(errors).any() else "Scores"
-    caption += f", the first {shown} of {len(ranking):,}." if shown < len(ranking) else "."
+    caption = f"Scores, the first {shown} of {len(ranking):,}." if shown < len(ranking) else "Scores."
     rows = shown + (ranking.training is not None)
     return figures.draw(lambda ax: plot_ranking(ranking, ax=ax, rows=figures.ROWS), height(rows), caption)
 
 
-def _table(
-    ranking: Ranking, order: np.ndarray, foreign: np.ndarray, errors: np.ndarray, true: np.ndarray | None
-) -> Table:
-    scores, in_training = Numbers(ranking.scores), ranking.in_training or [False] * len(ranking)
+def _table(ranking: Ranking, foreign: np.ndarray, true: np.ndarray | None) -> Table:
+    order, scores = ranking.places, Numbers(ranking.scores)
+    errors = np.where(foreign, np.nan, ranking.standard_errors)[order]
     distances = np.full(len(ranking), np.nan)
     if ranking.distances is not None and ranking.distance_limit:
         distances = ranking.distances / ranking.distance_limit
     columns = [
         column("rank", np.arange(1, len(order) + 1), "{:.0f}".format),
         column("score", ranking.scores[order], scores),
-        column("error", errors[order], lambda error: f"± {scores(error)}" if np.isfinite(error) else MISSING),
+        column("error", errors, lambda error: f"± {scores(error)}" if np.isfinite(error) else MISSING),
         column("above the next", np.append(ranking.wins(order[:-1], order[1:]), np.nan), chance),
     ]
     columns += [] if true is None else [column("true return", true[order], Numbers(true))]
-    remarks = np.where(foreign, "foreign", np.where(in_training, "in training", ""))
+    remarks = np.where(foreign, "foreign", np.where(ranking.in_training or False, "in training", ""))
     return Table(
         "Candidates by score",
         "candidate",
-        [Name(ranking.names[i]) for i in order],
+        [Name(name) for name in ranking.order],
         np.where(foreign, "foreign", "candidate")[order].tolist(),
         [*columns, column("distance", distances[order])],
         remarks[order].tolist(),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..results.numbers import Numbers, chance, number
+from ..results.numbers import MISSING, Numbers, chance, number
 from ..selection.selection import Selection
 from . import figures
 from .page import Column, Name, Table, column
@@ -19,8 +19,6 @@ _MEASURED = "measured.csv"
 def selection_page(selection: Selection, command: str = "") -> dict[str, Any]:
     """Return what the report says; `command` is the one that made the selection, if one did."""
     verdict, known = selection.verdict, selection.known
-    order = selection.order
-    kinds = np.where(known, "known", np.where(selection.rankable, "candidate", "foreign"))
     return dict(
         kind="Selection of policies",
         verdict=f"{verdict.text}.",
@@ -31,7 +29,7 @@ def selection_page(selection: Selection, command: str = "") -> dict[str, Any]:
         notes=selection.remarks,
         main=_main(selection),
         title="All policies",
-        tables=[_table(selection, order, kinds)],
+        tables=[_table(selection)],
         legend="Distance is that of actions to the nearest known policy: 1 is as far as known policies usually are "
         "from each other."
         if known.any() and not known.all()
@@ -68,9 +66,10 @@ def _main(selection: Selection) -> figures.Picture:
     return figures.draw(lambda ax: plot_selection(selection, ax, figures.ROWS), height(shown), caption)
 
 
-def _table(selection: Selection, order: np.ndarray, kinds: np.ndarray) -> Table:
+def _table(selection: Selection) -> Table:
+    order, known, chosen = selection.order, selection.known, selection.verdict.policies
     values, low, high = selection.shown[:, order]
-    returns = Numbers(values)
+    returns, names = Numbers(values), [selection.names[i] for i in order]
     best, tied = [chance(share) for share in selection.probability_best], selection.equally_good
     if len(tied) >= _TIES:
         best = [f"one of {len(tied):,}" if i in tied else text for i, text in enumerate(best)]
@@ -85,20 +84,18 @@ def _table(selection: Selection, order: np.ndarray, kinds: np.ndarray) -> Table:
         beats[selection.names.index(selection.rival)] = np.nan
         who = "the incumbent" if selection.incumbent else "the best known"
         columns.append(column(f"better than {who}", beats[order], chance))
-    columns.append(column("distance", np.where(kinds == "known", np.nan, selection.distance_ratio)[order]))
-    names = [selection.names[i] for i in order]
+    columns.append(column("distance", np.where(known, np.nan, selection.distance_ratio)[order]))
+    kinds = np.where(known, "known", np.where(selection.rankable, "candidate", "foreign"))[order]
+    flags, unit = selection.flags, f"{selection.unit}s"
     return Table(
-        f"{selection.unit.capitalize()}s: measured for known policies, predicted for candidates"
+        f"{unit.capitalize()}: measured for known policies, predicted for candidates"
         if selection.candidates
-        else f"Measured {selection.unit}s",
+        else f"Measured {unit}",
         "policy",
         [Name(name) for name in names],
-        [
-            f"{kind} chosen" if name in selection.verdict.policies else kind
-            for name, kind in zip(names, kinds[order], strict=True)
-        ],
-        [each for each in columns if {*each.texts} - {"", number(np.nan)}],
-        [selection.flags[i] for i in order] if any(selection.flags) else [],
+        [f"{kind} chosen" if name in chosen else kind for name, kind in zip(names, kinds, strict=True)],
+        [each for each in columns if {*each.texts} - {"", MISSING}],
+        [flags[i] for i in order] if any(flags) else [],
         [[Name(name) for name in selection.measured.copies[i] if name != selection.names[i]] for i in order],
     )
 

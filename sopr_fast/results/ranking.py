@@ -89,9 +89,14 @@ class Ranking(Result):
         return f"{self.order[0]} has the highest score of {counted(len(self), 'candidate')}"
 
     @property
+    def places(self) -> np.ndarray:
+        """(P,) positions in `names`, best first; ties in input order."""
+        return np.argsort(-self.scores, kind="stable")
+
+    @property
     def order(self) -> list[str]:
         """Names, best first; ties in input order."""
-        return [self.names[i] for i in self._order()]
+        return [self.names[i] for i in self.places]
 
     @property
     def best(self) -> str:
@@ -100,7 +105,7 @@ class Ranking(Result):
         Warns:
             ForeignPolicyWarning: The candidate is foreign.
         """
-        first = int(self._order()[0])
+        first = int(self.places[0])
         name = self.names[first]
         if self.foreign is not None and self.foreign[first]:
             warn(
@@ -194,7 +199,7 @@ class Ranking(Result):
         Args:
             rows: Number of candidates beyond which only the first and the last five are shown; None for all.
         """
-        order = self._order()
+        order = self.places
         foreign = self.is_foreign()
         cells = {"rank": [str(place) for place in range(1, len(self) + 1)], "policy": self.order}
         show = Numbers(self.scores, self.standard_errors)
@@ -228,9 +233,6 @@ class Ranking(Result):
         if self.in_training is not None:
             columns["in_training"] = self.in_training
         return pandas.DataFrame(columns, index=index).sort_index()
-
-    def _order(self) -> np.ndarray:
-        return np.argsort(-self.scores, kind="stable")
 
     def is_foreign(self) -> np.ndarray:
         """Return (P,) bool, True if foreign; False if the distance is unknown."""
