@@ -197,12 +197,11 @@ class CriticLearner(Learner):
         alive = self.discount * (1 - log.terminals[rows])
         # The value after a terminal is 0, which is not 0 in the critics' units.
         offset = (log.rewards[rows] - self.mean * (1 - alive)) / self.scale
-        targets = self._for_all(offset[..., None])[..., 0] + self._for_all(alive[..., None])[..., 0] * following
-        return targets.clamp_(*self.range)
+        return (self._for_all(offset) + self._for_all(alive) * following).clamp_(*self.range)
 
     def _for_all(self, x: Tensor) -> Tensor:
-        """Repeat (M, B, d) for the critics of each member: (C, B, d)."""
-        return x[:, None].expand(-1, self.copies, -1, -1).flatten(0, 1)
+        """Repeat (M, B, …) for the critics of each member: (C, B, …)."""
+        return x.repeat_interleave(self.copies, 0)
 
     def mean_values(self, rows: Tensor) -> np.ndarray:
         """Return the mean value (P, M) float64 of each policy's actions in rows (B,) of the table, by M critics."""

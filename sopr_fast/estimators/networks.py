@@ -94,7 +94,7 @@ class ActionValue(StackedMLP):
 
         Args:
             states: (B, dim_s) or (C, B, dim_s).
-            actions: (B, dim_a) or (C, B, dim_a).
+            actions: (C, B, dim_a), or (B, dim_a) next to such states.
         """
         out = self(self._inputs(states, actions))
         return (out * actions).sum(-1) if self.discrete else out[..., 0]
@@ -119,8 +119,7 @@ class ActionValue(StackedMLP):
     def _inputs(self, states: Tensor, actions: Tensor) -> Tensor:
         if self.discrete:
             return states
-        leading = torch.broadcast_shapes(states.shape[:-1], actions.shape[:-1])
-        return torch.cat([states.expand(*leading, -1), actions.expand(*leading, -1)], -1)
+        return torch.cat([states.expand(*actions.shape[:-1], -1), actions], -1)
 
 
 def _initial(sizes: Sequence[int], seed: int) -> Tensor:
