@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
 from ..runtime.checks import integer, number, option
 from ..runtime.distributed import share_policies
-from ..runtime.options import current
 from .log import Log
 from .policy_actions import PolicyActions
 from .reward_estimator import Evaluated, RewardEstimator
@@ -41,8 +39,7 @@ class DoublyRobust(RewardEstimator):
     penalty: float = option(10.0, number(above=0))
 
     def _evaluate(self, actions: PolicyActions, checkpoint: str | os.PathLike | None) -> Evaluated:
-        log, policies = actions.log, actions.policies
-        steps = log.transitions
+        log, steps = actions.log, actions.log.transitions
         if steps.longest != 1 or not log.discrete or steps.log_probs is None:
             raise ValueError(
                 "DoublyRobust needs discrete actions, episodes of one step (max_episode_steps=1) and the probabilities "
@@ -50,16 +47,17 @@ class DoublyRobust(RewardEstimator):
             )
         rewards, logged = steps.rewards.astype(np.float64), log.actions.cpu().numpy().argmax(1)
         predicted = self._predict(log, rewards, logged, actions.seed)
+        everywhere = torch.arange(log.count, device=log.device)
         rows, density = np.arange(len(rewards)), np.exp(-steps.log_probs.astype(np.float64))
         missed = rewards - predicted[rows, logged]
 
         def value(part: slice) -> torch.Tensor:
-            chosen = probabilities(policies[part.start], log)
+            (chosen,) = actions.of(part)(everywhere).double().cpu().numpy()
             weights = chosen[rows, logged] * density
             terms = (chosen * predicted).sum(1) + weights * missed
             return torch.from_numpy(np.hstack([weights.max(), replicated(terms.mean(), terms - terms.mean())]))[None]
 
-        found = share_policies(len(policies), value, singly=True, description="weighting").numpy()
+        found = share_policies(len(actions.policies), value, singly=True, description="weighting").numpy()
         spread = (1 + 2 * found[:, 0]) * np.ptp(rewards)
         error = float((missed**2).mean() / rewards.var()) if rewards.var() > 0 else 0.0
         diagnostics = {"reward_error": error, "range": spread, "episodes": len(rewards)}
@@ -79,15 +77,6 @@ class DoublyRobust(RewardEstimator):
                 y = rewards[train & (logged == action)] - level
                 predicted[fold == k, action] = level + features[fold == k] @ np.linalg.solve(x.T @ x + penalty, x.T @ y)
         return predicted.clip(rewards.min(), rewards.max())
-
-
-def probabilities(policy: Any, log: Log) -> np.ndarray:
-    """Return a policy's probabilities (N, A) float64 of discrete actions in all logged states."""
-    parts = [
-        policy.output(log.raw_states[rows], log.source[rows]).mean
-        for rows in torch.arange(log.count, device="cpu").split(current().batch_size)
-    ]
-    return torch.cat(parts).double().numpy()
 
 
 def replicated(value: float, terms: np.ndarray) -> np.ndarray:
