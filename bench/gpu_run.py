@@ -34,17 +34,7 @@ BUILD = (
     "-C cmake.define.SOPR_FAST_CUDA=ON -C cmake.define.CMAKE_CUDA_ARCHITECTURES=90-real ."
 )
 PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
-TESTS = [
-    *PYTEST,
-    "-n",
-    "8",
-    "--dist",
-    "worksteal",
-    "-k",
-    "cuda",
-    "-m",
-    "not fuzz and not docs and not emulated",
-]
+TESTS = [*PYTEST, *["-n", "8", "--dist", "worksteal", "-k", "cuda", "-m"], "not fuzz and not docs and not emulated"]
 OURS = ["--error-exitcode", "1", "--kernel-name", "kns=sopr"]
 FOLDERS = [f"python_tests/{room}" for room in ("ops", "sopr", "estimators")]  # of tests that select a GPU
 # initcheck must see what torch's kernels write, and reports reads that no result needs: see gpu.md.
@@ -52,6 +42,7 @@ SANITIZERS = {"memcheck": OURS, "racecheck": OURS, "initcheck": [], "synccheck":
 SANITIZE = ["--report-api-errors", "no", "--print-limit", "20"]
 HOT = "lloyd_kernel|plus_plus_kernel|closed_kernel|open_kernel|closed_backward|open_block|open_attention|sum_blocks"
 NCU = ["ncu", "--clock-control", "none"]
+PROFILED = [sys.executable, "bench/gpu_facts.py", "profile"]
 METRICS = {
     "us": "gpu__time_duration.sum",
     "SM %": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
@@ -220,9 +211,8 @@ def first(run: Run) -> None:
     ]:
         run.alone(python(name, limit, *PYTEST, "-s", "bench/bench_cuda.py", "-k", select))
     run.alone(python("rank 10 x 200", 45, "bench/pipeline.py", "rank", "--device", DEVICE))
-    profiled = [sys.executable, "bench/gpu_facts.py", "profile"]
     metrics = ["--metrics", ",".join(METRICS.values()), "-k", f"regex:{HOT}", "-c", "40", "--csv"]
-    run.alone(Job("ncu", [*NCU, *metrics, *profiled], 60))
+    run.alone(Job("ncu", [*NCU, *metrics, *PROFILED], 60))
 
 
 def second(run: Run) -> None:
@@ -237,32 +227,10 @@ def second(run: Run) -> None:
         )
     run.alone(python("train 200 steps", 40, "bench/pipeline.py", "train", "--device", DEVICE))
     for precision in ("fp32", "bf16"):
-        run.alone(
-            python(
-                f"rank 10 x 200, {precision}",
-                40,
-                "bench/pipeline.py",
-                "rank",
-                "--device",
-                DEVICE,
-                "--precision",
-                precision,
-            )
-        )
-    profiled = [sys.executable, "bench/gpu_facts.py", "profile"]
-    full = [
-        "--set",
-        "full",
-        "--import-source",
-        "yes",
-        "-k",
-        "regex:closed_kernel",
-        "-c",
-        "1",
-        "-o",
-        str(run.out / "closed"),
-    ]
-    run.alone(Job("full profile of a kernel", [*NCU, *full, *profiled], 60))
+        rank = f"bench/pipeline.py rank --device {DEVICE} --precision {precision}"
+        run.alone(python(f"rank 10 x 200, {precision}", 40, *rank.split()))
+    full = ["--set", "full", "--import-source", "yes", "-k", "regex:closed_kernel", "-c", "1", "-o"]
+    run.alone(Job("full profile of a kernel", [*NCU, *full, str(run.out / "closed"), *PROFILED], 60))
     run.alone(python("compiled peers", 150, *PYTEST, "-s", "bench/bench_cuda.py", "-k", "compiled"))
 
 

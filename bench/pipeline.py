@@ -11,11 +11,8 @@ Each command is one process. The paper's figures are those of its time tables (a
 from __future__ import annotations
 
 import argparse
-import json
-from pathlib import Path
 
 import halfcheetah
-import torch
 from workload import peak_megabytes
 
 import sopr_fast
@@ -45,20 +42,10 @@ def main() -> None:
         candidates = {f"{i}": policies[names[i % len(names)]] for i in range(options.policies)}
         timings = ranker.rank(candidates, states, subsets=options.subsets).timings
         what = f"rank {len(candidates)} policies on {options.subsets} subsets"
-    report = {
-        "what": f"{what} of {config.subset_size:,} states, {config.clusters} clusters, {config.precision}",
-        "seconds": sum(timings.values()),
-        "by_stage": timings,
-        "peak_MB": peak_megabytes(),
-        "device": options.device if options.device == "cpu" else torch.cuda.get_device_name(options.device),
-        "threads": sopr_fast.build_info()["threads"],
-        "instruction_set": sopr_fast.build_info()["instruction_set"],
-    }
-    print(f"{report['what']}: {report['seconds']:.1f} s, peak {report['peak_MB']:,} MB")
+    what += f" of {config.subset_size:,} states, {config.clusters} clusters, {config.precision}"
+    print(f"{what}: {sum(timings.values()):.1f} s, peak {peak_megabytes():,} MB")
     print("  " + ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in timings.items()))
     print(f"  the paper: {PAPER_SECONDS[options.stage]} s (30 and 10 policies, 200 steps and subsets, one P100)")
-    if options.out:
-        options.out.write_text(json.dumps(report, indent=1))
 
 
 def _options() -> argparse.Namespace:
@@ -68,7 +55,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--subsets", type=int, default=200)
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--out", type=Path, help="JSON")
     return parser.parse_args()
 
 

@@ -37,7 +37,7 @@ def train_all(task: Task) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         product = folder / "policies.npz"
         sources = {family: folder / f"{family}.npz" for family in families}
-        if not is_made(product):
+        if not is_made(task, product):
             _train_missing(task, families, sources, log)
             product = collect(replace(task, scale=replace(task.scale, rollouts=rollouts)), folder, sources)
         products.append(product)
@@ -47,7 +47,7 @@ def train_all(task: Task) -> list[Path]:
 def _train_missing(task: Task, families: dict[str, tuple[int, int]], sources: dict[str, Path], log: str) -> None:
     transitions = None
     for family, source in sources.items():
-        if is_made(source):
+        if is_made(task, source):
             continue
         if transitions is None:
             transitions = sopr_fast.load_log(task.folder / "logs" / f"{log}.hdf5")

@@ -26,7 +26,7 @@ def split(task: Task) -> Path:
     Returns the path of `split.json`, which holds positions in `policies.npz`.
     """
     product = task.folder / "split.json"
-    if not is_made(product):
+    if not is_made(task, product):
         returns = read_return_means(task.folder / "returns.csv")
         order = np.random.default_rng([task.seed, 2]).permutation(len(returns))
         train, validation, _ = task.scale.split_sizes()
@@ -65,7 +65,7 @@ def write_logs(task: Task) -> list[Path]:
     for index, name in enumerate(LOGS):
         product, begin = task.folder / "logs" / f"{name}.hdf5", time.monotonic()
         products.append(product)
-        if not is_made(product):
+        if not is_made(task, product):
             rows = _share(task.scale.log_steps, len(behaviours[name]))
             parts = [(actors[i], count, 100 * index + i) for i, count in zip(behaviours[name], rows, strict=True)]
             _write(task, product, _record(task, name, parts))
@@ -94,7 +94,7 @@ def _record_part(part: tuple[Layers, int, int], environment: str, seed: int) -> 
     episodes: list[Episode] = []
     while sum(len(episode.rewards) for episode in episodes) < count:
         drawn = np.random.default_rng([seed, 3, stream, len(episodes)]).integers(2**31, size=_EPISODES_AT_ONCE)
-        episodes += roll_out(layers, environment, drawn.tolist(), stochastic=True, record=True)
+        episodes += roll_out(layers, environment, drawn.tolist(), stochastic=True)
     ends = np.zeros((2, sum(len(episode.rewards) for episode in episodes)), bool)
     for episode, end in zip(episodes, np.cumsum([len(episode.rewards) for episode in episodes]), strict=True):
         ends[0 if episode.terminal else 1, end - 1] = True
@@ -103,7 +103,7 @@ def _record_part(part: tuple[Layers, int, int], environment: str, seed: int) -> 
         "observations": [episode.states[:-1] for episode in episodes],
         "next_observations": [episode.states[1:] for episode in episodes],
         "actions": [episode.actions for episode in episodes],
-        "rewards": [episode.rewards for episode in episodes],
+        "rewards": [episode.rewards.astype(np.float32) for episode in episodes],
         "infos/action_log_probs": [episode.log_probs for episode in episodes],
     }
     return {

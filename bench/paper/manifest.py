@@ -66,9 +66,9 @@ def claim(task: Task) -> None:
     write_json(path, settings)
 
 
-def is_made(product: Path) -> bool:
+def is_made(task: Task, product: Path) -> bool:
     """Return whether a product is complete. Its manifest is written last."""
-    return product.exists() and _name(product) in _manifests(product)
+    return product.exists() and _name(task, product) in _manifests(task)
 
 
 def write_manifest(task: Task, product: Path, seconds: float | None, **fields: Any) -> None:
@@ -86,16 +86,12 @@ def write_manifest(task: Task, product: Path, seconds: float | None, **fields: A
         "seconds": None if seconds is None else round(seconds, 1),
         **fields,
     }
-    write_json(task.folder / "manifests.json", _manifests(product) | {_name(product): manifest})
+    write_json(task.folder / "manifests.json", _manifests(task) | {_name(task, product): manifest})
 
 
-def read_manifest(product: Path) -> dict[str, Any]:
-    """Return the manifest of a product.
-
-    Raises:
-        FileNotFoundError: The product has none.
-    """
-    manifest = _manifests(product).get(_name(product))
+def read_manifest(task: Task, product: Path) -> dict[str, Any]:
+    """Return the manifest of a product; FileNotFoundError is raised if it has none."""
+    manifest = _manifests(task).get(_name(task, product))
     if manifest is None:
         raise FileNotFoundError(2, "no manifest", str(product))
     return manifest
@@ -107,16 +103,12 @@ def write_json(path: Path, value: Any) -> None:
         temporary.write_text(json.dumps(value, indent=1) + "\n")
 
 
-def _game_folder(product: Path) -> Path:
-    return next((parent for parent in product.parents if (parent / "settings.json").exists()), product.parent)
+def _name(task: Task, product: Path) -> str:
+    return product.relative_to(task.folder).as_posix()
 
 
-def _name(product: Path) -> str:
-    return product.relative_to(_game_folder(product)).as_posix()
-
-
-def _manifests(product: Path) -> dict[str, Any]:
-    path = _game_folder(product) / "manifests.json"
+def _manifests(task: Task) -> dict[str, Any]:
+    path = task.folder / "manifests.json"
     return json.loads(path.read_text()) if path.exists() else {}
 
 

@@ -35,7 +35,7 @@ def train_all(task: Task) -> list[Path]:
         for algorithm in ALGORITHMS:
             product = task.folder / "offline" / log / f"{algorithm}.npz"
             products.append(product)
-            if not is_made(product):
+            if not is_made(task, product):
                 if transitions is None:
                     transitions = sopr_fast.load_log(task.folder / "logs" / f"{log}.hdf5")
                 train_one(task, product, algorithm, transitions, log)
@@ -64,13 +64,13 @@ def collect(task: Task, folder: Path, sources: dict[str, Path]) -> Path:
     """
     product, partial, begin = folder / "policies.npz", folder / "all.partial", time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
-    if is_made(product):
+    if is_made(task, product):
         return product
     actors, names, updates = [], [], []
     resumed = partial.exists()
     for algorithm, source in sources.items():
         actors += read_stack(source)
-        steps = read_manifest(source)["snapshot_updates"]
+        steps = read_manifest(task, source)["snapshot_updates"]
         names += [algorithm] * len(steps)
         updates += steps
     measured = measure_returns(actors, task.environment, task.scale.rollouts, task.seed, partial, task.processes)

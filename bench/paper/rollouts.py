@@ -25,12 +25,12 @@ _environments: dict[str, list] = {}
 
 @dataclass(frozen=True)
 class Episode:
-    """One rollout of T steps, float32.
+    """One rollout of T steps.
 
     Attributes:
-        states: (T + 1, dim_s).
-        actions: (T, dim_a).
-        rewards: (T,).
+        states: (T + 1, dim_s) float32.
+        actions: (T, dim_a) float32.
+        rewards: (T,) float64.
         log_probs: Log-densities (T,) of drawn actions, or None.
         terminal: Whether the last state is terminal.
     """
@@ -42,9 +42,7 @@ class Episode:
     terminal: bool
 
 
-def roll_out(
-    layers: Layers, environment: str, seeds: Sequence[int], *, stochastic: bool = False, record: bool = False
-) -> list[Episode | tuple[float, int]]:
+def roll_out(layers: Layers, environment: str, seeds: Sequence[int], *, stochastic: bool = False) -> list[Episode]:
     """Roll out one episode per seed.
 
     Each episode equals a plain loop over `gymnasium.make(environment)`, reset with the seed, whatever runs next to it.
@@ -55,52 +53,49 @@ def roll_out(
         environment: Gymnasium's name.
         seeds: Seeds of the episodes.
         stochastic: Draw actions instead of acting by the mean.
-        record: Return whole episodes.
-
-    Returns:
-        Per seed an `Episode` if `record`, else its undiscounted return and length.
     """
     episodes = []
     for first in range(0, len(seeds), _AT_ONCE):
-        episodes += _roll_out(Actor(layers), environment, seeds[first : first + _AT_ONCE], stochastic, record)
+        episodes += _roll_out(Actor(layers), environment, seeds[first : first + _AT_ONCE], stochastic)
     return episodes
 
 
-def _roll_out(actor: Actor, environment: str, seeds: Sequence[int], stochastic: bool, record: bool) -> list:
+def _roll_out(actor: Actor, environment: str, seeds: Sequence[int], stochastic: bool) -> list[Episode]:
     pool = _environments.setdefault(environment, [])
     pool += [make_environment(environment) for _ in range(len(seeds) - len(pool))]
     states = np.stack([pool[i].reset(seed=int(seed))[0] for i, seed in enumerate(seeds)])
-    count, limit = len(seeds), pool[0].spec.max_episode_steps
+    limit = pool[0].spec.max_episode_steps
     noise = None
     if stochastic:
         noise = np.stack(
             [np.random.default_rng([seed, 1]).standard_normal((limit, actor.action_dim)) for seed in seeds]
         )
-    totals, lengths, terminals = np.zeros(count), np.zeros(count, int), np.zeros(count, bool)
-    tracks = [([states[i].copy()], [], [], []) for i in range(count)] if record else None
-    running, t = np.arange(count), 0
+    steps: list[list[tuple]] = [[] for _ in seeds]  # state, action, reward and log-density of each
+    terminals = np.zeros(len(seeds), bool)
+    running, t = np.arange(len(seeds)), 0
     while len(running):
         actions, log_probs = actor.act(states[running], None if noise is None else noise[running, t])
         going = np.ones(len(running), bool)
         for k, i in enumerate(running):
+            before = states[i].copy()
             states[i], reward, terminal, truncated, _ = pool[i].step(actions[k])
-            totals[i] += reward
-            if tracks:
-                for track, value in zip(tracks[i], (states[i].copy(), actions[k], reward), strict=False):
-                    track.append(value)
-                if log_probs is not None:
-                    tracks[i][3].append(log_probs[k])
+            steps[i].append((before, actions[k], reward, None if log_probs is None else log_probs[k]))
             if terminal or truncated:
-                lengths[i], terminals[i], going[k] = t + 1, terminal, False
+                terminals[i], going[k] = terminal, False
         running, t = running[going], t + 1
-    if not record:
-        return list(zip(totals.tolist(), lengths.tolist(), strict=True))
-    return [_episode(track, bool(terminals[i])) for i, track in enumerate(tracks)]
+    return [_episode(*rows) for rows in zip(steps, states, terminals.tolist(), strict=True)]
 
 
-def _episode(track: tuple[list, ...], terminal: bool) -> Episode:
-    states, actions, rewards, log_probs = (np.array(values, np.float32) for values in track)
-    return Episode(states, actions, rewards, log_probs if len(log_probs) else None, terminal)
+def _episode(steps: list[tuple], last: np.ndarray, terminal: bool) -> Episode:
+    states, actions, rewards, log_probs = zip(*steps, strict=True)
+    densities = None if log_probs[0] is None else np.array(log_probs, np.float32)
+    whole = np.array([*states, last], np.float32)
+    return Episode(whole, np.array(actions, np.float32), np.array(rewards, np.float64), densities, terminal)
+
+
+def _returns(layers: Layers, environment: str, seeds: Sequence[int]) -> list[tuple[float, int]]:
+    """Return the undiscounted return and the length of each episode."""
+    return [(sum(e.rewards.tolist()), len(e.rewards)) for e in roll_out(layers, environment, seeds)]
 
 
 @cache
@@ -134,7 +129,7 @@ def measure_returns(
     """
     done = np.loadtxt(partial_path, ndmin=2).tolist()[: len(actors)] if partial_path.exists() else []
     seeds = [seed * 1_000_003 + i for i in range(rollouts)]
-    run = partial(roll_out, environment=environment, seeds=seeds)
+    run = partial(_returns, environment=environment, seeds=seeds)
     with progress_bar(len(actors), "rollouts", "policy", show=True, initial=len(done)) as bar:
         for episodes in workers(processes).imap(run, actors[len(done) :]):
             returns, lengths = np.array(episodes).T

@@ -22,7 +22,7 @@ _STEPS_AT_ONCE = 8  # environment steps, then as many updates in one compiled ca
 def train(task: Task) -> Path:
     """Train, save the snapshots, and return the path of `policies.npz`."""
     product, begin = task.folder / "policies.npz", time.monotonic()
-    if is_made(product):
+    if is_made(task, product):
         return product
     # XLA reads its flags once, when jax is first imported.
     one = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
@@ -58,7 +58,7 @@ def train(task: Task) -> Path:
 def measure(task: Task) -> Path:
     """Measure the returns of the snapshots, and return the path of `returns.csv`."""
     product, begin = task.folder / "returns.csv", time.monotonic()
-    if not is_made(product):
+    if not is_made(task, product):
         partial = task.folder / "returns.partial"
         actors = read_stack(task.folder / "policies.npz")
         resumed = partial.exists()
