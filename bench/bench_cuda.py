@@ -112,7 +112,7 @@ def test_cuda_forward_10_policies(compiled, released, clustered, peak, contend):
         f"{TORCH} padded SDPA, bf16": BucketedModel(released, dtype=torch.bfloat16, **options),
     }
     if compiled:
-        fused = BucketedModel(released, attention="matmul", compiled=True, **options)
+        fused = BucketedModel(released, attention="matmul", compiler={}, **options)
         peers = {f"{TORCH} padded matmul, compiled": fused}
         if packed.varlen_attn is not None:
             peers[f"{TORCH} packed varlen, compiled, bf16"] = PackedModel(released)
@@ -156,7 +156,7 @@ def test_cuda_training_step_30_policies(compiled, released, clustered, peak, con
     name, options = f"{TORCH} padded SDPA", {"tokens": 1 << 17, "recompute": True}
     if compiled:
         name = f"{TORCH} padded matmul, compiled"
-        options |= {"attention": "matmul", "compiled": True, "hashed_dropout": True}
+        options |= {"attention": "matmul", "compiler": {}, "hashed_dropout": True}
     peer = BucketedModel(released, **options)
     plan = peer.plan((rows[0].long(), offsets[0]))
 

@@ -13,12 +13,18 @@ import torch
 from peers.bucketed import BucketedModel
 from peers.loop import ReleasedModel
 from peers.released import from_released
+from torch._inductor import config as inductor_config
 from workload import CLUSTERS, SIZE, actions_on, forward_gflop, step_gflop
 
 from sopr_fast import Subsets
 from sopr_fast.ops.segment_encoder_blocks import Arena
 from sopr_fast.runtime.distributed import Blocks
 from sopr_fast.sopr.input_norm import merge_moments, part_moments
+
+try:
+    import zentorch
+except ImportError:
+    zentorch = None
 
 TORCH = f"torch {torch.__version__.partition('+')[0]}"
 
@@ -29,11 +35,19 @@ def released() -> ReleasedModel:
     return ReleasedModel(17, 6).eval()
 
 
-def peers_of(released: ReleasedModel, dtype: torch.dtype) -> dict[str, torch.nn.Module]:
+def forward_peers(released: ReleasedModel, dtype: torch.dtype) -> dict[str, torch.nn.Module]:
+    """Return models by name; those called frozen have their parameters as constants, which cannot be trained."""
+    compilers: dict[str, dict] = {"compiled": {}, "compiled, frozen": {"options": {"freezing": True}}}
+    if zentorch is not None and dtype == torch.float32:
+        compilers[f"zentorch {zentorch.__version__}, frozen"] = {"backend": "zentorch"}
+    matmul = {
+        f"{TORCH} bucketed matmul, {name}": BucketedModel(released, attention="matmul", compiler=options, dtype=dtype)
+        for name, options in compilers.items()
+    }
     return {
         f"{TORCH} bucketed SDPA": BucketedModel(released, dtype=dtype),
-        f"{TORCH} bucketed SDPA, compiled": BucketedModel(released, compiled=True, dtype=dtype),
-        f"{TORCH} bucketed matmul, compiled": BucketedModel(released, attention="matmul", compiled=True, dtype=dtype),
+        f"{TORCH} bucketed SDPA, compiled": BucketedModel(released, compiler={}, dtype=dtype),
+        **matmul,
     }
 
 
@@ -46,7 +60,7 @@ def test_forward_10_policies(precision, released, subsets, columns, contend):
     scores = {}
 
     def run(name, call):
-        with torch.inference_mode():
+        with torch.no_grad():
             scores[name] = call().flatten()
 
     def ours():
@@ -57,8 +71,10 @@ def test_forward_10_policies(precision, released, subsets, columns, contend):
         contenders[f"{TORCH} per-cluster loop"] = lambda: run(
             "loop", lambda: released(subsets.states, columns, clustering)
         )
-    for name, peer in peers_of(released, dtype).items():
+    for name, peer in forward_peers(released, dtype).items():
         plan = peer.eval().plan(clustering)
+        with torch.no_grad(), inductor_config.patch(freezing="frozen" in name):
+            peer(subsets.states, columns, plan)  # compiles
         contenders[name] = lambda name=name, peer=peer, plan=plan: run(
             name, lambda: peer(subsets.states, columns, plan)
         )
@@ -114,7 +130,7 @@ def test_training_step_30_policies(size, clusters, keeps, precision, released, s
     columns = actions_on(subsets)
     clustering = (subsets.rows[0].long(), subsets.offsets[0])
     weights = torch.linspace(-1, 1, len(columns))
-    compiled = {"compiled": True, "hashed_dropout": True, "recompute": not keeps, "dtype": dtype}
+    compiled = {"compiler": {}, "hashed_dropout": True, "recompute": not keeps, "dtype": dtype}
     peers = {
         f"{TORCH} bucketed SDPA": BucketedModel(released, recompute=not keeps, dtype=dtype),
         f"{TORCH} bucketed matmul, compiled": BucketedModel(released, attention="matmul", **compiled),

@@ -6,7 +6,7 @@ limits padding. Policies are processed in groups.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 from .layers import Stack, folded_projection, relu
 from .loop import ReleasedModel, split
+
+POLICIES = 10  # encoded at once
 
 
 class Bucket(NamedTuple):
@@ -29,10 +31,9 @@ class BucketedModel(nn.Module):
     Args:
         model: Model to compute.
         attention: "sdpa" or "matmul".
-        compiled: Compile both encoders, with dynamic numbers of clusters and tokens.
+        compiler: Options of `torch.compile` for both encoders, which see dynamic shapes; None for none.
         dtype: Dtype of all activations.
         tokens: Tokens per bucket, for all policies of a group.
-        policies: Policies per group.
         hashed_dropout: See `Stack`.
         recompute: Recompute the activations of the low level in the backward pass, bucket by bucket.
     """
@@ -42,10 +43,9 @@ class BucketedModel(nn.Module):
         model: ReleasedModel,
         *,
         attention: str = "sdpa",
-        compiled: bool = False,
+        compiler: dict[str, Any] | None = None,
         dtype: torch.dtype = torch.float32,
         tokens: int = 4096,
-        policies: int = 10,
         hashed_dropout: bool = False,
         recompute: bool = False,
     ):
@@ -53,19 +53,17 @@ class BucketedModel(nn.Module):
         self.model = model
         self.low, self.high = _Low(model, attention), Stack(model.encoder_hilev.layers, attention)
         self.train(model.training)
-        self.compiled, self.dtype = compiled, dtype
-        self.tokens, self.policies = tokens, policies
+        self.compiled, self.dtype, self.tokens = compiler is not None, dtype, tokens
         self.hashed_dropout, self.recompute = hashed_dropout, recompute
-        if compiled:
-            self.run_low, self.run_high = torch.compile(self.low), torch.compile(self.high)
-        else:
-            self.run_low, self.run_high = self.low, self.high
+        self.run_low, self.run_high = self.low, self.high
+        if compiler is not None:
+            self.run_low, self.run_high = (torch.compile(level, **compiler) for level in (self.low, self.high))
 
     def plan(self, clustering: Tensor | tuple[Tensor, Tensor]) -> list[Bucket]:
         """Return the buckets of a subset, which serve any number of policies and steps."""
         buckets, chosen = [], []
         for cluster in sorted(split(clustering), key=len):
-            if chosen and (len(chosen) + 1) * len(cluster) * self.policies > self.tokens:
+            if chosen and (len(chosen) + 1) * len(cluster) * POLICIES > self.tokens:
                 buckets.append(_bucket(chosen))
                 chosen = []
             chosen.append(cluster)
@@ -76,7 +74,7 @@ class BucketedModel(nn.Module):
         weight, bias = folded_projection(self.model.fc, states, actions)
         pooled = [
             torch.cat([self._low(states, group, bucket, weight, bias) for bucket in plan], 1)
-            for group in actions.split(self.policies)
+            for group in actions.split(POLICIES)
         ]  # (P, K, E), in groups
         encoded = [
             self.run_high(self._dynamic(group, 0), None, self._seed()).to(self.model.fc[0].weight.dtype).mean(1)

@@ -24,7 +24,7 @@ from .table import fill, mean_of_tasks
 from .tasks import Task
 
 RESULTS = Path(__file__).parent / "peers.csv"
-D3RLPY, UPDATES = "FQE of d3rlpy, its defaults", 10_000  # as d3rlpy's tutorial on choosing policies
+D3RLPY, UPDATES = "FQE of d3rlpy", 10_000  # as d3rlpy's tutorial on choosing policies
 KNOWN = 10  # returns of online policies, for the nearest policy alone
 
 
@@ -61,8 +61,8 @@ def methods(
     yield "latest snapshot", lambda: snapshots
     yield "agreement with the log", lambda: [-_distance(policy, log) for policy in chosen.values()]
     nearest = estimators.NearestPolicy()
-    yield "nearest of ten known", lambda: nearest.estimate(chosen, log, known=others, returns=known).values
-    yield "SARSA critic", lambda: estimators.BehaviourQ().estimate(chosen, log).values
+    yield "NearestPolicy, ten known", lambda: nearest.estimate(chosen, log, known=others, returns=known).values
+    yield "BehaviourQ", lambda: estimators.BehaviourQ().estimate(chosen, log).values
     yield D3RLPY, lambda: [_value_by_d3rlpy(policy, log) for policy in chosen.values()]
     yield "FQE", lambda: estimators.FQE().estimate(chosen, log).values
 
@@ -102,10 +102,9 @@ def _value_by_d3rlpy(policy: Any, log: Transitions) -> float:
 def update_page(page: Path) -> None:
     """Write means over tasks, and mean CPU seconds, between the marks of a page."""
     rows = pandas.read_csv(RESULTS)
-    table = ["| method | Spearman | regret@1 | CPU seconds |", "| --- | --- | --- | --- |"]
+    table = ["| method | Spearman | regret@1 | CPU seconds | tasks |", "| --- | --- | --- | --- | --- |"]
     for method, own in rows.groupby("method", sort=False):
         order, regret = (mean_of_tasks(own, column) for column in ("spearman", "regret@1"))
-        table.append(f"| {method} | {order} | {regret} | {own['seconds'].mean():.0f} |")
-    counts = rows.groupby("task", sort=False)["log"].nunique()
-    tasks = ", ".join(f"{task} ({count})" for task, count in counts.items())
-    fill(page, "peers", "\n".join([*table, "", f"Tasks, and logs of each: {tasks}."]))
+        tasks = ", ".join(own["task"].unique())
+        table.append(f"| {method} | {order} | {regret} | {own['seconds'].mean():.0f} | {tasks} |")
+    fill(page, "peers", "\n".join(table))
