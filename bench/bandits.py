@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections import defaultdict
+from importlib.util import find_spec
 
 import numpy as np
 
@@ -94,12 +95,7 @@ def main(logs: int = 200) -> None:
     """Print, for each estimator and policy, mean error, root mean squared error, and coverage of 95 % intervals."""
     warnings.simplefilter("ignore")
     truth = np.array(list(problem(0)[3].values()))
-    try:
-        import obp  # noqa: F401
-    except ImportError:
-        peers = [ours]
-    else:
-        peers = [of_obp] if "--obp" in sys.argv else [ours, of_obp]
+    peers = [ours, of_obp] if find_spec("obp") else [ours]
     values, inside, widths = defaultdict(list), defaultdict(list), defaultdict(list)
     for seed in range(logs):
         _, log, policies, _ = problem(seed)
@@ -120,4 +116,4 @@ def main(logs: int = 200) -> None:
 
 
 if __name__ == "__main__":
-    main(*(int(word) for word in sys.argv[1:] if word.isdigit()))
+    main(*map(int, sys.argv[1:]))

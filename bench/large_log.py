@@ -1,7 +1,6 @@
 """Memory and bytes read by drawing subsets from a log larger than memory.
 
-    python bench/large_log.py                          # 20 million rows of 17 columns, every layout, 5 and 200 subsets
-    python bench/large_log.py --layout compressed --subsets 5 --rows 1000000
+    python bench/large_log.py [ROWS]    # 20 million rows of 17 columns by default, every layout, 5 and 200 subsets
 
 Writes random states to an HDF5 file, drops it from the page cache, and draws in a child process. Bytes read are `rchar`
 of /proc/self/io without the imports.
@@ -9,7 +8,6 @@ of /proc/self/io without the imports.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -71,13 +69,13 @@ def measure(path: Path, subsets: int) -> dict:
 
 
 def main() -> None:
-    options = _options()
+    rows = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000_000
     print("layout       subsets      states   peak MB   read MB   file MB   seconds")
-    for layout in options.layout:
-        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+    for layout in LAYOUTS:
+        with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "log.hdf5"
-            write(path, options.rows, layout)
-            for subsets in options.subsets:
+            write(path, rows, layout)
+            for subsets in (5, 200):
                 drawing = measure(path, subsets)
                 peak, read, size = (drawing[key] / 1e6 for key in ("peak", "read", "file"))
                 print(
@@ -85,15 +83,6 @@ def main() -> None:
                     f"{drawing['seconds']:>9.1f}",
                     flush=True,
                 )
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rows", type=int, default=20_000_000)
-    parser.add_argument("--layout", nargs="+", choices=LAYOUTS, default=list(LAYOUTS))
-    parser.add_argument("--subsets", type=int, nargs="+", default=[5, 200])
-    parser.add_argument("--folder", help="folder for the log (default: the system's temporary folder)")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":
