@@ -1,12 +1,10 @@
-"""Checks of files, and errors that name them, for all readers of logs and returns."""
+"""Errors that name the file that is read, for all readers of logs and returns."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-from ..runtime.files import open_regular
 
 
 @contextmanager
@@ -38,12 +36,3 @@ def documented(where: str | Path) -> Iterator[None]:
     except Exception as error:
         what = f"damaged, or of a form that cannot be read ({type(error).__name__}: {error})"
         raise ValueError(f"{where}: {what}") from error
-
-
-def check_regular(path: Path) -> None:
-    """Raise unless `path` is a regular file, or a link to one."""
-    try:
-        open_regular(path).close()
-    except (FileNotFoundError, ValueError) as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else error
-        raise type(error)(f"{path}: {reason}") from error

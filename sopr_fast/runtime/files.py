@@ -36,6 +36,15 @@ def open_regular(path: str | os.PathLike) -> io.BufferedReader:
     return open(descriptor, "rb")
 
 
+def check_regular(path: Path) -> None:
+    """Raise unless `path` is a regular file, or a link to one."""
+    try:
+        open_regular(path).close()
+    except (FileNotFoundError, ValueError) as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else error
+        raise type(error)(f"{path}: {reason}") from error
+
+
 def read_regular(path: str | os.PathLike) -> bytes:
     """Return the content of a file; see `open_regular`."""
     with open_regular(path) as file:

@@ -33,7 +33,7 @@ def test_tensors_groups_and_single_rows():
 
 
 FIFTH = np.arange(14) == 5
-EACH = "; if axis 0 is of episodes, pass a dictionary of each, [{name: x[i] for name, x in log.items()} for i in"
+EACH = "; of states alone, pass values.reshape(-1, 2); if axis 0 is of episodes, pass a dictionary of each, [{name:"
 
 
 @pytest.mark.parametrize(

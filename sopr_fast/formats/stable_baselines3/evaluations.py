@@ -7,8 +7,9 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from ...inputs.file_errors import check_regular, reading
+from ...inputs.file_errors import reading
 from ...runtime.containers import open_archive
+from ...runtime.files import check_regular
 from ...runtime.text import list_names, printable
 from ...runtime.warn import warn
 

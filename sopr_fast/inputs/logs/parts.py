@@ -206,11 +206,11 @@ def table_shape(shape: Sequence[int], name: str) -> tuple[int, int]:
     remedy = "pass values.reshape(len(values), -1) if policies read such rows"
     if len(shape) == 3:
         remedy = (
-            "if axis 0 is of episodes, pass a dictionary of each, [{name: x[i] for name, x in log.items()} for i in "
-            f"range({shape[0]})]; if it is of time and axis 1 of environments, pass one dictionary of their rows, "
+            f"of states alone, pass values.reshape(-1, {shape[2]}); if axis 0 is of episodes, pass a dictionary of "
+            f"each, [{{name: x[i] for name, x in log.items()}} for i in range({shape[0]})]; if it is of time and axis "
+            "1 of environments, pass one dictionary of their rows, "
             "{name: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]) for name, x in log.items()} | "
-            f"{{'environment': numpy.repeat(range({shape[1]}), {shape[0]})}}; of states alone, "
-            f"pass values.reshape(-1, {shape[2]})"
+            f"{{'environment': numpy.repeat(range({shape[1]}), {shape[0]})}}"
         )
     raise ValueError(f"{name} must have shape (rows, columns), got {tuple(shape)}; {remedy}")
 

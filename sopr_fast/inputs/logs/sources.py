@@ -14,8 +14,9 @@ import numpy as np
 
 from ... import formats
 from ...runtime.extras import library
+from ...runtime.files import check_regular
 from ...runtime.pickles import Record
-from ..file_errors import check_regular, reading
+from ..file_errors import reading
 from ..lazy_arrays import end_to_end, flatten, opened_later, shape_of
 from ..table_files import is_frame, load_csv, load_json, read_frame
 from .schema import ENDS, ITEM, missing, part_of

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from ...runtime.containers import check_chunks, check_size, open_archive, open_hdf5, open_parquet
+from ...runtime.files import check_regular
 from ...runtime.pickles import SB3_RECORDS, SPACE_RECORDS, RefusedError, read_pickle
 from ...runtime.rows import FileRows, FileVersion, Read
-from ..file_errors import check_regular, reading
+from ..file_errors import reading
 from ..lazy_arrays import Lazy, check_names, opened_later, shape_of
 from ..table_files import to_cells
 

@@ -16,10 +16,11 @@ import numpy as np
 
 from ... import formats
 from ...runtime.arrays import as_numbers
+from ...runtime.files import check_regular
 from ...runtime.text import NAME_WIDTH, escaped_errors, is_cost, list_names, printable, suggest
 from ...runtime.warn import warn
 from ..accepted import ReturnsLike
-from ..file_errors import check_regular, documented
+from ..file_errors import documented
 from ..table_files import is_list_of_dicts, load_csv, load_json, load_parquet
 
 if TYPE_CHECKING:
