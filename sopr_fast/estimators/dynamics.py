@@ -25,7 +25,7 @@ _ROWS, _WATCHED_ROWS = 16384, 1024
 
 
 class Dynamics(Learner):
-    """M models of next state, reward and termination.
+    """M models of next state, reward and termination. They predict with averages of the weights that training changes.
 
     Each model maps a normalised state and action to the change of state, in units of its root mean square, and to two
     standardised rewards: if the episode goes on, and if it ends. A second network predicts from the next state whether
@@ -80,8 +80,6 @@ class Dynamics(Learner):
         self._models, self._end_models = (
             StackedMLP(each, rate=_LEARNING_RATE, **options) for each in (sizes, end_sizes)
         )
-        # Predictions are made with averages of the weights; training changes the networks themselves.
-        self._average, self._end_average = self._models.average, self._end_models.average
         self.networks = {"models": self._models, "ends": self._end_models}
         self._thresholds = torch.full((sizes[-1],), math.inf, dtype=torch.float32, device=log.device)
         self._thresholds[:-2] = 1.0
@@ -95,24 +93,15 @@ class Dynamics(Learner):
         average_rate = min(1.0, _AVERAGED_EVERY / (_AVERAGED_SHARE * self.updates)) if averages else 0.0
         if self._learns_ends:
             end_rows = self._end_batches(update).view(self.members, -1)
-            self._end_models.train(
-                self._reached(end_rows),
-                log.terminals[end_rows, None],
-                average_rate=average_rate,
-            )
+            self._end_models.train(self._reached(end_rows), log.terminals[end_rows, None], average_rate=average_rate)
         target, weight = self._targets(rows)
         return self._models.train(
-            torch.cat([log.states(rows), log.actions[rows]], -1),
+            self._inputs(rows),
             target,
             weight=weight / (target.shape[-1] - 1),  # of changes, and of one of the rewards
             thresholds=self._thresholds,  # Huber's loss of changes, half the squared error of rewards
             average_rate=average_rate,
         )
-
-    def predict(self, states: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each model's scaled change of state and standardised rewards, (M, B, dim_s + 2), and their mean."""
-        members = self._average(torch.cat([states, actions], -1))
-        return members, members.mean(0)
 
     def step_forward(
         self, states: Tensor, actions: Tensor, chosen: Tensor, noise: Tensor | float = 0.0
@@ -123,13 +112,13 @@ class Dynamics(Learner):
             Next states (B, dim_s), rewards (B,), probabilities that the episode ends (B,), and how much the models
             disagree (B,): the root mean square over columns of their standard deviation, in units of the usual change.
         """
-        members, mean = self.predict(states, actions)
+        members = self._models.average(torch.cat([states, actions], -1))  # changes and rewards (M, B, dim_s + 2)
         own = members[chosen, torch.arange(len(states), device=states.device)]
         following = states + own[:, :-2] * self.change_scale + noise
         following = following.clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)
         centre, scale, low, high = self._rewards.T
         going_on, ending = (own[:, -2:] * scale + centre).clamp(low, high).T
-        disagreement = (members - mean)[..., :-1].square().mean((0, 2)).sqrt()
+        disagreement = members[..., :-1].var(0, correction=0).mean(1).sqrt()
         ends = self._ends(following, chosen)
         return following, going_on + ends * (ending - going_on), ends, disagreement
 
@@ -139,7 +128,7 @@ class Dynamics(Learner):
             return torch.full_like(reached[:, 0], self.end_share)
 
         prior = math.log(self.end_share / (1 - self.end_share))
-        members = self._end_average(reached)[..., 0]
+        members = self._end_models.average(reached)[..., 0]
         return (members[chosen, torch.arange(len(reached), device=reached.device)] + prior).sigmoid()
 
     def progress(self) -> dict[str, str]:
@@ -150,7 +139,10 @@ class Dynamics(Learner):
         """Return what the averaged models miss of the scaled changes of at most `limit` held-out rows, (R, dim_s)."""
         rows = torch.from_numpy(self.held_out[:: len(self.held_out) // limit + 1]).to(self.log.device)
         target, weight = self._targets(rows)
-        return (target - self.predict(self.log.states(rows), self.log.actions[rows])[1])[weight[:, 0] > 0, :-2]
+        return (target - self._models.average(self._inputs(rows)).mean(0))[weight[:, 0] > 0, :-2]
+
+    def _inputs(self, rows: Tensor) -> Tensor:
+        return torch.cat([self.log.states(rows), self.log.actions[rows]], -1)
 
     def _targets(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return scaled changes and rewards (…, dim_s + 2), and their weights, 1 where they are learned, else 0."""
@@ -166,9 +158,8 @@ class Dynamics(Learner):
         log = self.log
         if self.ends_are_seen:
             return log.states(log.next[rows])
-        states = log.states(rows)
-        change = self._models(torch.cat([states, log.actions[rows]], -1))[..., :-2]
-        return (states + change * self.change_scale).clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)
+        change = self._models(self._inputs(rows))[..., :-2]
+        return (log.states(rows) + change * self.change_scale).clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)
 
 
 def _change_scale(log: Log, learned: np.ndarray) -> Tensor:
