@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..estimators.log_support import agreement_in_words
 from ..results.numbers import MISSING, Numbers, chance, number
 from ..selection.selection import Selection
 from . import figures
@@ -34,7 +35,7 @@ def selection_page(selection: Selection, command: str = "") -> dict[str, Any]:
         "from each other."
         if known.any() and not known.all()
         else "",
-        evidence=[*(f"{each}." for each in selection.support), *_evidence(selection)],
+        evidence=[*(f"{each}." for each in agreement_in_words(selection.agreement)), *_evidence(selection)],
         pictures=_left_out(selection),
         settings={**selection.settings, "known returns": int(known.sum())},
     )
@@ -60,7 +61,8 @@ def _now(selection: Selection, command: str) -> str:
 def _main(selection: Selection) -> figures.Picture:
     shown = min(figures.ROWS, len(selection.names))
     caption = f"{selection.unit.capitalize()}s with 80 % intervals: measured for known policies, predicted for others"
-    caption += ", where foreign ones cannot be ranked from this log." if not selection.rankable.all() else "."
+    foreign = not selection.rankable[selection.order[:shown]].all()
+    caption += ", where foreign ones cannot be ranked from this log." if foreign else "."
     if shown < len(selection.names):
         caption += f" The best {shown} of {len(selection.names):,}."
     return figures.draw(lambda ax: plot_selection(selection, ax, figures.ROWS), height(shown), caption)
