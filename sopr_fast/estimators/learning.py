@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,19 +25,22 @@ _RECORDS = 50
 _HELD_OUT = 0.05  # share of the episodes
 
 
+@dataclass
 class Batches:
     """Rows of each mini-batch, which depend only on the seed and the update.
 
-    Args:
+    Attributes:
         pools: Rows that each of M members samples from.
         size: B, rows per member.
         seed: Seed of the samples.
         device: Device of the rows.
     """
 
-    def __init__(self, pools: list[np.ndarray], size: int, seed: int, device: torch.device | str):
-        self.pools, self.size, self.seed, self.device = pools, size, seed, device
-        self._block: tuple[int, Tensor] | None = None
+    pools: list[np.ndarray]
+    size: int
+    seed: int
+    device: torch.device | str
+    _block: tuple[int, Tensor] | None = None
 
     def __call__(self, update: int) -> Tensor:
         """Return the rows (M, B) int64 of an update."""

@@ -20,9 +20,8 @@ _NEGLIGIBLE = 0.1  # distance, in standard deviations of the logged actions
 _CHUNK = 1 << 24  # pairs of states compared at once
 
 
-@torch.no_grad()
 def unsupported(actions: PolicyActions) -> np.ndarray:
-    """Return the share (P,) float64 of each policy's decisions that the log does not support.
+    """Return the share (P,) float64 of each policy's decisions that the log does not support; warn of over 40 %.
 
     A decision is not supported if its action is farther from the actions logged in similar states than 95 % of logged
     actions are. Similar states are the 20 nearest other logged states, among at most 65,536. The distance is the
@@ -30,6 +29,17 @@ def unsupported(actions: PolicyActions) -> np.ndarray:
     those are not supported that no similar state shows; probabilities of actions count. So a policy that acts as the
     log does has a share of at most 5 %. At most 2,048 states are used, evenly spaced.
     """
+    shares = _shares(actions)
+    warn_about(
+        {actions.policies[i].name: f"{shares[i]:.0%} of decisions" for i in np.flatnonzero(shares > MOST_UNSUPPORTED)},
+        "the log does not support {}: no similar logged state shows such actions, so it does not show what these "
+        "policies do; measure them, or log more of what they do",
+    )
+    return shares
+
+
+@torch.no_grad()
+def _shares(actions: PolicyActions) -> np.ndarray:
     log = actions.log
     rows, candidates = log.evaluated_rows(_STATES), log.evaluated_rows(_CANDIDATES)
     similar = _similar(log, rows, candidates)  # (B, k)
@@ -73,15 +83,6 @@ def unsupported_in_words(names: list[str], shares: np.ndarray | None, known: np.
     share = most if least == most else f"{least} to {most}"
     listed = list_names([names[i] for i in places], 5)
     return [f"The log does not show what these do, since {share} of their decisions are unlike logged ones: {listed}"]
-
-
-def warn_of_unsupported(names: list[str], shares: np.ndarray) -> None:
-    """Warn about policies of which over 40 % of the decisions are not supported."""
-    warn_about(
-        {names[i]: f"{shares[i]:.0%} of decisions" for i in np.flatnonzero(shares > MOST_UNSUPPORTED)},
-        "the log does not support {}: no similar logged state shows such actions, so it does not show what these "
-        "policies do; measure them, or log more of what they do",
-    )
 
 
 def _similar(log: Log, rows: Tensor, candidates: Tensor) -> Tensor:

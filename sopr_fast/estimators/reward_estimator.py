@@ -16,7 +16,7 @@ from ..runtime.checks import number, option
 from .estimator import Estimator, Request
 from .learning import CHECKPOINT
 from .log import read
-from .log_support import unsupported, unsupported_in_words, warn_of_unsupported
+from .log_support import unsupported, unsupported_in_words
 from .policy_actions import PolicyActions
 
 _ROUNDING = 0.02  # of the range of possible values
@@ -50,7 +50,6 @@ class RewardEstimator(Estimator):
         decay(log.transitions, self.discount)  # raises if discount=1 has no meaning
         actions = PolicyActions(request.tested, layout, log, seed=request.seed)
         shares = unsupported(actions)
-        warn_of_unsupported(request.names, shares)
         values, replicates, diagnostics = self._evaluate(actions, request.checkpoint)
         _warn_of_impossible(request.names, values, *value_range(log.transitions, self.discount))
         has_errors = replicates is not None and replicates.shape[1] > 1 and len(log.transitions.episodes) > 2

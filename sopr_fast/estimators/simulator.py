@@ -25,7 +25,7 @@ from .dynamics import Dynamics
 from .estimator import Estimator, Request
 from .learning import CHECKPOINT, learn
 from .log import Log, read
-from .log_support import agreement_in_words, unsupported, unsupported_in_words, warn_of_unsupported
+from .log_support import agreement_in_words, unsupported, unsupported_in_words
 from .member_errors import HONEST
 from .policy_actions import PolicyActions
 
@@ -114,7 +114,6 @@ class Simulator(Estimator):
             "rollouts of {} leave the range of the log, where the simulator guesses; measure these policies, or log "
             "more of what they do",
         )
-        warn_of_unsupported(request.names, rolled["unsupported"])
         for note in unfinished(request.names, rolled["unfinished"]):
             warn(note, UncertainEstimateWarning)
         members = rolled.pop("values")
