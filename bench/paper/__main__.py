@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,31 +28,18 @@ _STUDIES = {**STUDIES, "studies": "all studies above", "page": "write the main t
 _HERE = Path(__file__).parent
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run one stage, one study or all of them. Finished products and cells are kept; interrupted ones resume.
 
     Args:
         arguments: Command line without the program; `sys.argv[1:]` if None.
-
-    Returns:
-        Exit status: 0, or 2 after an error message.
     """
     options = _options(arguments)
     if options.stage in _STUDIES:
         _run_studies(options)
-        return 0
-    warnings.filterwarnings("ignore", category=DeprecationWarning)
-    try:
+    else:
+        warnings.filterwarnings("ignore", category=DeprecationWarning)
         _run_stages(options)
-    except (ImportError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except FileNotFoundError as error:
-        # Errors of our own loaders have no filename but a full message.
-        problem = f"{error.filename} does not exist" if error.filename else error
-        print(f"error: {problem}: run the stage that makes it first", file=sys.stderr)
-        return 2
-    return 0
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -125,4 +111,4 @@ def _run_studies(options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

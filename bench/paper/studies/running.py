@@ -15,40 +15,36 @@ from sopr_fast.runtime.files import atomic_path
 from . import methods
 from .cells import COLUMNS, IDENTITY, Cell, read
 
-_MISSING = "missing input: "
-
 
 def run_cells(cells: Sequence[Cell], path: Path, *, sets: Path, foreign: Path | None = None) -> None:
-    """Run the cells that have no rows yet, and those whose input was missing; rows of others are kept.
+    """Run the cells that have no rows yet.
 
     Args:
         cells: The cells.
         path: CSV file of the study.
         sets: Folder of the games at one scale.
         foreign: Folder with policies of other authors, or None.
+
+    Raises:
+        FileNotFoundError: A product of the stages is missing.
     """
     rows = read(path)
-    finished = rows[~rows["gap"].str.startswith(_MISSING)]
-    done = set(zip(*(finished[name] for name in IDENTITY), strict=True))
+    done = set(zip(*(rows[name] for name in IDENTITY), strict=True))
     path.parent.mkdir(parents=True, exist_ok=True)
     for cell in cells:
         if cell.key in done:
             continue
         own = pandas.DataFrame(_attempt(cell, sets, foreign), columns=[*COLUMNS])
         own[[*IDENTITY]] = cell.key
-        others = rows[~rows[[*IDENTITY]].eq(list(cell.key)).all(axis=1)]
-        rows = pandas.concat([others, own]) if len(others) else own
+        rows = pandas.concat([rows, own]) if len(rows) else own
         with atomic_path(path) as temporary:
             rows.to_csv(temporary, index=False, float_format="%.4g", lineterminator="\n")
         print(own[["task", "setting", "seed", "test", "spearman", "gap"]].to_string(header=False), flush=True)
 
 
 def _attempt(cell: Cell, sets: Path, foreign: Path | None) -> list[dict[str, Any]]:
-    """Return the rows of a cell: a row for each test set, or one with a gap."""
-    try:
-        task = methods.read_task(cell, sets, foreign)
-    except FileNotFoundError as error:
-        return [{"gap": _MISSING + str(error.filename or error).replace(f"{sets}/", "")}]
+    """Return the rows of a cell: a row for each test set, or one that says why the method failed."""
+    task = methods.read_task(cell, sets, foreign)
     try:
         result = methods.run(cell, task)
     except (ValueError, RuntimeError, MemoryError) as error:
