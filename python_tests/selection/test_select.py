@@ -12,8 +12,9 @@ from support.selection_problems import BEST, CANDIDATES, KNOWN, RETURNS, TRUTH, 
 import sopr_fast
 from sopr_fast import Config, fit, load_log
 from sopr_fast.estimators import BehaviourQ, ImportanceWeighting
+from sopr_fast.results.metrics import policy_distances
 from sopr_fast.selection import select
-from sopr_fast.selection.compared import possible_returns
+from sopr_fast.selection.compared import mutual_distances, possible_returns
 from sopr_fast.selection.measured import Measured
 
 
@@ -196,6 +197,17 @@ def test_copies_have_one_row_and_one_pooled_return():
     again = choose(CANDIDATES | twins, KNOWN | twins, RETURNS | rollouts, incumbent="twin-2", simulator=told)
     assert again.names[place] == again.rival == "twin-2"
     assert again.probability_beats("twin-0")[place] == 0.5
+
+
+@pytest.mark.parametrize("offset", [0, 1000])
+def test_mutual_distances_are_action_distances_and_equal_policies_have_none(offset):
+    columns = offset + np.random.default_rng(0).standard_normal((9, 5000, 3)).astype(np.float32)
+    columns[4] = columns[2]
+    columns[5] = columns[2] + np.float32(1e-2) * (np.arange(3) == 1)
+    distances = mutual_distances(columns)
+    np.testing.assert_allclose(distances, policy_distances(columns, columns), rtol=1e-9)
+    np.testing.assert_array_equal(distances, distances.T)
+    assert distances[2, 4] == 0 and (np.diagonal(distances) == 0).all() and distances[2, 5] > 0
 
 
 def test_a_candidate_that_differs_in_rare_states_alone_is_valued():

@@ -8,16 +8,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 
-from ..estimators.action_distance import shared_distances
 from ..estimators.estimator import data_rows
 from ..estimators.supervised import read_rows, spread, state_count
 from ..inputs.logs import Transitions, load_log
 from ..inputs.policies import ArrayPolicy, Policies, Policy, collect_shared, facts, probe
+from ..native import torch_on_one_thread
 from ..sopr.subsets import as_subsets
 
 FEWEST_KNOWN = 6  # known policies that show how far apart policies are, and how far predictions err
 _ROWS = 4096
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,8 +96,28 @@ class Compared:
                 own, parts = [adapted[i] for i in group], np.array_split(np.arange(total), -(-total // _ROWS))
                 everywhere = (collect_shared(own, *read_rows(log, part), layout).numpy() for part in parts)
                 first[group] = group[_first_alike(everywhere)]
-        distances, is_discrete = shared_distances(columns, columns), layout.kind == "discrete"
+        distances, is_discrete = mutual_distances(columns), layout.kind == "discrete"
         return cls(adapted, log, distances, len(states), first, total, found, is_discrete)
+
+
+def mutual_distances(columns: np.ndarray) -> np.ndarray:
+    """Return `policy_distances` (P, P) of policies to each other, from their columns (P, N, d).
+
+    Scalar products take a tenth of the time of differences. Their rounding errors are below 1e-12 of the spread of the
+    columns; distances that are not larger are 0.
+    """
+    flat = torch.from_numpy(columns).flatten(1)
+    products = torch.zeros(len(flat), len(flat), dtype=torch.float64)
+    with torch_on_one_thread():  # which gives the same bits in all processes
+        for part in flat.split(_ROWS, 1):
+            part = part.double()
+            part -= part.mean(0)
+            products.addmm_(part, part.T)
+    squares = products.diagonal().clone()
+    sums = squares[:, None] + squares
+    distances = sums - (products + products.T)  # in this order symmetric to the bit
+    distances[distances <= _ROUNDING * sums] = 0
+    return distances.numpy() / columns.shape[1]
 
 
 def _first_alike(parts: Iterable[np.ndarray]) -> np.ndarray:
