@@ -1,11 +1,12 @@
 """Values by action distance to known policies: the return of the nearest, and a Gaussian process."""
 
 import numpy as np
+import pandas
 import pytest
-from support.estimators import gains
+from support.estimators import SMALL, gains, unwarned
 from support.mdps import LinearGain
 
-from sopr_fast.estimators import GaussianProcess, NearestPolicy
+from sopr_fast.estimators import FQE, GaussianProcess, NearestPolicy
 from sopr_fast.estimators.gaussian_process_posterior import fit
 from sopr_fast.results.metrics import policy_distances
 
@@ -87,11 +88,12 @@ def named(*gains):
     return {f"gain {gain}": LinearGain(np.array([gain, 0.0])) for gain in gains}
 
 
-def returns_of(known, policies, returns, log):
-    """Return means and deviations by the model of `select` without a simulator."""
+def returns_of(known, policies, returns, log, errors=None, values=None):
+    """Return means and deviations by the model of `select`."""
     columns = np.stack([policy(log.states) for policy in [*known.values(), *policies.values()]])
     unknown = np.full(len(policies), np.nan)
-    posterior = fit(policy_distances(columns, columns), np.append(returns, unknown), np.zeros(len(columns)))
+    errors = np.append(np.zeros(len(known)) if errors is None else errors, np.zeros(len(policies)))
+    posterior = fit(policy_distances(columns, columns), np.append(returns, unknown), errors, values)
     return posterior.mean[len(known) :], posterior.deviation[len(known) :]
 
 
@@ -102,6 +104,20 @@ def test_a_gaussian_process_has_the_values_of_its_posterior(log):
     mean, deviation = returns_of(known, policies, returns, log)
     np.testing.assert_allclose(estimates.values, mean, rtol=1e-4)
     np.testing.assert_allclose(estimates.standard_errors, deviation, rtol=1e-4)
+
+
+@unwarned
+def test_the_mean_of_a_gaussian_process_is_an_estimator(log):
+    known, policies, mean = named(0.2, 0.5, 0.6, 1.2, 1.7), named(0.3, 0.9), FQE(**SMALL)
+    table = pandas.DataFrame({"return": [1.0, 2.0, 2.2, 3.0, 2.0], "error": [0.3, 0, 0.1, 0, 0.2]}, index=[*known])
+    estimates = GaussianProcess(mean=mean).estimate(policies, log, known=known, returns=table)
+    assert estimates.method == "GaussianProcess(FQE)"
+    values = mean.estimate(known | policies, log).values
+    expected, deviation = returns_of(known, policies, table["return"], log, table["error"], values)
+    np.testing.assert_allclose(estimates.values, expected, rtol=1e-3)
+    np.testing.assert_allclose(estimates.standard_errors, deviation, rtol=1e-3)
+    with pytest.raises(ValueError, match="mean must be an estimator, such as Simulator"):
+        GaussianProcess(mean="Simulator")
 
 
 def test_a_gaussian_process_values_a_known_policy_by_the_others(log):

@@ -14,7 +14,6 @@ from support.problems import TORCH_MODES, transitions
 
 import sopr_fast
 from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, ImportanceWeighting, NearestPolicy
-from sopr_fast.estimators.dual_dice import DualDICELearner
 from sopr_fast.estimators.learning import held_out_rows
 from sopr_fast.estimators.log import Log
 from sopr_fast.inputs.logs import load_log
@@ -128,13 +127,6 @@ def test_one_episode_tells_no_standard_error(name, log):
     one = with_other(log, episodes=np.array([0, len(log)]), timeouts=np.arange(len(log)) == len(log) - 1)
     assert np.isfinite(METHODS[name].estimate(gains(), log).standard_errors).all()
     assert np.isnan(METHODS[name].estimate(gains(), one).standard_errors).all()
-
-
-def test_runs_of_dual_dice_share_no_random_numbers(log):
-    runs = [DualDICELearner(METHODS["dual-dice"], acting(gains(), log, seed)) for seed in range(4)]
-    starts = [network.parameters[0].detach().numpy().tobytes() for run in runs for network in (run.nu, run.zeta)]
-    assert len(set(starts)) == 8
-    assert len({batches.seed for run in runs for batches in (run.batches, run.initial)}) == 8
 
 
 @each_method
