@@ -17,6 +17,7 @@ from support.needs import needs, to_parquet
 from support.walks import NEXT, only, walk, without
 
 import sopr_fast
+from sopr_fast.inputs.lazy_arrays import flatten
 from sopr_fast.inputs.logs import load_states, load_transitions, transitions
 from sopr_fast.runtime import containers
 
@@ -69,17 +70,10 @@ def minari_episodes(arrays):
     return [renamed(without(one, NEXT), names) | {"observations": seen} for one, seen in episodes]
 
 
-def fill(group, arrays):
-    for key, values in arrays.items():
-        if isinstance(values, dict):
-            fill(group.create_group(key), values)
-        else:
-            group[key] = values
-
-
 def write_hdf5(path, arrays):
     with h5py.File(path, "w") as file:
-        fill(file, arrays)
+        for key, values in flatten(arrays, "log").items():
+            file[key] = values
 
 
 def numbered(episodes, name):
@@ -456,8 +450,7 @@ def test_what_would_take_far_more_than_its_file_is_refused(suffix, write, messag
 
 
 def test_groups_that_hold_each_other_are_read_once(tmp_path, arrays):
-    with h5py.File(tmp_path / "log.hdf5", "w") as file:
-        for key, values in arrays.items():
-            file[key] = values
+    write_hdf5(tmp_path / "log.hdf5", arrays)
+    with h5py.File(tmp_path / "log.hdf5", "a") as file:
         file.create_group("a")["b"] = file["/"]
     assert_same(sopr_fast.load_log(tmp_path / "log.hdf5"), arrays)

@@ -72,7 +72,9 @@ def load_log(
     arrays, where = read_arrays(source)
     parts = find_parts(arrays, columns, where)
     if not {"rewards", "costs"} & parts.arrays.keys() and ends is None and max_episode_steps is None:
-        return _states_of(parts, arrays)
+        states = _states_of(parts, arrays)
+        states.verdict = f"only states are read, since there are no rewards{parts.not_read}"
+        return states
     check_needed(parts.arrays, arrays, where)
     limit = None if max_episode_steps is None else integer(1)("max_episode_steps", max_episode_steps)
     order = _order(arrays, [sort] if isinstance(sort, str) else sort, where)
@@ -141,9 +143,8 @@ def _states_of(parts: Parts, arrays: Mapping[str, Any]) -> StoredStates:
     else:
         values = parts.numbers("states")
     filled = filled_rows(arrays, parts.count or 0)
-    verdict = f"only states are read, since there are no rewards{parts.not_read}"
     rows = None if filled is None else len(filled)
-    return StoredStates(values, name, rows, parts.columns, parts.arrays.get("actions"), verdict)
+    return StoredStates(values, name, rows, parts.columns, parts.arrays.get("actions"))
 
 
 def thin(log: Transitions, rows: int) -> Transitions:

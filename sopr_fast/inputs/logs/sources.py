@@ -168,13 +168,12 @@ def _join_episodes(episodes: Sequence[Mapping[str, Any]], where: str) -> dict[st
     counter = known[0] if known else min(rows, key=rows.__getitem__, default=None)
     if counter is None:
         raise missing("states", episodes[0], where)
-    for i, arrays in enumerate(episodes):
-        if absent := [key for key in keys if key not in arrays and (part_of(key) or key == counter)]:
-            raise ValueError(f"{where}: episode {i} has no {absent[0]!r}")
+    if absent := [i for i, arrays in enumerate(episodes) if counter not in arrays]:
+        raise ValueError(f"{where}: episode {absent[0]} has no {counter!r}")
     counts = [next(iter(shape_of(arrays[counter])), 0) for arrays in episodes]
     joined: dict[str, Any] = {}
-    for key in (key for key in keys if all(key in arrays for arrays in episodes)):
-        values = [arrays[key] for arrays in episodes]
+    for key in keys:
+        values = [arrays.get(key) for arrays in episodes]
         shapes = [*map(shape_of, values)]
         if part_of(key) in ENDS and set(shapes) == {()}:
             joined[key] = np.zeros(sum(counts), bool)
@@ -187,6 +186,8 @@ def _join_episodes(episodes: Sequence[Mapping[str, Any]], where: str) -> dict[st
             if part_of(key) in ("", "episodes", "agents", "steps", "times"):
                 continue  # other information, such as seeds
             place = next(i for i, count in enumerate(counts) if lengths[i] != count)
+            if values[place] is None:
+                raise ValueError(f"{where}: episode {place} has no {key!r}")
             hint = f", expected as many or {counts[place] + 1}" if part_of(key) == "states" else ""
             if isinstance(values[place], str):
                 hint = ", but text: if RLlib packed it, write it with compress_columns=[]"

@@ -27,20 +27,15 @@ class StoredStates:
         rows: Number of rows that were filled, if not all were.
         columns: Names of the columns, if `columns` of `load_states` chose several.
         actions: (rows, …) logged actions next to them, with which those of policies are compared.
-        verdict: Why they are only states, and which arrays were not read, in words.
     """
 
+    verdict = ""  # why a log has only states, and which of its arrays were not read
+
     def __init__(
-        self,
-        values: Any,
-        name: str = "",
-        rows: int | None = None,
-        columns: str = "",
-        actions: Any = None,
-        verdict: str = "",
+        self, values: Any, name: str = "", rows: int | None = None, columns: str = "", actions: Any = None
     ) -> None:
-        self.dtype, self.name, self.columns = np.dtype(values.dtype), printable(name), columns
-        self.actions, self.verdict = actions, verdict
+        self.dtype, self.name = np.dtype(values.dtype), printable(name)
+        self.columns, self.actions = columns, actions
         self._where = f"{self.name}: " if self.name else ""
         self._what = f"{self._where}the array of states"
         if self.dtype.kind not in "fiub":
