@@ -21,7 +21,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -75,53 +77,32 @@ class Run:
     """Runs jobs until its time is over; keeps and prints their facts."""
 
     def __init__(self, seconds: float, out: Path) -> None:
-        self.end, self.out, self.facts = time.monotonic() + seconds, out, []
+        self.end, self.out, self.facts, self.lock = time.monotonic() + seconds, out, [], Lock()
         out.mkdir(parents=True, exist_ok=True)
-
-    def note(self, name: str, status: str, seconds: float, values: dict) -> None:
-        self.facts.append({"name": name, "status": status, "seconds": round(seconds, 1), **values})
-        with (self.out / "facts.jsonl").open("a") as file:
-            file.write(json.dumps(self.facts[-1]) + "\n")
-
-    def alone(self, job: Job) -> bool:
-        return self.together([job], 1)
 
     def together(self, jobs: list[Job], most: int) -> bool:
         """Run jobs, so many at once; return whether all passed."""
-        waiting, running, passed = list(jobs), [], True
-        while waiting or running:
-            while waiting and len(running) < most:
-                job = waiting.pop(0)
-                if (limit := min(job.limit, self.end - time.monotonic() - 2 * GRACE)) < 3:
-                    self.note(job.name, "FAILED: no time left", 0, {})
-                    passed = False
-                    continue
-                running.append((job, _start(job, self.out), time.monotonic(), limit))
-            for entry in list(running):
-                job, process, start, limit = entry
-                late = time.monotonic() > start + limit
-                if process.poll() is None and not late:
-                    continue
-                running.remove(entry)
-                passed &= self._finish(job, process, time.monotonic() - start)
-            time.sleep(0.05)
-        return passed
+        with ThreadPoolExecutor(most) as pool:
+            return all(list(pool.map(self.alone, jobs)))
 
-    def _finish(self, job: Job, process: subprocess.Popen, seconds: float) -> bool:
-        late = process.returncode is None
-        for stop, wait in ((signal.SIGINT, GRACE * late), (signal.SIGKILL, GRACE)):
-            with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
-                os.killpg(process.pid, stop)
-                process.wait(wait)
-        path = _output(job, self.out)
-        text = path.read_text(errors="replace")
-        path.unlink()
-        with (self.out / "log.txt").open("a") as log:
-            log.write(f"\n===== {job.name}\n{text[-100_000:]}")
+    def alone(self, job: Job) -> bool:
+        """Run a job, and return whether it passed."""
+        begin = time.monotonic()
+        if (limit := min(job.limit, self.end - begin - 2 * GRACE)) < 3:
+            return self._note(job.name, "FAILED: no time left", 0, {}, "")
+        late, text, status = _run(job, limit)
         values = _values(text)
-        failed = process.returncode != 0 or values.get("ok") is False or values.pop("skipped", 0)
-        self.note(job.name, "FAILED: out of time" if late else "FAILED" if failed else "passed", seconds, values)
-        return not (late or failed)
+        failed = status != 0 or values.get("ok") is False or values.pop("skipped", 0)
+        result = "FAILED: out of time" if late else "FAILED" if failed else "passed"
+        return self._note(job.name, result, time.monotonic() - begin, values, text)
+
+    def _note(self, name: str, status: str, seconds: float, values: dict, text: str) -> bool:
+        fact = {"name": name, "status": status, "seconds": round(seconds, 1), **values}
+        with self.lock, (self.out / "facts.jsonl").open("a") as facts, (self.out / "log.txt").open("a") as log:
+            self.facts.append(fact)
+            facts.write(json.dumps(fact) + "\n")
+            log.write(f"\n===== {name}\n{text[-100_000:]}")
+        return status == "passed"
 
     def table(self) -> None:
         for row in self.facts:
@@ -134,25 +115,33 @@ class Run:
             print(f"{row['name']:<40} {row['status']:<20}{row['seconds']:>6}  {' '.join(shown)[:300]}")
 
 
-def _output(job: Job, out: Path) -> Path:
-    return out / re.sub(r"\W+", "_", f"{job.name}.output")
-
-
-def _start(job: Job, out: Path) -> subprocess.Popen:
+def _run(job: Job, limit: float) -> tuple[bool, str, int]:
+    """Run a process and all that it starts; return whether its time ran out, its output and its exit status."""
     environment = {
         "PYTHONUNBUFFERED": "1",
         "OMP_NUM_THREADS": "4",
         "PYTHONPATH": f"{ROOT}:{ROOT / 'python_tests'}:{SITE}",
     }
-    with _output(job, out).open("w") as file:
-        return subprocess.Popen(
-            ["env", *job.command],  # reports a missing program
-            cwd=ROOT,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env=os.environ | environment | dict(job.environment),
-            start_new_session=True,
-        )
+    process = subprocess.Popen(
+        ["env", *job.command],  # reports a missing program
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=os.environ | environment | dict(job.environment),
+        start_new_session=True,
+    )
+    late = False
+    for wait, stop in ((limit, signal.SIGINT), (GRACE, signal.SIGKILL), (GRACE, signal.SIGKILL)):
+        try:
+            text, _ = process.communicate(timeout=wait)
+            return late, text, process.returncode
+        except subprocess.TimeoutExpired:
+            late = True
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, stop)
+    return True, "", 1
 
 
 def _values(text: str) -> dict:
