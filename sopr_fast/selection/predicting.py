@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..estimators import (
-    SOPR,
-    BehaviourQ,
-    DoublyRobust,
-    Estimator,
-    ImportanceWeighting,
-    Simulator,
-    UncertainEstimateWarning,
-)
+from ..estimators import SOPR, BehaviourQ, DoublyRobust, Estimator, ImportanceWeighting, Simulator
 from ..estimators.methods import read_methods
 from ..estimators.simulator import unfinished
+from ..estimators.supervised import SupervisedEstimator
 from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
 from ..inputs.policies import Policies, load_policies
 from ..inputs.returns import check_ordered, find_returns
 from ..runtime.checks import integer
 from ..runtime.text import list_names, printable, suggest
 from .compared import Compared, possible_returns
-from .folds import FEWEST_TRAINING, Fold, checkpoint_file, cross_fit, random_folds, read_groups
+from .folds import FEWEST_TRAINING, Fold, checkpoint_file, cross_fit, quiet, random_folds, read_groups
 from .measured import Measured
 from .predictions import EPISODES, SHORT_EPISODES
 from .selection import Selection
@@ -134,6 +126,17 @@ def leave_out(policies: Policies, exclude: Collection[str], incumbent: str | Non
     return left
 
 
+def _default(compared: Compared) -> Estimator:
+    """Return the method whose values count if none is named."""
+    if compared.is_bandit:
+        return ImportanceWeighting()
+    if compared.has_rewards and compared.can_roll_out:
+        return Simulator()
+    if compared.has_rewards and compared.log.longest == 1:
+        return BehaviourQ(updates=3000)  # of one step, which needs no action in another state
+    return SOPR()
+
+
 def _value(
     compared: Compared, returns: np.ndarray, simulator: Estimator | None, folder: Any, seed: int
 ) -> dict[str, Any]:
@@ -141,59 +144,47 @@ def _value(
     known = np.flatnonzero(np.isfinite(returns))
     if len(known) == len(returns) and simulator is None:
         return {}  # nothing is left to predict
-    if simulator is None and compared.is_bandit:
-        simulator = ImportanceWeighting()
-    if simulator is None and compared.has_rewards and not compared.can_roll_out and compared.log.longest == 1:
-        simulator = BehaviourQ(updates=3000)  # of one step, which needs no action in another state
-    if simulator is None and not (compared.has_rewards and compared.can_roll_out):
-        return _score(compared, returns, seed)
-    chosen = simulator or Simulator()
+    chosen: Any = simulator or _default(compared)
+    notes: list[str] = []
+    if chosen.supervised:
+        if simulator is None:
+            lack = "Policies are arrays of actions" if compared.has_rewards else "The log holds no rewards"
+            if len(known) < FEWEST_TRAINING or np.ptp(returns[known]) == 0:
+                return {"notes": [f"{lack}, so only known returns and action distances count"], "learns_returns": True}
+            notes.append(f"{lack}, so SOPR-T takes the place of the simulator")
+        values = _learned_values(chosen, compared, returns, seed)
+        return {"values": values, "method": chosen.name, "notes": notes, "learns_returns": True}
     file = checkpoint_file(folder, chosen)
-    with warnings.catch_warnings(action="ignore", category=UncertainEstimateWarning):  # intervals and notes say so
-        estimates = chosen.estimate(
-            compared.policies,
-            compared.log,
-            known=[compared.policies[i] for i in known] if len(known) else None,
-            returns=returns[known],
-            seed=seed,
-            checkpoint=file,
-        )
+    with quiet():  # intervals and notes say so
+        estimates = chosen.estimate(compared.policies, compared.log, seed=seed, checkpoint=file)
     values = np.asarray(estimates.values, np.float64)
     if not np.isfinite(values).all():
         name = compared.names[int(np.argmin(np.isfinite(values)))]
         raise ValueError(
             f"the simulator gives policy {name!r} no finite value; train it longer, or leave the policy out"
         )
-    method, inside = chosen.name, estimates.diagnostics.get("inside")
-    notes = unfinished(compared.names, np.asarray(estimates.diagnostics.get("unfinished", 0)))
-    if isinstance(chosen, BehaviourQ) and compared.log.longest > 1:
-        notes = [f"Values by {method} are not returns of episodes: rely on the order of the candidates only"]
-    told = {"values": values, "method": method, "notes": notes}
+    told: dict[str, Any] = {"values": values, "method": chosen.name}
     if isinstance(chosen, ImportanceWeighting | DoublyRobust) and compared.is_bandit:
         if estimates.replicates is not None:
             told["covariance"] = np.atleast_2d(np.cov(estimates.replicates))
         return told
-    if inside is not None:
-        told |= {"outside": 1 - np.asarray(inside, np.float64), "members": estimates.replicates}
-    return told | {
-        "unsupported": estimates.diagnostics.get("unsupported"),
-        "learns_returns": chosen.supervised,
-        "kept in": str(file) if file is not None and file.exists() else None,
-    }
+    notes += unfinished(compared.names, np.asarray(estimates.diagnostics.get("unfinished", 0)))
+    if isinstance(chosen, BehaviourQ) and compared.log.longest > 1:
+        notes.append(f"Values by {chosen.name} are not returns of episodes: rely on the order of the candidates only")
+    if "inside" in estimates.diagnostics:
+        told["outside"] = 1 - np.asarray(estimates.diagnostics["inside"], np.float64)
+        told["members"] = estimates.replicates
+    kept = str(file) if file is not None and file.exists() else None
+    return told | {"notes": notes, "unsupported": estimates.diagnostics.get("unsupported"), "kept in": kept}
 
 
-def _score(compared: Compared, returns: np.ndarray, seed: int) -> dict[str, Any]:
-    """Return the scores of SOPR-T, if there are enough known returns; those of known policies are cross-fitted."""
+def _learned_values(method: SupervisedEstimator, compared: Compared, returns: np.ndarray, seed: int) -> np.ndarray:
+    """Return values (P,) by a method that learns from known returns; those of known policies are cross-fitted."""
     known, values = np.flatnonzero(np.isfinite(returns)), np.empty(len(returns))
-    lack = "Policies are arrays of actions" if compared.has_rewards else "The log holds no rewards"
-    if len(known) < FEWEST_TRAINING or np.ptp(returns[known]) == 0:
-        return {"notes": [f"{lack}, so only known returns and action distances count"], "learns_returns": True}
     splits = [Fold("random", "", known[fold.train], known[fold.test]) for fold in random_folds(len(known), 5, seed)]
     splits.append(Fold("candidates", "", known, np.setdiff1d(np.arange(len(returns)), known)))
     splits = [fold for fold in splits if len(fold.test)]
-    method = SOPR()
     found = cross_fit(method, compared, returns, np.zeros(len(returns)), splits, seed=seed)
     for fold, own in zip(splits, found, strict=True):
         values[fold.test] = own
-    note = f"{lack}, so SOPR-T takes the place of the simulator"
-    return {"values": values, "method": method.name, "notes": [note], "learns_returns": True}
+    return values
