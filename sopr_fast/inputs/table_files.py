@@ -79,13 +79,13 @@ def is_frame(source: Any) -> bool:
 
 
 def read_frame(frame: Any, where: str) -> dict[str, Any]:
-    """Return the columns of a data frame, and named levels of its index, by name; `column 0` is one without name."""
+    """Return the columns of a data frame, and named levels of its index, by name; one without name is `unnamed`."""
     arrays: dict[str, Any] = {}
     levels = [name for name in getattr(getattr(frame, "index", None), "names", ()) if name is not None]
     if levels and not {*levels} & {*frame.columns}:
         frame = frame.reset_index()
-    for place, key in enumerate(frame.columns):
-        name = "/".join(map(str, key)) if isinstance(key, tuple) else str(key) or f"column {place}"
+    for key in frame.columns:
+        name = "/".join(map(str, key)) if isinstance(key, tuple) else str(key) or "unnamed"
         if name in arrays:
             raise ValueError(f"{where}: it has several columns {name!r}; leave only one of them")
         values = frame[key].to_numpy()

@@ -235,8 +235,8 @@ def test_facts_are_told_and_nothing_is_judged():
     assert words[2:4] == ["said by 'episode' and ends='cut'", "20 last steps left out, whose next state is unknown"]
     assert words[4] == "actions repeat the one before in 78% of steps"  # of 18 pairs in 19 steps, 14 are equal
     assert words[-1] == "not read: timestamp_ms"
-    states = load(without(held, "rewards") | {"penalty": INDEX})
-    assert states.verdict == "only states are read, since there are no rewards; not read: timestamp_ms, penalty"
+    states = load(without(held, "rewards") | {"penalty": INDEX, "x_1": INDEX})
+    assert states.verdict == "only states are read, since there are no rewards; not read: timestamp_ms, penalty, x_1"
     with pytest.raises(ValueError, match="not read: timestamp_ms, penalty; this method needs rewards .*'costs': …}"):
         load_transitions(without(held, "rewards") | {"penalty": INDEX})
 

@@ -285,7 +285,7 @@ WRONG = {  # file → content, message
         ("1,2\n3,4\n", "its first line must name the columns"),
         ("obs,obs\n1,2\n", "its first line must name the columns, each once"),
         ("obs_0,obs_1,obs_01,action,reward\n1,2,3,4,5\n", "columns obs_0, .* repeat one: rename it, or"),
-        (",obs_0,reward\n0,1,2\n1,3,4\n", "no array 'actions' .* are column 0, obs_0, reward"),
+        (",obs_0,reward\n0,1,2\n1,3,4\n", "no array 'actions' .* are unnamed, obs_0, reward"),
         ("obs_0,action,reward\n1,2,3\n1,2\n", r"'reward' is not finite \(as float32\) at row 1"),
         ("obs_0,action,reward\n1,2,3\n1,5,2,3\n", "Expected 3 fields in line 3, saw 4.*; write numbers with"),
         ("obs_0,action,reward\n1,5,2,3\n", "line 2 has more values than the header; write numbers with a"),

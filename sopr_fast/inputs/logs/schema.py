@@ -116,7 +116,7 @@ def check_is_policy(names: Iterable[str], parts: Iterable[str] = (*NEEDED, "next
 
 def find_parts(arrays: Mapping[str, Any], columns: Columns | None, where: str, wanted: Sequence[str] = ()) -> Parts:
     """Find the parts of a log among named arrays: all, or the wanted ones. Raise ValueError if two arrays disagree."""
-    arrays = join_numbered(arrays, where)
+    own, arrays = {*arrays}, join_numbered(arrays, where)
     found = _named(arrays, columns or {}, where)
     unread = {*found.pop(UNREAD, ())}
     found = {part: names for part, names in found.items() if unread.isdisjoint(names)}
@@ -142,8 +142,7 @@ def find_parts(arrays: Mapping[str, Any], columns: Columns | None, where: str, w
         if part == "states" and (shape := shape_of(values.get(part))):
             shapes = (shape[:1], (shape[0], 1))
     used = {name for names in found.values() for name in names}
-    stems = {numbered(name)[0] for name in used}
-    rest = [name for name in by_part.get("", []) if name not in stems and numbered(name)[0] not in used]
+    rest = [name for name in by_part.get("", []) if name in own and numbered(name)[0] not in used]
     return Parts(
         where,
         values,
