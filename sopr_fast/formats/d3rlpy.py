@@ -10,7 +10,7 @@ import torch
 from ..inputs.policies.actor import ACTIVATIONS, Actor, Standardisation
 from ..inputs.policies.callables import RECURRENT, adapt
 from ..inputs.policies.output import Bounds
-from ..inputs.policies.perceptrons import flatten, numbered, perceptron, spread
+from ..inputs.policies.perceptrons import flatten, layer_names, perceptron, spread
 from ..inputs.policies.policy import Policy
 from ..inputs.policies.reading_options import ReadingOptions, own_or_opened
 from ..runtime.containers import read_json
@@ -58,9 +58,8 @@ def _actor(config: dict[str, Any], weights: dict[str, Any], options: ReadingOpti
         raise RefusedError(f"{kind} with several or distributional critics")
     arrays, stem = flatten(weights[module]), "0." if module == "q_funcs" else ""
     activation, step = _encoder(params)
-    names = numbered(arrays, f"{stem}_encoder._layers.{{}}", step=step)
-    names += [f"{stem}{last}" for last in ("_mu", "_fc") if f"{stem}{last}.weight" in arrays][:1]
-    if not names or names[-1].endswith(tuple("0123456789")):
+    last = [name for name in (f"{stem}_mu", f"{stem}_fc") if f"{name}.weight" in arrays]
+    if not last:
         raise RefusedError(f"no layers that this package reads among {list_names([*arrays])}")
     _, scale = _scaler(params, "action_scaler", ("min_max",))
     scaler, sides = _scaler(params, "observation_scaler", tuple(_SCALERS))
@@ -72,7 +71,7 @@ def _actor(config: dict[str, Any], weights: dict[str, Any], options: ReadingOpti
         standardisation = Standardisation((sides[0] + sides[1]) / 2, (sides[1] - sides[0]) / 2)
     return Actor(
         options.name,
-        perceptron(arrays, names),
+        perceptron(arrays, [*layer_names(arrays, f"{stem}_encoder._layers.{{}}", step=step), last[0]]),
         activation=activation,
         squash=head == "action",
         scale=Bounds(*(side.float() for side in scale)) if scale else None,

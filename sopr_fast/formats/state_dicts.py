@@ -20,7 +20,7 @@ from ..inputs.logs.schema import KEYS, check_is_policy
 from ..inputs.policies.actor import ACTIVATIONS, Actor, Standardisation
 from ..inputs.policies.callables import acts, adapt
 from ..inputs.policies.output import Bounds, to_array
-from ..inputs.policies.perceptrons import Arrays, finite, flatten, floats, numbered, perceptron, spread
+from ..inputs.policies.perceptrons import Arrays, finite, flatten, floats, layer_names, perceptron, spread
 from ..inputs.policies.policy import Policy
 from ..inputs.policies.reading_options import ReadingOptions
 from ..runtime.containers import open_archive
@@ -202,7 +202,7 @@ def _built(make: Any, arrays: Arrays, key: str | None) -> nn.Module:
 
 def _layers(form: Form, suffix: str, arrays: Arrays) -> list[str]:
     """Return the names of the actor's layers if a file is of the form, and has no other array that may act."""
-    names = numbered(arrays, form.body, form.first, form.step)
+    names = layer_names(arrays, form.body, form.first, form.step)
     names += [form.last] if f"{form.last}.weight" in arrays else []
     if not names or not suffix.endswith(form.suffix) or (form.last and names[-1] != form.last):
         return []

@@ -17,7 +17,7 @@ from torch import Tensor
 from ...inputs.policies.actor import ACTIVATIONS, Actor, Standardisation
 from ...inputs.policies.callables import RECURRENT, Called, adapt, check_spaces, shape_of, warn_of_masks
 from ...inputs.policies.output import Bounds
-from ...inputs.policies.perceptrons import numbered, perceptron, spread
+from ...inputs.policies.perceptrons import layer_names, perceptron, spread
 from ...inputs.policies.policy import Policy
 from ...inputs.policies.reading_options import ReadingOptions, own_or_opened
 from ...runtime.containers import open_archive, read_json
@@ -115,7 +115,7 @@ def _layers(arrays: dict[str, Tensor]) -> list[str]:
     names: list[str] = []
     first = next(iter(arrays), "").partition(".")[0]  # DQN's network, and QR-DQN's, is in a module of its own name
     for part in (*_LAYERS, f"{first}.{first}"):
-        names += [part] if f"{part}.weight" in arrays else numbered(arrays, f"{part}.{{}}")
+        names += [part] if f"{part}.weight" in arrays else layer_names(arrays, f"{part}.{{}}")
     read = {f"{name}.{side}" for name in (*names, "actor.log_std") for side in ("weight", "bias")} | {"actor.log_std"}
     acting = tuple(f"{part.partition('.')[0]}." for part in names)
     if not names or any(key.startswith(acting) and key not in read and not key.startswith(_IDLE) for key in arrays):

@@ -39,7 +39,7 @@ def flatten(content: Any) -> dict[str, Any]:
     return result
 
 
-def numbered(arrays: Arrays, pattern: str, first: int = 0, step: int = 2) -> list[str]:
+def layer_names(arrays: Arrays, pattern: str, first: int = 0, step: int = 2) -> list[str]:
     """Return the layers named by a pattern with {} for the numbers `first`, `first + step`, …, up to a missing one."""
     names = (pattern.format(number) for number in itertools.count(first, step))
     return [*itertools.takewhile(lambda name: f"{name}.weight" in arrays, names)]
