@@ -10,6 +10,7 @@ from sopr_fast.estimators.log_support import unsupported_in_words
 from sopr_fast.estimators.member_errors import member_errors, relative_errors
 from sopr_fast.selection import select
 from sopr_fast.selection.training_progress import trained_shares
+from sopr_fast.selection.widening import unchecked
 
 POLICIES = gains(14)
 TRUTH = true_values(POLICIES)
@@ -54,6 +55,17 @@ def test_known_returns_count_more_where_members_disagree():
     selection = chosen(returns, members=members(*[0.02] * 12, 0.5, 0.02))
     deviations = selection.posterior.deviation
     assert deviations[12] > 1.3 * chosen(returns, members=members(*[0.02] * 14)).posterior.deviation[12]
+
+
+def test_known_returns_show_errors_of_policies_that_act_alike_only():
+    """Policy 0 is known; 1 acts the same, 2 half alike, 3 and 4 like each other and unlike it."""
+    alike = np.eye(5)
+    alike[0, 1] = alike[1, 0] = alike[3, 4] = alike[4, 3] = 1
+    alike[0, 2] = alike[2, 0] = alike[1, 2] = alike[2, 1] = 0.5
+    covariance = unchecked(members(*[0.1] * 3, 0.2, 0.2), np.arange(5) == 0, alike)
+    expected = np.zeros((5, 5))
+    expected[2, 2], expected[3:, 3:] = 0.04 / 2, 0.16
+    np.testing.assert_allclose(covariance, expected, atol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from .compared import FEWEST_KNOWN, distance_ratios
 from .draws import draw_returns, probability_beats, probability_best
 from .measured import Measured
 from .training_progress import add_trend, trend
-from .widening import widening
+from .widening import unchecked, widening
 
 LIMIT = 1.4  # distance ratio above which a candidate cannot be ranked from the log
 LEVEL = 0.8
@@ -106,9 +106,12 @@ class Predictions:
             members = add_trend(self.members, slope).clip(*self.bounds)
         known_and_valued = self.distances, self.returns, self.return_errors, values
         posterior = fit(*known_and_valued, self.logged_spread, members, slope)
-        if self.unsupported is not None:
+        if self.unsupported is not None or members is not None:
             alike = likeness(self.distances, self.known)
+        if self.unsupported is not None:
             posterior.covariance[...] += widening(self.unsupported, self.known, alike, posterior.unit)
+        if members is not None and self.known.any():
+            posterior.covariance[...] += unchecked(members, self.known, alike)
         return replace(posterior, limits=self._limits)
 
     @cached_property

@@ -1,10 +1,11 @@
-"""Wider intervals where the log does not show what policies do."""
+"""Wider intervals where neither the log nor known returns show what policies do."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from ..estimators.log_support import MOST_UNSUPPORTED
+from ..estimators.member_errors import HONEST
 
 _WIDENED = 1.5  # deviation where the log does not show what a policy does, in units of the returns
 _FULLY = 0.5  # share of decisions from which it is as large as that
@@ -21,4 +22,16 @@ def widening(shares: np.ndarray, known: np.ndarray, alike: np.ndarray, unit: flo
     covariance = _COMMON + (1 - _COMMON) * alike
     covariance *= _WIDENED * unit * sizes
     covariance *= _WIDENED * unit * sizes[:, None]
+    return covariance
+
+
+def unchecked(members: np.ndarray, known: np.ndarray, alike: np.ndarray) -> np.ndarray:
+    """Return the covariance (P, P) of errors that known returns do not show, which members (P, M) do.
+
+    Known returns show how a simulator errs for policies that act like them. The variance is that of the members where
+    no known policy acts alike, and falls to 0 where one acts the same; errors are alike where policies act `alike`.
+    """
+    sizes = HONEST * members.std(1, ddof=1) * np.sqrt(1 - alike[:, known].max(1))
+    covariance = alike * sizes
+    covariance *= sizes[:, None]
     return covariance
