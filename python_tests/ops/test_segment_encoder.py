@@ -43,6 +43,7 @@ def test_segment_encoder_matches_float64(sizes, options, ops):
 @pytest.mark.parametrize(
     ("sizes", "options"),
     [
+        *((sizes, SMALL) for sizes in ([], [0], [0, 0])),
         *(([0, 1, 2, 15, 150, 17], options | {"dropout": p}) for options in (LOW, HIGH) for p in (0.0, 0.1)),
         ([1500, 5], SMALL | {"policies": 1}),
         ([30, 20], SMALL | {"subsets": 3, "distinct": 40}),  # rows that subsets share
@@ -74,15 +75,6 @@ def test_segment_encoder_infinite_input_that_relu_cuts_off(ops):
     result = run(ops.segment_encoder, tensors, options)
     assert result.isfinite().all()
     torch.testing.assert_close(result, run(reference.segment_encoder, tensors, options), atol=1e-5, rtol=1e-5)
-
-
-def test_segment_encoder_no_segments(ops):
-    for sizes in [[], [0], [0, 0]]:
-        tensors, options = problem(sizes, **SMALL)
-        out = run(ops.segment_encoder, tensors, options)
-        assert out.shape == (2, 1, len(sizes), 16) and not out.any()
-        assert not any(g.any() for g in gradients(ops.segment_encoder, tensors, options))
-        assert not run(ops.segment_encoder, tensors, options | {"pool": False}).any()
 
 
 @pytest.mark.parametrize("function", [ops.segment_encoder, composed.segment_encoder, reference.segment_encoder])

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .. import native
 from .library import Fields, define, run_kernel
-from .tensor_checks import check_finite, check_problems, check_seeds, check_tensor
+from .tensor_checks import check_finite, check_problems, check_seeds, check_tensor, shape_of
 
 
 class KMeans(NamedTuple):
@@ -151,31 +151,31 @@ def _result(outputs: tuple[Tensor, ...]) -> KMeans:
     return KMeans(centroids, labels, offsets.diff(dim=1), inertia, iterations, rows, offsets)
 
 
+# Shapes and dtypes of what a GPU takes besides arguments and results.
+_SCRATCH = {
+    "squared": ("problems, count", torch.float32),
+    "order": ("problems, count", torch.int32),
+    "anchors": ("problems, count", torch.int32),
+    "ends": ("problems, clusters, distances", torch.int32),
+    "sums": ("problems, clusters, width", torch.int64),
+    "sizes": ("problems, clusters", torch.int64),
+    "scaled": ("problems, clusters, stride", torch.float32),
+    "moved": ("problems, clusters", torch.float64),
+    "weights": ("problems, bins", torch.int64),
+    "labels": ("problems, count", torch.int32),
+    "radii": ("problems, count", torch.float32),
+}
+
+
 def _run(kernel: str, fields: Fields) -> None:
-    """Run a kernel of k-means; a GPU gets scratch buffers, the first of which are those of the nearest centroids."""
-    points = fields["points"]
+    points, module = fields["points"], native._cuda
     if native.on_gpu(points.device):
-        problems, count, clusters, width = (fields[name] for name in ("problems", "count", "clusters", "width"))
-        distances = native._cuda.kmeans_distances
-        fields |= {
-            "squared": points.new_empty(problems, count),
-            "order": points.new_empty(problems, count, dtype=torch.int32),
-            "anchors": points.new_empty(problems, count, dtype=torch.int32),
-            "ends": points.new_empty(problems, clusters, distances, dtype=torch.int32),
-        }
-        if kernel == "kmeans":
-            fields |= {
-                "sums": points.new_empty(problems, clusters, width, dtype=torch.int64),
-                "sizes": points.new_empty(problems, clusters, dtype=torch.int64),
-                "scaled": points.new_empty(problems, clusters, native._cuda.kmeans_stride(width)),
-                "moved": points.new_empty(problems, clusters, dtype=torch.float64),
-            }
-        else:
-            fields |= {
-                "weights": points.new_empty(problems, -(-count // native._cuda.kmeans_bin), dtype=torch.int64),
-                "labels": points.new_empty(problems, count, dtype=torch.int32),
-                "radii": points.new_empty(problems, count),
-            }
+        sizes = {"distances": module.kmeans_distances, "stride": module.kmeans_stride(fields["width"])}
+        sizes |= fields | {"bins": -(-fields["count"] // module.kmeans_bin)}
+        for name in module.keywords[kernel].split(", "):
+            if name not in fields:
+                shape, dtype = _SCRATCH[name]
+                fields[name] = points.new_empty(shape_of(shape, sizes), dtype=dtype)
     run_kernel(kernel, fields)
 
 
