@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 from support.needs import needs, to_parquet
-from support.problems import TINY, ladder, log, training_gains
+from support.problems import fit, ladder, log
 from support.programs import export_onnx
 
 import sopr_fast
@@ -37,11 +37,6 @@ DOCUMENTED = (ValueError, TypeError, OSError, ImportError, MemoryError)
 STATES = log(64)
 TRANSITIONS = {"observations": STATES, "actions": np.zeros((64, 2), np.float32), "rewards": np.ones(64, np.float32)}
 TRANSITIONS |= {"terminals": np.zeros(64, bool), "timeouts": np.arange(64) % 16 == 15}
-
-
-def fit(path=None):
-    gains = training_gains()
-    return sopr_fast.fit(ladder(gains), log(), gains, config=TINY, checkpoint=path)
 
 
 def evaluate(path):
@@ -120,7 +115,7 @@ KINDS = {
     "model": (".safetensors", lambda path: fit().save(path), sopr_fast.load),
     "subsets": (".safetensors", lambda path: sopr_fast.Subsets.draw(STATES, 1, size=32, clusters=4).save(path),
         sopr_fast.Subsets.load),
-    "fit checkpoint": (".safetensors", fit, fit),
+    "fit checkpoint": (".safetensors", lambda path: fit(checkpoint=path), lambda path: fit(checkpoint=path)),
     "estimator checkpoint": (".safetensors", evaluate, evaluate),
     "layers": (".npz", lambda path: np.savez(path, **LAYERS), sopr_fast.load_policies),
     "actions": (".npy", lambda path: np.save(path, TRANSITIONS["actions"]), sopr_fast.load_policies),

@@ -1,15 +1,16 @@
 """Behaviour that needs a GPU: streams, devices, captured graphs, memory, and the model on it."""
 
+import dataclasses
 import threading
 
 import pytest
 import torch
 from support import operators
-from support.problems import TINY, ladder, log, training_gains
+from support.problems import TINY, fit, ladder, weights
 from torch import Tensor
 
 import sopr_fast
-from sopr_fast import Config, ops
+from sopr_fast import ops
 from sopr_fast.runtime import graphs
 from sopr_fast.sopr.update import Update
 
@@ -83,8 +84,8 @@ def test_cuda_out_of_memory_is_torchs_error(cuda):
 
 @pytest.mark.parametrize("options", [{}, {"score": "sort"}, {"encoder": "mlp"}], ids=str)
 def test_cuda_graphs_of_training_have_the_bits_of_eager_steps_and_never_wait(options, cuda, monkeypatch, caplog):
-    gains, validation = training_gains(), [0.3, 0.8, 0.6]
-    config, run = Config(**(TINY.to_dict() | {"steps": 8} | options)), Update.run
+    validation, run = [0.3, 0.8, 0.6], Update.run
+    config = dataclasses.replace(TINY, steps=8, **options)
 
     def run_without_waiting(update, step, *arguments):
         torch.cuda.set_sync_debug_mode("error" if step > 3 else "default")  # warm-ups and the capture may wait
@@ -93,18 +94,16 @@ def test_cuda_graphs_of_training_have_the_bits_of_eager_steps_and_never_wait(opt
         finally:
             torch.cuda.set_sync_debug_mode("default")
 
-    def fit():
-        known = {"validation": (ladder(validation), validation)}
-        with sopr_fast.options(device=cuda):
-            ranker = sopr_fast.fit(ladder(gains), log(), gains, config=config, **known)
-        return torch.cat([value.double().flatten() for value in ranker.model.state_dict().values()]), ranker.history
+    @sopr_fast.options(device=cuda)
+    def train():
+        return fit(config, validation=(ladder(validation), validation))
 
     monkeypatch.setattr(Update, "run", run_without_waiting)
-    weights, history = fit()
+    replayed = train()
     assert "no CUDA graph" not in caplog.text
     monkeypatch.setenv("SOPR_FAST_CUDA_GRAPHS", "0")
-    eager_weights, eager_history = fit()
-    assert torch.equal(weights, eager_weights) and history == eager_history
+    eager = train()
+    assert torch.equal(weights(replayed), weights(eager)) and replayed.history == eager.history
 
 
 def test_cuda_graphs_are_captured_beside_a_thread_that_allocates(cuda):
@@ -135,9 +134,6 @@ def test_cuda_work_on_the_second_device(cuda):
         assert all(
             b.device.index == 1 and torch.equal(a, b.to(a.device)) for a, b in zip(expected, actual, strict=True)
         )
-    gains, config = training_gains(), Config(**(TINY.to_dict() | {"steps": 8}))
-    first, second = (
-        sopr_fast.options(device=device)(sopr_fast.fit)(ladder(gains), gains, log(), config=config).history
-        for device in ("cuda:0", "cuda:1")
-    )
+    config = dataclasses.replace(TINY, steps=8)
+    first, second = (sopr_fast.options(device=device)(fit)(config).history for device in ("cuda:0", "cuda:1"))
     assert first == second

@@ -4,17 +4,16 @@ import dataclasses
 
 import pytest
 import torch
+from support import problems
 from support.estimators import SMALL, gains, small_log
-from support.problems import TINY, ladder, log, training_gains
+from support.problems import TINY
 
-import sopr_fast
 from sopr_fast.estimators import FQE, learning
 from sopr_fast.runtime.tensor_files import load_tensors, save_tensors
 
 
 def fit(path):
-    config = dataclasses.replace(TINY, steps=2, subsets=1)
-    sopr_fast.fit(ladder(training_gains()), log(), training_gains(), config=config, checkpoint=path)
+    problems.fit(dataclasses.replace(TINY, steps=2, subsets=1), checkpoint=path)
 
 
 def estimate(path):

@@ -1,12 +1,14 @@
 """`fit` and `rank` compute on the chosen device and agree with the CPU."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
-from support.problems import TINY, ladder, log, training_gains
+from support import problems
+from support.problems import TINY, ladder
 
 import sopr_fast
-from sopr_fast import Config
 from sopr_fast.runtime import devices
 
 CANDIDATES = ladder([0.3, 0.7, 1.2])
@@ -14,10 +16,8 @@ OPTIONS = [{}, {"encoder": "mlp"}, {"loss": "mse", "score": "sort"}]
 
 
 def fit(options=None, **more):
-    gains = training_gains()
-    config = Config(**TINY.to_dict() | {"steps": 6, "subsets": 4} | (options or {}))
-    validation = (CANDIDATES, [0.3, 0.7, 1.2])
-    return sopr_fast.fit(ladder(gains), log(), gains, validation=validation, config=config, **more)
+    config = dataclasses.replace(TINY, steps=6, subsets=4, **options or {})
+    return problems.fit(config, validation=(CANDIDATES, [0.3, 0.7, 1.2]), **more)
 
 
 @pytest.fixture(scope="module")

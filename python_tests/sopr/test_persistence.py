@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from support.problems import TINY, ladder, log, training_gains
+from support.problems import fit, ladder, log
 
 import sopr_fast
 from sopr_fast.runtime.tensor_files import load_tensors, save_tensors
@@ -12,9 +12,7 @@ from sopr_fast.runtime.tensor_files import load_tensors, save_tensors
 
 @pytest.fixture(scope="module")
 def ranker():
-    gains = training_gains()
-    validation = (ladder([0.3, 0.8]), [0.3, 0.8])
-    return sopr_fast.fit(ladder(gains), log(), gains, validation=validation, config=TINY, seed=3)
+    return fit(validation=(ladder([0.3, 0.8]), [0.3, 0.8]), seed=3)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
-from support.problems import TINY, LinearPolicy, ladder, log, training_gains
+from support.problems import TINY, LinearPolicy, fit, ladder, log, training_gains
 
 import sopr_fast
 from sopr_fast import CollapsedTrainingWarning, ForeignPolicyWarning, Subsets, TrainingPolicyWarning
@@ -18,8 +18,7 @@ from sopr_fast.sopr.training_policies import TrainingPolicies, compare
 
 @pytest.fixture(scope="module")
 def ranker():
-    gains = training_gains()
-    return sopr_fast.fit(ladder(gains), log(), gains, config=TINY)
+    return fit()
 
 
 @pytest.fixture
@@ -123,15 +122,14 @@ def test_states_unlike_those_of_training_are_warned_of(ranker, candidates):
 
 
 def test_columns_of_states_in_another_order_are_refused(candidates, tmp_path):
-    values, gains = log(), training_gains()
-    frame = pandas.DataFrame(values, columns=["x", "v", "y", "w"])
+    frame = pandas.DataFrame(log(), columns=["x", "v", "y", "w"])
 
     def states(*names):
         return sopr_fast.load_log(frame, columns={"states": names})
 
-    sopr_fast.fit(ladder(gains), states("x", "v", "y", "w"), gains, config=TINY).save(tmp_path / "model.safetensors")
+    fit(states=states("x", "v", "y", "w")).save(tmp_path / "model.safetensors")
     ranker = sopr_fast.load(tmp_path / "model.safetensors")
-    expected = ranker.rank(candidates, values).scores  # whose columns have no names
+    expected = ranker.rank(candidates, log()).scores  # whose columns have no names
     assert np.array_equal(ranker.rank(candidates, states("x", "v", "y", "w")).scores, expected)
     with pytest.raises(
         ValueError, match="states have the columns v, x, y, w, those of training were x, v, y, w: choose"
@@ -252,9 +250,7 @@ def test_equal_training_policies_are_warned_of():
 
 
 def test_only_a_model_that_sorts_clusters_needs_as_many(ranker, candidates, monkeypatch):
-    config = dataclasses.replace(TINY, steps=2, subsets=2, score="sort")
-    gains = training_gains()
-    sorting = sopr_fast.fit(ladder(gains), log(), gains, config=config)
+    sorting = fit(dataclasses.replace(TINY, steps=2, subsets=2, score="sort"))
     fewer = Subsets.draw(log(), 2, size=TINY.subset_size, clusters=TINY.clusters - 1)
     with pytest.warns(UserWarning, match="in 7 clusters, but the model was trained on subsets of 128 states in 8"):
         assert np.isfinite(ranker.rank(candidates, fewer).scores).all()

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from support.problems import TINY, TORCH_MODES, LinearPolicy, ladder, log, training_gains
+from support.problems import TINY, TORCH_MODES, LinearPolicy, fit, ladder, log, training_gains, weights
 
 import sopr_fast
 from sopr_fast.results.metrics import spearman
@@ -19,16 +19,6 @@ from sopr_fast.sopr.training import CollapsedTrainingWarning
 
 VALIDATION = (ladder([0.3, 0.8]), [0.3, 0.8])
 ENCODERS = [{}, {"class_token": True}, {"score": "sort"}, {"encoder": "mlp"}]
-
-
-def fit(config=TINY, gains=None, **options):
-    gains = training_gains() if gains is None else gains
-    arguments = {"returns": gains, "states": log(), "config": config}
-    return sopr_fast.fit(ladder(gains), **{**arguments, **options})
-
-
-def weights(ranker):
-    return torch.cat([value.double().flatten() for value in ranker.model.state_dict().values()])
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+import sopr_fast
 from sopr_fast import Config
 from sopr_fast.inputs.logs import Transitions
 from sopr_fast.sopr.input_norm import merge_moments, part_moments
@@ -96,6 +97,17 @@ def ladder(gains) -> dict[str, LinearPolicy]:
 def training_gains(count: int = 12) -> np.ndarray:
     """Return gains in random order, so that neither position nor name reveals the return."""
     return np.random.default_rng(1).permutation(np.linspace(0.1, 1.5, count))
+
+
+def fit(config=TINY, gains=None, **options):
+    """Train on twelve policies, or on those of these gains, whose returns are their gains."""
+    gains = training_gains() if gains is None else gains
+    arguments = {"policies": ladder(gains), "states": log(), "returns": gains, "config": config}
+    return sopr_fast.fit(**arguments | options)
+
+
+def weights(ranker) -> torch.Tensor:
+    return torch.cat([value.double().flatten() for value in ranker.model.state_dict().values()])
 
 
 def mapped(x: np.ndarray, folder: Path) -> np.ndarray:
