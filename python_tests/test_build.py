@@ -125,7 +125,8 @@ assert len(sopr_fast.load_log(log)) == 20
 TRAIN = """
 import numpy as np, sopr_fast
 from support.problems import TINY, ladder, log
-sopr_fast.fit(ladder(np.arange(4)), log(), range(4), config=TINY)
+with sopr_fast.options(progress=False):  # on a busy machine it would be shown
+    sopr_fast.fit(ladder(np.arange(4)), log(), range(4), config=TINY)
 """
 
 
