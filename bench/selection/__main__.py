@@ -48,7 +48,7 @@ def main() -> None:
         peers.run(chosen, options.logs)
         peers.update_page(PAGE)
     elif options.stage == "games":
-        columns = ["spearman", "regret@1", "regret@3", "coverage"]
+        columns = ["spearman", "regret@1", "coverage"]
         means = of_games(options.sets, options.out).groupby(["kind", "game", "log"])[columns].mean()
         print(means.round(2).to_string(), means.groupby("kind").agg(["mean", "sem"]).round(2).to_string(), sep="\n\n")
     else:

@@ -169,9 +169,8 @@ def results(
 
 
 def order_scores(true: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
-    """Return how well predictions order candidates: rank correlation, NaN if all are equal, and regrets."""
-    regrets = {f"regret@{k}": regret_at_k(returns=true, scores=predicted, k=min(k, len(true))) for k in (1, 3)}
-    return {"spearman": spearman(true, predicted), **regrets}
+    """Return how well predictions order candidates: rank correlation, NaN if all are equal, and regret."""
+    return {"spearman": spearman(true, predicted), "regret@1": regret_at_k(returns=true, scores=predicted, k=1)}
 
 
 def scores(selection: Selection, table: pandas.DataFrame) -> dict[str, float]:
@@ -180,11 +179,9 @@ def scores(selection: Selection, table: pandas.DataFrame) -> dict[str, float]:
     span = float(np.ptp(table["return"]))
     own = ~selection.known
     low, high = selection.intervals().T
-    ratios = selection.distance_ratio[own]
     result = {
         **order_scores(true[own], selection.predicted[own]),
         "coverage": float(((low <= true) & (true <= high))[own].mean()),
-        "distance": float(np.median(ratios)) if len(ratios) else np.nan,
     }
     verdict = selection.verdict
     best_known = true[~own].max(initial=-np.inf)
