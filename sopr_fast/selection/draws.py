@@ -54,19 +54,11 @@ def probability_beats(posterior: Posterior, other: int) -> np.ndarray:
 
 
 def best_to_measure(draws: np.ndarray, mean: np.ndarray, floor: np.ndarray, k: int) -> tuple[list[int], float]:
-    """Choose the k of Q policies whose measurement is expected to gain most over what is there.
+    """Return the k of Q policies whose measurement is expected to gain most, and what the first gains, 0 without any.
 
-    Policies join one by one: each raises the expected maximum of `floor` and the chosen ones most (parallel expected
-    improvement), so that several whose returns are strongly correlated are not chosen together.
-
-    Args:
-        draws: (draws, Q) possible joint returns.
-        mean: (Q,) expected returns, which decide between equal gains.
-        floor: (draws,) what is there.
-        k: How many.
-
-    Returns:
-        The policies, the best first, and what the first is expected to gain; 0 without policies.
+    Policies join one by one: each raises the expected maximum of what is there, the floor (draws,), and of the chosen
+    ones most (parallel expected improvement). So several whose returns are strongly correlated are not chosen together.
+    Between equal gains in the draws (draws, Q), the expected returns (Q,) decide.
     """
     best, chosen, gain = floor, list[int](), 0.0
     for _ in range(min(k, len(mean))):

@@ -99,14 +99,7 @@ def cross_fit(
 ) -> list[np.ndarray]:
     """Return for each fold the (T,) float64 values of its test policies by a method that learned from the others.
 
-    Args:
-        method: The method.
-        compared: P policies and the log.
-        returns: (P,) known returns.
-        errors: (P,) their standard errors, 0 where unknown.
-        folds: Folds of the policies.
-        seed: Seed of everything random.
-        values: (P,) values by the mean of the method, if it has one.
+    Returns (P,) have standard errors (P,), 0 where unknown. `values` (P,) are those by the mean of the method.
     """
     with quiet():
         request = Request(compared.policies, len(compared.policies), compared.log, seed)
