@@ -15,6 +15,7 @@ from ..inputs.policies import load_policies
 from ..inputs.returns import check_ordered, with_returns
 from ..runtime.checks import integer
 from ..runtime.progress import Timings, part
+from ..runtime.text import one_line
 from .compared import Compared
 from .evaluation import FEWEST_RANKED, Evaluation
 from .folds import Fold, checkpoint_file, cross_fit, group_folds, quiet, random_folds, read_groups
@@ -99,7 +100,6 @@ def evaluate(
         settings={
             "seed": seed,
             "compared states": compared.states,
-            "has_rewards": compared.has_rewards,
             "methods": {label: repr(method) for label, method in chosen.items()},
         },
     )
@@ -136,27 +136,27 @@ def _values(
             estimated[repr(method)] = np.asarray(values, np.float64)
         return estimated[repr(method)]
 
-    for k, (label, method) in enumerate(methods.items(), 1):
+    def value(method: Any) -> list[np.ndarray]:
         if method.needs_rewards and not compared.has_rewards:
-            dropped[label] = "it needs rewards, which the log lacks"
-            continue
-        with timings.stage(label), part(k, len(methods), label):
-            try:
-                if method.supervised:
-                    mean = None if method.mean is None else value_all(method.mean)
-                    values = cross_fit(method, compared, returns, errors, folds, seed=seed, values=mean)
-                else:
-                    values = [value_all(method)[fold.test] for fold in folds]
-            except (ArithmeticError, ValueError, RuntimeError) as error:  # one of several must not end hours of work
-                dropped[label] = " ".join(str(error).split())
-                continue
+            raise ValueError("it needs rewards, which the log lacks")
+        if method.supervised:
+            mean = None if method.mean is None else value_all(method.mean)
+            values = cross_fit(method, compared, returns, errors, folds, seed=seed, values=mean)
+        else:
+            values = [value_all(method)[fold.test] for fold in folds]
         everything = np.concatenate(values)
         if not np.isfinite(everything).all():
-            dropped[label] = "it diverged: values are not finite"
-        elif np.ptp(everything) <= 1e-9 * np.abs(everything).max():
-            dropped[label] = "it gives all policies the same value"
-        else:
-            found[label] = values
+            raise ValueError("it diverged: values are not finite")
+        if np.ptp(everything) <= 1e-9 * np.abs(everything).max():
+            raise ValueError("it gives all policies the same value")
+        return values
+
+    for k, (label, method) in enumerate(methods.items(), 1):
+        with timings.stage(label), part(k, len(methods), label):
+            try:
+                found[label] = value(method)
+            except (ArithmeticError, ValueError, RuntimeError) as error:  # one of several must not end hours of work
+                dropped[label] = one_line(error)
     if not found:
         reasons = "; ".join(f"{label}: {reason}" for label, reason in dropped.items())
         raise ValueError(f"no method is left to value the policies ({reasons})")
