@@ -20,10 +20,10 @@ def reading(where: str | Path, kind: str) -> Iterator[None]:
             raise
         if isinstance(error, UnicodeDecodeError):
             raise ValueError(f"{where}: not in UTF-8, or not {kind}: {error}; save text in UTF-8") from error
-        verdict = f"{where}: damaged, cut short, or not {kind}"
+        message = f"{where}: damaged, cut short, or not {kind}"
         if isinstance(error, MemoryError):
-            raise MemoryError(f"{verdict}, or larger than the free memory: {error}") from error
-        raise ValueError(f"{verdict}: {error}") from error
+            raise MemoryError(f"{message}, or larger than the free memory: {error}") from error
+        raise ValueError(f"{message}: {error}") from error
 
 
 @contextmanager

@@ -19,14 +19,14 @@ KINDS = {"random": "policies like the known ones", "group": "a new group of poli
 
 
 def evaluation_page(evaluation: Evaluation) -> dict[str, Any]:
-    """Return what the report says; the verdict and the figure are about the last kind of folds."""
+    """Return what the report says; the headline and the figure are about the last kind of folds."""
     kind = evaluation.kinds[-1]
     measures, tied = evaluation.measures(kind), evaluation.tied(kind)
     mean = measures[tied[0]]["spearman"][0]
     dropped = [f"{name} was dropped: {reason}." for name, reason in evaluation.dropped.items()]
     return dict(
         kind="Evaluation of methods",
-        verdict=_verdict(tied, mean, kind),
+        headline=_headline(tied, mean, kind),
         tone="bad" if mean < _USELESS else "good" if mean >= _GOOD and len(tied) == 1 else "",
         reasons=[_reason(evaluation, kind) for kind in evaluation.kinds],
         now=_now(tied[0], mean),
@@ -47,7 +47,7 @@ def evaluation_page(evaluation: Evaluation) -> dict[str, Any]:
     )
 
 
-def _verdict(tied: list[str], mean: float, kind: str) -> str:
+def _headline(tied: list[str], mean: float, kind: str) -> str:
     if np.isnan(mean):
         return "These policies are too few to choose the best method."
     others = tied[1] if len(tied) == 2 else f"{len(tied) - 1} other methods"

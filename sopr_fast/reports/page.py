@@ -76,11 +76,11 @@ def render(about: str, command: str, *, settings: dict[str, Any], again: str = "
     """Return a page as HTML, which may only use its own style, script and images.
 
     Args:
-        about: What the page is about, above the verdict.
+        about: What the page is about, above the headline.
         command: Command that makes it again; "" for none.
         settings: Settings to print, with the versions; a mapping of methods becomes a row each.
         again: Command to run after what is to do now; "" for none.
-        page: Headline `verdict` with its `tone` ("good", "open", "bad" or "" for its colour), sentences (`reasons`,
+        page: `headline` with its `tone` ("good", "open", "bad" or "" for its colour), sentences (`reasons`,
             `now`, `notes`, `legend`, `evidence`), `title` of the `tables`, and figures (`main`, `pictures`).
     """
 

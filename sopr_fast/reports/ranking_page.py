@@ -33,7 +33,7 @@ def ranking_page(ranking: Ranking, returns: Any = None) -> dict[str, Any]:
         pictures = [figures.scatter(ranking.scores, true, axes=("score", "true return"), caption=caption)]
     return dict(
         kind="Ranking of policies",
-        verdict="Training collapsed: this order means nothing." if collapsed else _verdict(ranking, tied),
+        headline="Training collapsed: this order means nothing." if collapsed else _headline(ranking, tied),
         tone="bad" if collapsed else "open" if ranking.order[0] in strangers else "",
         reasons=_reasons(ranking, strangers, tied, true),
         now="Train again with another seed or more policies." if collapsed else _now(ranking, strangers),
@@ -59,7 +59,7 @@ def _tied(ranking: Ranking) -> list[str]:
     return [ranking.names[i] for i in others[wins < _SURE]]
 
 
-def _verdict(ranking: Ranking, tied: list[str]) -> str:
+def _headline(ranking: Ranking, tied: list[str]) -> str:
     if len(ranking) == 1:
         return f"{ranking.order[0]} is the only candidate."
     have = "have the highest scores" if tied else "has the highest score"

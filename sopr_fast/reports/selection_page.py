@@ -22,7 +22,7 @@ def selection_page(selection: Selection, command: str = "") -> dict[str, Any]:
     verdict, known = selection.verdict, selection.known
     return dict(
         kind="Selection of policies",
-        verdict=f"{verdict.text}.",
+        headline=f"{verdict.text}.",
         tone={"deploy": "good", "keep": "", "measure": "open"}[verdict.kind],
         reasons=[verdict.reason],
         now=_now(selection, command),

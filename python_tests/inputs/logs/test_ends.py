@@ -86,7 +86,7 @@ def test_complete_statements_are_read_exactly(log, flags, options, terminals, cu
     where = ~read.terminals if log is STATES else slice(None)
     np.testing.assert_array_equal(read.next_states[where], WALK[NEXT][read.source][where])
     said = [name for name in flags if name not in ("pscore", "step", "time", "env", "run", "n", "seed")]
-    assert options.get("max_episode_steps") == 1 or all(name in read.verdict for name in said)
+    assert options.get("max_episode_steps") == 1 or all(name in read.summary for name in said)
 
 
 INDEX = np.arange(400)
@@ -197,7 +197,7 @@ def test_costs_rows_of_padding_and_unknown_next_states():
     log = load(without(padded, "rewards") | {"cost": -padded["rewards"], "valid": valid})
     for part in ("states", "rewards", "next_states", "terminals", "timeouts", "episodes"):
         np.testing.assert_array_equal(getattr(log, part), getattr(expected, part))
-    assert "rewards are the negative of 'cost'" in log.verdict
+    assert "rewards are the negative of 'cost'" in log.summary
     ends = np.insert(CUT, ENDS + 1, CUT[ENDS])
     with pytest.raises(ValueError, match="'timeouts' marks row 9, which 'valid' leaves out, and not the row before"):
         load(padded | {"valid": valid, "timeouts": ends & ~valid})
@@ -215,7 +215,7 @@ def test_arrays_are_one_constructor_away():
     np.testing.assert_array_equal(made.next_states, expected.next_states)
     np.testing.assert_array_equal(made.episodes, expected.episodes)
     facts = "4 of 3 to 6 steps; 2 end in a terminal state, 2 are cut; said by 'terminals' and 'truncations'"
-    assert made.verdict == f"episodes: {facts}"
+    assert made.summary == f"episodes: {facts}"
     with pytest.raises(ValueError, match="^arrays: where episodes end is said by 'dones'"):
         Transitions.from_arrays(**parts, dones=LAST)
     with pytest.raises(ValueError, match="the part 'time_limits'; a log's parts are states, actions"):
@@ -231,12 +231,12 @@ def test_facts_are_told_and_nothing_is_judged():
     held["rewards"] = np.where(INDEX == 7, 1e9, 1.0)
     with pytest.warns(UserWarning, match="beyond 1e[+]06 times the typical reward .*: 1 reward, such as 1e[+]09 at"):
         log = sopr_fast.load_log(held, ends="cut")
-    words = log.verdict.split("; ")
+    words = log.summary.split("; ")
     assert words[2:4] == ["said by 'episode' and ends='cut'", "20 last steps left out, whose next state is unknown"]
     assert words[4] == "actions repeat the one before in 78% of steps"  # of 18 pairs in 19 steps, 14 are equal
     assert words[-1] == "not read: timestamp_ms"
     states = load(without(held, "rewards") | {"penalty": INDEX, "x_1": INDEX})
-    assert states.verdict == "only states are read, since there are no rewards; not read: timestamp_ms, penalty, x_1"
+    assert states.summary == "only states are read, since there are no rewards; not read: timestamp_ms, penalty, x_1"
     with pytest.raises(ValueError, match="not read: timestamp_ms, penalty; this method needs rewards .*'costs': …}"):
         load_transitions(without(held, "rewards") | {"penalty": INDEX})
 
@@ -349,4 +349,4 @@ def test_a_number_of_rows_keeps_whole_episodes():
             np.testing.assert_array_equal(log.states, whole.states[log.source])
             assert (log.terminals | log.timeouts)[log.episodes[1:] - 1].all() and log.source_count == COUNT
             drawn = f"{len(log.episodes) - 1} episodes, drawn from " if len(log) < COUNT else ""
-            assert log.verdict == drawn + whole.verdict
+            assert log.summary == drawn + whole.summary

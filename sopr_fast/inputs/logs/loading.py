@@ -36,7 +36,7 @@ def load_log(
     be numbered (`obs_0`, `obs_1`, …), or hold lists. Arrays of shape (rows, 1, columns) count as (rows, columns).
 
     Where episodes end, and whether the environment ended there or a limit cut them, must be said completely, see
-    `Transitions.from_arrays`; `Transitions.verdict` says what said so. Rows are used as they are. Without next states,
+    `Transitions.from_arrays`; `Transitions.summary` says what said so. Rows are used as they are. Without next states,
     the next state of a step is the state of the next row, and that of a terminal step its own state; a last step whose
     next state is unknown is left out, as in D4RL's `qlearning_dataset`.
 
@@ -73,7 +73,7 @@ def load_log(
     parts = find_parts(arrays, columns, where)
     if not {"rewards", "costs"} & parts.arrays.keys() and ends is None and max_episode_steps is None:
         states = _states_of(parts, arrays)
-        states.verdict = f"only states are read, since there are no rewards{parts.not_read}"
+        states.summary = f"only states are read, since there are no rewards{parts.not_read}"
         return states
     check_needed(parts.arrays, arrays, where)
     limit = None if max_episode_steps is None else integer(1)("max_episode_steps", max_episode_steps)
@@ -103,7 +103,7 @@ def load_transitions(source: LogLike) -> Transitions:
     if isinstance(log, Transitions):
         return log
     raise ValueError(
-        f"{log.name or 'the log'}: {log.verdict}; this method needs rewards too: load_log(…, {advise('rewards')}) or "
+        f"{log.name or 'the log'}: {log.summary}; this method needs rewards too: load_log(…, {advise('rewards')}) or "
         f"{advise('costs')}"
     )
 
@@ -153,7 +153,7 @@ def thin(log: Transitions, rows: int) -> Transitions:
     lengths = np.diff(log.episodes)
     few = max(1, int(np.searchsorted(np.cumsum(lengths[drawn]), rows, side="right")))
     taken = log.take(np.sort(drawn[:few]))
-    return taken if few == len(lengths) else replace(taken, verdict=f"{few:,} episodes, drawn from {log.verdict}")
+    return taken if few == len(lengths) else replace(taken, summary=f"{few:,} episodes, drawn from {log.summary}")
 
 
 def describe(log: LogLike) -> str:
@@ -176,7 +176,7 @@ def describe(log: LogLike) -> str:
     if isinstance(log, Transitions):
         columns |= {f"action {i}": values for i, values in enumerate(log.actions.T)} | {"reward": log.rewards}
         lines.append(f"action columns: {log.actions.shape[1]}")
-    lines.append(log.verdict)
+    lines.append(log.summary)
     if isinstance(log, Transitions):
         returns = log.returns
         lines.append(f"returns of episodes: {returns.min():.6g} to {returns.max():.6g}, mean {returns.mean():.6g}")

@@ -29,7 +29,7 @@ class StoredStates:
         actions: (rows, …) logged actions next to them, with which those of policies are compared.
     """
 
-    verdict = ""  # why a log has only states, and which of its arrays were not read
+    summary = ""  # why a log has only states, and which of its arrays were not read
 
     def __init__(
         self, values: Any, name: str = "", rows: int | None = None, columns: str = "", actions: Any = None

@@ -34,7 +34,7 @@ class Transitions:
         source: (N,) int64; rows of the steps in the user's data, of which some may have been dropped.
         source_count: Number of rows of the user's data, which an array of actions must have.
         log_probs: (N,) float32 log-probabilities of the actions under the policy that logged them, or None.
-        verdict: How many episodes there are, how they end, what said so, and which arrays were not read, in words.
+        summary: How many episodes there are, how they end, what said so, and which arrays were not read, in words.
         are_costs: Whether `rewards` are the negative of logged costs.
         columns: Names of the columns of states, if `columns` of `load_log` chose several, else "".
         max_episode_steps: Time limit that was passed to `load_log`, or None.
@@ -50,7 +50,7 @@ class Transitions:
     source: np.ndarray
     source_count: int
     log_probs: np.ndarray | None = None
-    verdict: str = ""
+    summary: str = ""
     columns: str = ""
     are_costs: bool = False
     max_episode_steps: int | None = None
@@ -89,7 +89,7 @@ class Transitions:
         return len(self.states)
 
     def __repr__(self) -> str:
-        return f"Transitions({len(self):,} steps; {self.verdict})"
+        return f"Transitions({len(self):,} steps; {self.summary})"
 
     @property
     def initial_states(self) -> np.ndarray:
@@ -147,8 +147,8 @@ def build(parts: Parts, word: str | None, limit: int | None, order: np.ndarray |
     log = Transitions(
         episodes=episodes, source_count=parts.count or 0, columns=parts.columns, max_episode_steps=limit, **steps
     )
-    words = _verdict(log, parts, said, count - len(steps["states"]))
-    return replace(log, verdict=words, are_costs="costs" in parts.names)
+    words = _summary(log, parts, said, count - len(steps["states"]))
+    return replace(log, summary=words, are_costs="costs" in parts.names)
 
 
 def _read(parts: Parts, order: np.ndarray | None) -> dict[str, np.ndarray]:
@@ -222,7 +222,7 @@ def _follow(rows: dict[str, np.ndarray], ended: np.ndarray, cuts: np.ndarray) ->
     return unknown & ~ended
 
 
-def _verdict(log: Transitions, parts: Parts, said: list[str], dropped: int) -> str:
+def _summary(log: Transitions, parts: Parts, said: list[str], dropped: int) -> str:
     """Return facts of a log in words: episodes, their ends and what said so, what was not read."""
     lengths = np.diff(log.episodes)
     ended = int(log.terminals[log.episodes[1:] - 1].sum())
