@@ -29,9 +29,9 @@ def split(task: Task) -> Path:
     if not is_made(task, product):
         returns = read_return_means(task.folder / "returns.csv")
         order = np.random.default_rng([task.seed, 2]).permutation(len(returns))
-        train, validation, _ = task.scale.split_sizes()
+        count = task.scale.held_out
         expert, medium = choose_behaviour(returns)
-        parts = np.split(order, [train, train + validation])
+        parts = np.split(order, [-2 * count, -count])
         named = zip(("train", "validation", "test_set_2"), parts, strict=True)
         write_json(
             product, {name: sorted(part.tolist()) for name, part in named} | {"expert": expert, "medium": medium}

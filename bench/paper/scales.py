@@ -35,10 +35,10 @@ class Scale:
     chosen: int = 10
     offline_hidden: int | None = None
 
-    def split_sizes(self) -> tuple[int, int, int]:
-        """Return the numbers of policies for training, validation and Test Set II: 30, 10 and 10 of 50."""
-        tenth = max(1, self.snapshots // 5)
-        return self.snapshots - 2 * tenth, tenth, tenth
+    @property
+    def held_out(self) -> int:
+        """Number of policies for validation, and for Test Set II: a fifth each; the others are for training."""
+        return max(1, self.snapshots // 5)
 
 
 SCALES = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,20 +33,15 @@ def offline_policies(game: Path, log: str, test_set: str = "test_set_1") -> Know
     return policies, read_return_means(folder / "returns.csv")
 
 
-@dataclass(frozen=True)
-class _Clipped:
-    """A policy whose actions are clipped to [-1, 1], as the games clip them; some foreign policies exceed that."""
-
-    policy: Policy
-
-    def __call__(self, states: np.ndarray) -> np.ndarray:
-        return np.clip(np.asarray(self.policy(states)), -1, 1)
+def _clipped(policy: Policy) -> Callable[[np.ndarray], np.ndarray]:
+    """Clip actions to [-1, 1], as the games do; some foreign policies exceed that."""
+    return lambda states: np.clip(np.asarray(policy(states)), -1, 1)
 
 
 def foreign_policies(folder: Path) -> Known:
     """Load policies of other authors: an `.npz` file each, named in `returns.csv`."""
     table = pandas.read_csv(folder / "returns.csv", dtype={"policy": str})
     policies = {
-        f"foreign-{name}": _Clipped(*load_policies(folder / f"{name}.npz").values()) for name in table["policy"]
+        f"foreign-{name}": _clipped(*load_policies(folder / f"{name}.npz").values()) for name in table["policy"]
     }
     return policies, table["return_mean"].to_numpy()
