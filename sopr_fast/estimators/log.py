@@ -47,8 +47,8 @@ class Log:
         followed: (N,) bool on the CPU: whether the next state is a logged row, or the row is terminal.
         initial: (E,) int64 rows of the episodes' first states.
         state_scale: (dim_s,) float64 standard deviation of the logged states, 1 where it is the rounding of a constant.
-        action_centre: (dim_a,) float32 centre of each column of continuous actions, else 0.
-        action_scale: (dim_a,) float32 scale of each column of continuous actions, else 1.
+        action_centre: (dim_a,) float32 centre of each column of continuous actions.
+        action_scale: (dim_a,) float32 scale of each column of continuous actions.
         facts: What a reader should see of the policies next to the log.
     """
 
@@ -74,14 +74,8 @@ class Log:
         self._table = (self.raw_states.to(self.device) - self._mean).div_(self._scale)
         logged = transitions.actions
         self.discrete = action_count is not None
-        if action_count is None:
-            actions, (self.action_centre, self.action_scale) = torch.from_numpy(logged), _action_units(logged)
-        else:
-            actions = _one_hot_actions(logged, action_count)
-            self.action_centre, self.action_scale = (
-                np.zeros(action_count, np.float32),
-                np.ones(action_count, np.float32),
-            )
+        actions = torch.from_numpy(logged) if action_count is None else _one_hot_actions(logged, action_count)
+        self.action_centre, self.action_scale = _action_units(logged)
         self.action_dim = actions.shape[1]
         self.actions = self.normalise_actions(actions).to(self.device)
         self.rewards = torch.from_numpy(transitions.rewards).to(self.device)
