@@ -116,8 +116,11 @@ def test_the_mean_of_a_gaussian_process_is_an_estimator(log):
     expected, deviation = returns_of(known, policies, table["return"], log, table["error"], values)
     np.testing.assert_allclose(estimates.values, expected, rtol=1e-3)
     np.testing.assert_allclose(estimates.standard_errors, deviation, rtol=1e-3)
-    with pytest.raises(ValueError, match="mean must be an estimator, such as Simulator"):
-        GaussianProcess(mean="Simulator")
+    for wrong in ("Simulator", NearestPolicy()):
+        with pytest.raises(
+            ValueError, match="mean must be an estimator that learns from no returns"
+        ):
+            GaussianProcess(mean=wrong)
 
 
 def test_a_gaussian_process_values_a_known_policy_by_the_others(log):

@@ -71,7 +71,7 @@ def test_policies_act_once_for_all_folds(method, log, known):
         return act
 
     policies = {name: counting(policy) for name, policy in known[0].items()}
-    method.prepare(Request([*load_policies(policies).values()], len(policies), log, seed=0))
+    method.prepare(Request([*load_policies(policies).values()], log, seed=0))
     prepared, calls[:] = list(calls), []
     sopr_fast.evaluate(policies, log, known[1], methods=[method], cv=4)
     assert len(calls) <= 2 * len(prepared)

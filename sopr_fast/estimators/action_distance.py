@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,13 +12,20 @@ import torch
 from ..inputs.policies import collect_shared, probe
 from ..results.estimates import Estimates
 from ..results.metrics import policy_distances
-from ..runtime.checks import instance, integer, option, optional
+from ..runtime.checks import Check, integer, option, optional
 from ..runtime.distributed import share_policies
 from .estimator import Estimator, Request
 from .gaussian_process_posterior import fit
 from .supervised import SupervisedEstimator, Valuation, read_rows, spread
 
-_estimator = optional(instance(Estimator, "an estimator, such as Simulator()"))
+
+def _to_mean(name: str, value: Any) -> Estimator:
+    if not isinstance(value, Estimator) or value.supervised:
+        raise ValueError(f"{name} must be an estimator that learns from no returns, such as Simulator(), got {value!r}")
+    return value
+
+
+_mean = optional(Check(_to_mean))
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +71,7 @@ class ActionDistanceEstimator(SupervisedEstimator):
         columns = collect_shared(policies, states, source, layout).numpy()
         distances, names = shared_distances(columns, columns), np.array([policy.name for policy in policies], object)
         if self.mean is not None and values is None:
-            values = self.mean._estimate(replace(request, count=len(policies), known=np.zeros(0, np.int64))).values
+            values = self.mean._estimate(request).values
 
         def value(tested: np.ndarray, known: np.ndarray, returns: np.ndarray, errors: np.ndarray) -> Estimates:
             own = (distances[np.ix_(tested, known)] == 0) & (names[tested][:, None] == names[known])
@@ -134,7 +142,7 @@ class GaussianProcess(ActionDistanceEstimator):
         ValueError: The only known policy is to be evaluated.
     """
 
-    mean: Estimator | None = option(None, _estimator)  # noqa: RUF009
+    mean: Estimator | None = option(None, _mean)  # noqa: RUF009
 
     def _value(self, compared: Comparison) -> Estimates:
         count, own = len(compared.own), compared.own

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 import numpy as np
@@ -29,29 +29,18 @@ class Request:
     """What one call of `Estimator.estimate` asks for, loaded.
 
     Attributes:
-        policies: P policies to value, then those of the known ones that are not among them.
-        count: P.
+        policies: Policies to value; if the estimator is supervised, also those with known returns, each once.
         log: Logged transitions; or states, if the estimator needs no rewards.
         seed: Seed of everything random.
         checkpoint: File to resume training from, or None.
-        known: (M,) int64 indices of the policies with known returns; none if these are not used.
-        returns: (M,) float64 known returns.
-        errors: (M,) float64 their standard errors, 0 where unknown.
+        fold: For supervised estimators, what a `Valuation` takes.
     """
 
     policies: list[Policy]
-    count: int
     log: LoggedData
     seed: int
     checkpoint: str | os.PathLike | None = None
-    known: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    returns: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    errors: np.ndarray = field(default_factory=lambda: np.zeros(0))
-
-    @property
-    def tested(self) -> list[Policy]:
-        """The P policies to value."""
-        return self.policies[: self.count]
+    fold: tuple[np.ndarray, ...] = ()
 
     @property
     def transitions(self) -> Transitions:
@@ -61,8 +50,8 @@ class Request:
 
     @property
     def names(self) -> list[str]:
-        """(P,) their names."""
-        return [policy.name for policy in self.tested]
+        """(P,) names of the policies."""
+        return [policy.name for policy in self.policies]
 
 
 class Estimator(Checked, ABC):
@@ -159,7 +148,8 @@ class Estimator(Checked, ABC):
         )
         # Training needs gradients and full precision, whatever the caller's mode.
         with torch.inference_mode(False), without_autocast(current_device()):
-            return self._estimate(Request(everyone, len(tested), steps, seed, checkpoint, places, values, errors))
+            fold = np.arange(len(tested)), places, values, errors
+            return self._estimate(Request(everyone, steps, seed, checkpoint, fold))
 
     @abstractmethod
     def _estimate(self, request: Request) -> Estimates:

@@ -46,9 +46,9 @@ class RewardEstimator(Estimator):
 
     def _estimate(self, request: Request) -> Estimates:
         check_checkpoint(request.checkpoint, CHECKPOINT)
-        layout, log = read(request.tested, request.transitions)
+        layout, log = read(request.policies, request.transitions)
         decay(log.transitions, self.discount)  # raises if discount=1 has no meaning
-        actions = PolicyActions(request.tested, layout, log, seed=request.seed)
+        actions = PolicyActions(request.policies, layout, log, seed=request.seed)
         shares = unsupported(actions)
         values, replicates, diagnostics = self._evaluate(actions, request.checkpoint)
         _warn_of_impossible(request.names, values, *value_range(log.transitions, self.discount))

@@ -89,8 +89,8 @@ class Simulator(Estimator):
 
     def _estimate(self, request: Request) -> Estimates:
         check_checkpoint(request.checkpoint, CHECKPOINT)
-        layout, log = read(request.tested, request.transitions)
-        for policy in request.tested:
+        layout, log = read(request.policies, request.transitions)
+        for policy in request.policies:
             if isinstance(policy, ArrayPolicy):
                 raise ValueError(
                     f"policy {policy.name!r} is an array of actions, but rollouts reach states outside the log; pass "
@@ -108,9 +108,9 @@ class Simulator(Estimator):
             rollouts = self.rollouts or max(fewest, min(-(-_STEPS // horizon), len(log.initial)))
             noise = missing * model.change_scale if is_noisy else None
             with progress_bar(horizon, "rolling out", "step") as bar:
-                rolled = _roll_out(model, request.tested, layout, rollouts, horizon, noise, request.seed, bar.update)
+                rolled = _roll_out(model, request.policies, layout, rollouts, horizon, noise, request.seed, bar.update)
         rolled["unfinished"] *= np.isinf(limit)
-        rolled["unsupported"] = unsupported(PolicyActions(request.tested, layout, log))
+        rolled["unsupported"] = unsupported(PolicyActions(request.policies, layout, log))
         inside = rolled["inside"]
         warn_about(
             {request.names[i]: f"{1 - inside[i]:.0%} of steps" for i in np.flatnonzero(inside < _LEAST_INSIDE)},

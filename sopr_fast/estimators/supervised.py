@@ -44,7 +44,7 @@ class SupervisedEstimator(Estimator):
     def _estimate(self, request: Request) -> Estimates:
         if distributed.current().count > 1:
             distributed.current().check_same(states=read_rows(request.log, spread(request.log, _ROWS))[0])
-        return self.prepare(request)(np.arange(request.count), request.known, request.returns, request.errors)
+        return self.prepare(request)(*request.fold)
 
 
 def spread(log: LoggedData, most: int) -> np.ndarray:

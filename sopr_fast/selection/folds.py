@@ -102,7 +102,7 @@ def cross_fit(
     Returns (P,) have standard errors (P,), 0 where unknown. `values` (P,) are those by the mean of the method.
     """
     with quiet():
-        request = Request(compared.policies, len(compared.policies), compared.log, seed)
+        request = Request(compared.policies, compared.log, seed)
         value = method.prepare(request, values)
         found = (value(fold.test, fold.train, returns[fold.train], errors[fold.train]) for fold in folds)
         return [np.asarray(estimates.values, np.float64) for estimates in found]
