@@ -107,7 +107,7 @@ def mutual_distances(columns: np.ndarray) -> np.ndarray:
     columns; distances that are not larger are 0.
     """
     flat = torch.from_numpy(columns).flatten(1)
-    products = torch.zeros(len(flat), len(flat), dtype=torch.float64)
+    products = torch.zeros(len(flat), len(flat), dtype=torch.float64, device="cpu")
     with torch_on_one_thread():  # which gives the same bits in all processes
         for part in flat.split(_ROWS, 1):
             part = part.double()
