@@ -9,8 +9,8 @@ from support.selection_problems import BEST, CANDIDATES, KNOWN, RETURNS, TRUTH, 
 
 from sopr_fast.estimators.gaussian_process_posterior import Posterior
 from sopr_fast.selection import select
-from sopr_fast.selection.draws import best_to_measure, draw_returns, probability_best
-from sopr_fast.selection.verdict import likelier
+from sopr_fast.selection.draws import best_to_measure, draw_returns, probability_beats, probability_best
+from sopr_fast.selection.verdict import as_good, likelier
 
 
 def far(name="far", value=-1.0):
@@ -109,6 +109,16 @@ def test_only_measured_policies_get_a_verdict_with_ties(monkeypatch):
     monkeypatch.setattr("sopr_fast.selection.predicting.Simulator", None)  # which is not needed
     selection = select(KNOWN, log(), returns=RETURNS)
     assert selection.verdict.policies == (BEST,) and selection.values is None
+
+
+def test_an_uncertain_policy_with_a_lower_return_is_not_equally_good():
+    mean, posterior = np.array([10, 9.9, 5]), np.diag([1e-3, 1, 20]) ** 2
+    posterior = Posterior(mean, posterior, 1.0, np.full((2, 3), np.nan))
+    assert probability_beats(posterior, 0)[2] > 0.35
+    assert as_good(SimpleNamespace(posterior=posterior, predicted=mean, rankable=np.ones(3, bool)), 0).tolist() == [
+        0,
+        1,
+    ]
 
 
 def test_without_known_returns_only_the_simulator_ranks():
