@@ -117,9 +117,7 @@ def test_the_mean_of_a_gaussian_process_is_an_estimator(log):
     np.testing.assert_allclose(estimates.values, expected, rtol=1e-3)
     np.testing.assert_allclose(estimates.standard_errors, deviation, rtol=1e-3)
     for wrong in ("Simulator", NearestPolicy()):
-        with pytest.raises(
-            ValueError, match="mean must be an estimator that learns from no returns"
-        ):
+        with pytest.raises(ValueError, match="mean must be an estimator that learns from no returns"):
             GaussianProcess(mean=wrong)
 
 

@@ -27,14 +27,7 @@ _HELD_OUT = 0.05  # share of the episodes
 
 @dataclass
 class Batches:
-    """Rows of each mini-batch, which depend only on the seed and the update.
-
-    Attributes:
-        pools: Rows that each of M members samples from.
-        size: B, rows per member.
-        seed: Seed of the samples.
-        device: Device of the rows.
-    """
+    """Rows of each mini-batch, which depend only on the seed and the update; each of M members has a pool of rows."""
 
     pools: list[np.ndarray]
     size: int
@@ -83,22 +76,10 @@ def learn(
     checkpoint: str | os.PathLike | None = None,
     identity: Callable[[], Iterable[Any]] = tuple,
 ) -> dict[str, list]:
-    """Train to a number of updates.
+    """Train to a number of updates, and return about 50 records: "updates", and "loss", the means since the last one.
 
-    Args:
-        learner: Networks to train.
-        updates: Number of updates.
-        description: Name of the training in messages and progress bars.
-        checkpoint: File to resume from if it exists, and to write during training; None for none.
-        identity: Function that returns what distinguishes this run from others.
-
-    Returns:
-        Curves with about 50 records: "updates" and "loss", the means since the last record.
-
-    Raises:
-        FloatingPointError: The loss is no longer finite.
-        OSError: The checkpoint cannot be written.
-        ValueError: The checkpoint is damaged or belongs to another run.
+    A run resumes from its checkpoint if that exists, and writes it. ValueError is raised if it is of another run:
+    `identity` returns what distinguishes runs. FloatingPointError is raised if the loss is not finite.
     """
     every = max(1, updates // _RECORDS)
     records = [*range(every, updates, every), updates]  # updates after which the loss is recorded

@@ -17,16 +17,9 @@ from .log import Log
 
 
 class StackedMLP:
-    """C perceptrons of one architecture, with ReLU between layers, and Adam that trains them.
+    """C = draws * copies perceptrons of one architecture, with ReLU between layers, and Adam that trains them.
 
-    Args:
-        sizes: Widths of input, hidden layers and output.
-        rate: Learning rate.
-        draws: Number of different initialisations.
-        copies: Copies of each initialisation, side by side; C = draws * copies.
-        seed: Seed of the initial weights, uniform in ±1 / sqrt(input width).
-        device: Device of the weights.
-        options: Other options of `Adam`.
+    Copies of each draw stand side by side. Initial weights are uniform in ±1 / sqrt(input width).
 
     Attributes:
         parameters: (C, Z) as `ops.mlp` reads them.
@@ -75,11 +68,6 @@ class ActionValue(StackedMLP):
 
     Networks read continuous actions next to the state. For discrete actions they have one output for each; actions
     weigh these outputs: one-hot actions select one, probabilities give the expectation.
-
-    Args:
-        log: The log, for the widths of states and actions, and the device.
-        hidden: Widths of the hidden layers.
-        options: Other options of `StackedMLP`.
     """
 
     average: ActionValue
@@ -90,24 +78,14 @@ class ActionValue(StackedMLP):
         super().__init__([log.state_dim + inputs, *hidden, outputs], device=log.device, **options)
 
     def values(self, states: Tensor, actions: Tensor) -> Tensor:
-        """Return values (C, B).
-
-        Args:
-            states: (B, dim_s) or (C, B, dim_s).
-            actions: (C, B, dim_a), or (B, dim_a) next to such states.
-        """
+        """Return values (C, B) of states (C, B, dim_s) or (B, dim_s), and actions (C, B, dim_a), or both without C."""
         out = self(self._inputs(states, actions))
         return (out * actions).sum(-1) if self.discrete else out[..., 0]
 
     def fit(self, states: Tensor, actions: Tensor, target: Tensor, weight: Tensor, *, average_rate: float) -> Tensor:
-        """Train by one step on weight * (value - target)², averaged over rows; return losses (C,).
+        """Train by one step on weight * (value - target)² (C, B), averaged over rows; return losses (C,).
 
-        Args:
-            states: See `values`.
-            actions: See `values`; discrete ones must be one-hot.
-            target: (C, B).
-            weight: (C, B).
-            average_rate: See `StackedMLP.train`.
+        Discrete actions must be one-hot.
         """
         target, weight = target[..., None], 2 * weight[..., None]  # a loss below its threshold is half the square
         if self.discrete:

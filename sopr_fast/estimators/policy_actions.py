@@ -25,12 +25,6 @@ class PolicyActions:
 
     What an array of actions does in a next state that is no logged row is unknown.
 
-    Args:
-        policies: P policies.
-        layout: Layout of their columns.
-        log: The log.
-        seed: Seed of the sampled actions.
-
     Attributes:
         draws: Actions sampled in every state; 1 if no policy is stochastic.
         arrays: (P,) bool on the CPU, whether each policy is an array of actions.
