@@ -20,11 +20,6 @@ def fit(options=None, **more):
     return problems.fit(config, validation=(CANDIDATES, [0.3, 0.7, 1.2]), **more)
 
 
-@pytest.fixture(scope="module")
-def ranker():
-    return fit()
-
-
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_cuda_fit_and_rank_as_the_cpu_does(options, cuda, tmp_path):
     on_cpu, on_cuda = fit(options), sopr_fast.options(device=cuda)(fit)(options, checkpoint=tmp_path / "checkpoint")
