@@ -100,6 +100,10 @@ class Blocks:
         """Return the policies of adjacent blocks."""
         return slice(self.policies * blocks.start // len(self), self.policies * blocks.stop // len(self))
 
+    def parts(self) -> list[slice]:
+        """Return the policies of every block, which may be none."""
+        return [self.policies_of(slice(block, block + 1)) for block in range(len(self))]
+
 
 def add_up(first: int, last: int, sums: dict[tuple[int, int], Tensor]) -> dict[tuple[int, int], Tensor]:
     """Return sums over blocks, by first block and end, with whole subtrees of a binary tree added up: a fixed order."""
@@ -123,11 +127,9 @@ def share_policies(
     blocks of at most 8 policies in any number of processes, so that its results have the same bits; one by one if
     `singly`; an empty slice if there are no policies. The progress bar shows the description, if there is one.
     """
-    group, blocks = current(), Blocks(count)
-    parts = [slice(i, i + 1) for i in range(count)]
-    if not singly:
-        parts = [part for b in range(len(blocks)) if (part := blocks.policies_of(slice(b, b + 1))).start < part.stop]
-    parts = parts or [slice(0, 0)]
+    group = current()
+    parts = [slice(i, i + 1) for i in range(count)] if singly else Blocks(count).parts()
+    parts = [part for part in parts if part.start < part.stop] or [slice(0, 0)]
     own = parts[group.part(len(parts))]
     total = own[-1].stop - own[0].start if own else 0
     rows = []

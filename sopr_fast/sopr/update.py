@@ -130,13 +130,11 @@ class Update:
         # The loss of some policies compares with that of all only if it is one of pairs, all of which are known.
         by_pairs_of_returns = self.config.loss == "pairwise" and self.examples.objective.targets.dim() == 1
         share = self.config.policy_share if by_pairs_of_returns else 1.0
-        blocks = Blocks(len(self.examples.labels))
-        parts = [blocks.policies_of(slice(block, block + 1)) for block in range(len(blocks))]
-        sizes = [part.stop - part.start for part in parts]
-        return [
-            (part, max(math.ceil(share * size), min(size, _FEWEST_OF_A_BLOCK)))
-            for part, size in zip(parts, sizes, strict=True)
-        ]
+        shares = []
+        for part in Blocks(len(self.examples.labels)).parts():
+            size = part.stop - part.start
+            shares.append((part, max(math.ceil(share * size), min(size, _FEWEST_OF_A_BLOCK))))
+        return shares
 
     def _choose(self, random: np.random.Generator) -> np.ndarray:
         """Return the policies of a step, ascending."""
