@@ -1,7 +1,7 @@
 """The scoring model, forward and a training step, compared with plain torch on the same parameters.
 
 Peers are the released per-cluster loop, and bucketed and padded clusters; see `bench/peers`. The useful work of a
-training step is three forward passes; counted is what the kernels execute, with padding and what is computed again.
+training step is three forward passes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from peers.bucketed import BucketedModel
 from peers.loop import ReleasedModel
 from peers.released import from_released
 from torch._inductor import config as inductor_config
-from workload import CLUSTERS, SIZE, actions_on, forward_gflop, step_gflop
+from workload import CLUSTERS, SIZE, actions_on, forward_gflop
 
 from sopr_fast import Subsets
 from sopr_fast.ops.segment_encoder_blocks import Arena
@@ -84,22 +84,9 @@ def test_forward_10_policies(precision, released, subsets, columns, contend):
             assert (score - scores["ours"]).abs().max() <= 1e-4 * scores["ours"].abs().max(), name
 
 
-class CountingArena(Arena):
-    """An arena that notes for how many policies it holds activations, by level."""
-
-    def reset(self):
-        super().reset()
-        self.kept = []
-
-    def take(self, size, most):
-        taken = super().take(size, most)
-        self.kept.append(taken[1])
-        return taken
-
-
 def contend_step(contend, peers, released, subsets, columns, rounds, precision="fp32"):
     """Time a step as `fit` takes it: forward, backward by blocks of policies, without the update of the weights."""
-    arena = CountingArena(1 << 30)
+    arena = Arena(1 << 30)
     model = from_released(released.state_dict()).train()
     count = len(Blocks(len(columns)))
     ends = [len(columns) * block // count for block in range(count + 1)]
@@ -116,9 +103,8 @@ def contend_step(contend, peers, released, subsets, columns, rounds, precision="
         scores = model(*arguments, precision=precision, weights=leaves)[:, 0]
         torch.autograd.grad((scores * weights).sum(), leaves[:3])
 
-    step()
-    gflop, counted = 3 * forward_gflop(subsets) * len(columns), step_gflop(subsets, len(columns), arena.kept)
-    contend(step, peers, rounds=rounds, gflop=gflop, counted=counted, precision=precision)
+    gflop = 3 * forward_gflop(subsets) * len(columns)
+    contend(step, peers, rounds=rounds, gflop=gflop, precision=precision)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

@@ -58,9 +58,9 @@ def cuda() -> torch.device:
 
 @pytest.fixture
 def contend(benchmark, request) -> Callable:
-    """contend(ours, peers, rounds=5, gflop=None, counted=None, precision="fp32", peak=None): time `ours` and its peers.
+    """contend(ours, peers, rounds=5, gflop=None, precision="fp32", peak=None): time `ours` and its peers.
 
-    `peers` maps name and version to a callable. `gflop` is the useful work, `counted` what `ours` executes for it.
+    `peers` maps name and version to a callable. `gflop` is the useful work.
     `peak` is the peak rate of a GPU in GFLOP/s; with it, contenders run on the GPU, and timing waits until they have
     finished.
     """
@@ -70,7 +70,6 @@ def contend(benchmark, request) -> Callable:
         peers: dict[str, Callable[[], object]],
         rounds: int = 5,
         gflop: float | None = None,
-        counted: float | None = None,
         precision: str = "fp32",
         peak: float | None = None,
     ) -> None:
@@ -105,8 +104,6 @@ def contend(benchmark, request) -> Callable:
         if len(calm) < rounds:
             failed["disturbed"] = f"{rounds - len(calm)} of {rounds} rounds by other processes"
         benchmark.pedantic(ours, rounds=1)  # so that there is a JSON file
-        if counted:
-            table[own]["counted"] = counted
         benchmark.extra_info.update(contenders=table, failed=failed, gflop=gflop, precision=precision)
         request.config.stash.setdefault(_rows, []).append((request.node.name, table, failed, gflop, precision, peak))
 
@@ -166,15 +163,12 @@ def pytest_terminal_summary(terminalreporter, config) -> None:
     for name, table, failed, gflop, precision, gpu_peak in rows:
         limit = gpu_peak or peak.get(precision)
         write("")
-        write(
-            f"{name:<46}{'min ms':>9}{'median ms':>11}{'/ ours':>8}{'/ least':>9}{'useful GFLOP/s':>16}{'counted':>15}"
-        )
+        write(f"{name:<46}{'min ms':>9}{'median ms':>11}{'/ ours':>8}{'/ least':>9}{'useful GFLOP/s':>16}")
         for contender, row in table.items():
             line = f"  {contender:<44}{row['min'] * 1e3:>9.1f}{row['median'] * 1e3:>11.1f}{row['ratio']:>8.2f}"
-            line += f"{row['median'] * limit / gflop:>9.1f}" if gflop and limit else ""
-            for work in (gflop, row.get("counted")):
-                rate = work / row["median"] if work else 0
-                line += f"{rate:>9.0f} ({rate / limit:>3.0%})" if rate and limit else ""
+            if gflop and limit:
+                rate = gflop / row["median"]
+                line += f"{limit / rate:>9.1f}{rate:>9.0f} ({rate / limit:>3.0%})"
             write(line)
         if gflop and limit:
             write(f"  {f'least time, {gflop:.0f} GFLOP at the peak':<44}{gflop / limit * 1e3:>9.1f}")
