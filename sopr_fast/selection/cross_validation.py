@@ -54,13 +54,9 @@ def evaluate(
         Measures of every method for each kind of folds.
 
     Raises:
-        ImportError: A file needs an extra that is not installed.
-        MemoryError: A file needs more memory than is free.
-        TypeError: A policy, a return, a method or the log is of the wrong type.
         ValueError: There are fewer than four known returns, the returns are equal, every method failed, or an argument
             is invalid.
-        RuntimeError: A policy raised an error.
-        OSError: A file cannot be read or written.
+        ImportError, MemoryError, OSError, RuntimeError, TypeError: See `load_policies`, `load_log`, `load_returns`.
 
     Warns:
         UserWarning: The log or the returns look wrong.

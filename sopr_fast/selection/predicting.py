@@ -65,12 +65,8 @@ def select(
         Predicted returns, intervals, probabilities and a verdict.
 
     Raises:
-        ImportError: A file needs an extra that is not installed.
-        MemoryError: A file needs more memory than is free.
-        TypeError: A policy, a return or the log is of the wrong type.
         ValueError: The incumbent is no policy, or the log has no rewards and no return is known.
-        RuntimeError: A policy raised an error.
-        OSError: A file cannot be read or written.
+        ImportError, MemoryError, OSError, RuntimeError, TypeError: See `load_policies`, `load_log`, `load_returns`.
 
     Warns:
         UserWarning: The log or the returns look wrong.
