@@ -27,14 +27,7 @@ _STACK = "pass {name: numpy.stack([x[name] for x in log]) for name in log[0]}, a
 
 
 class Statement:
-    """What a log of N rows and its user say about the ends of episodes.
-
-    Args:
-        rows: Part of the log → values, see `Parts.read`; and `source`, the numbers of the rows.
-        parts: Names of the arrays.
-        limit: Time limit in steps.
-        word: What ends are that no array tells apart, "terminal" or "cut".
-    """
+    """What the N rows of a log say about the ends of episodes, and the user, by a time limit and a word."""
 
     def __init__(self, rows: Mapping[str, np.ndarray], parts: Parts, limit: int | None, word: str | None) -> None:
         self.rows, self.parts, self.names, self.limit, self.word = rows, parts, parts.names, limit, word
@@ -55,12 +48,9 @@ class Statement:
             self.linked = np.append((rows["next_states"][:-1] == rows["states"][1:]).all(1), False)
 
     def find(self) -> tuple[np.ndarray, np.ndarray, list[str]]:
-        """Return after which rows, (N,) bool, the environment ended, and episodes are cut, and what said so.
+        """Return after which rows, (N,) bool, the environment ended, after which episodes are cut, and what said so.
 
-        An episode is cut by a limit, or where the recording stops. Parts of the log and options say where.
-
-        Raises:
-            ValueError: The statement is incomplete or contradicts itself. Names rows, arrays and what to pass.
+        ValueError names rows, arrays and what to pass, if the statement is incomplete or contradicts itself.
         """
         if self.limit == 1:
             self.ended, self.cuts, said = ~self.none, self.none, ["max_episode_steps=1"]

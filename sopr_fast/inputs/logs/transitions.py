@@ -206,11 +206,7 @@ def _keep(rows: dict[str, np.ndarray], kept: np.ndarray) -> None:
 
 
 def _follow(rows: dict[str, np.ndarray], ended: np.ndarray, cuts: np.ndarray) -> np.ndarray:
-    """Set the next states of N rows; return the steps (N,) bool to drop, whose next states are unknown.
-
-    Without next states they are the states of the next rows, and a terminal step's own state. As in d4rl's
-    `qlearning_dataset`, the last step of an episode that was cut is dropped.
-    """
+    """Set the next states of N rows, of terminal steps their own; return (N,) bool, where they are unknown."""
     states = rows["states"]
     if "next_states" not in rows:
         rows["next_states"] = np.empty_like(states)
