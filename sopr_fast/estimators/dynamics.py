@@ -62,8 +62,12 @@ class Dynamics(Learner):
         self.ends_are_seen = not unchanged[terminals].all()
         self.end_share = float(terminals.mean())
         learned = ~(terminals & unchanged)
-        self._learned = torch.from_numpy(learned).float().to(log.device)
         self.change_scale = _change_scale(log, learned)
+        self._divisor = torch.where(self.change_scale > 0, self.change_scale, torch.inf)
+        ends, scaled = log.terminals[:, None], (log.rewards[:, None] - self._rewards[:, 0]) / self._rewards[:, 1]
+        weights = torch.cat([torch.from_numpy(learned).float().to(log.device)[:, None], 1 - ends, ends], 1)
+        # One table, so that a batch is gathered at once; weights are of changes, and of one of the rewards.
+        self._rewards_and_weights = torch.cat([scaled, weights / (log.state_dim + 1)], 1)
         self.held_out = held_out_rows(log, seed)
         usable = np.ones(log.count, bool)
         usable[self.held_out] = False
@@ -98,7 +102,7 @@ class Dynamics(Learner):
         return self._models.train(
             self._inputs(rows),
             target,
-            weight=weight / (target.shape[-1] - 1),  # of changes, and of one of the rewards
+            weight=weight,
             thresholds=self._thresholds,  # Huber's loss of changes, half the squared error of rewards
             average_rate=average_rate,
         )
@@ -145,12 +149,11 @@ class Dynamics(Learner):
         return torch.cat([self.log.states(rows), self.log.actions[rows]], -1)
 
     def _targets(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return scaled changes and rewards (…, dim_s + 2), and their weights, 1 where they are learned, else 0."""
-        log, learned, ends = self.log, self._learned[rows, None], self.log.terminals[rows, None]
-        change = log.states(log.next[rows]) - log.states(rows)
-        change = torch.where(self.change_scale > 0, change / self.change_scale, 0)
-        rewards = (log.rewards[rows, None] - self._rewards[:, 0]) / self._rewards[:, 1]
-        return torch.cat([change, rewards], -1), torch.cat([learned.expand_as(change), 1 - ends, ends], -1)
+        """Return scaled changes and rewards (…, dim_s + 2), and their weights, 0 where they are not learned."""
+        states, following = self.log.states(torch.stack([rows, self.log.next[rows]]))
+        change = (following - states) / self._divisor
+        rewards, learned, ends = self._rewards_and_weights[rows].split([2, 1, 2], -1)
+        return torch.cat([change, rewards], -1), torch.cat([learned.expand_as(change), ends], -1)
 
     @torch.no_grad()
     def _reached(self, rows: Tensor) -> Tensor:
