@@ -59,7 +59,9 @@ OTHER_PAGES = [ROOT / name for name in OTHERS]
 
 
 @pytest.mark.parametrize("page", [*OTHER_PAGES, *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda page: page.stem)
-def test_commands_that_are_not_run_name_what_exists(page):
+def test_commands_that_are_not_run_and_paths_name_what_exists(page):
+    paths = re.findall(r"`(?:pytest )?((?:python_tests|bench|csrc|sopr_fast|docs)/[\w/.]+)`", page.read_text())
+    assert [path for path in paths if not (ROOT / path).exists()] == []
     for text in BARE.findall(page.read_text()):
         for line in filter(None, (shlex.split(line, comments=True) for line in text.splitlines())):
             if line[0] == "sopr-fast":
