@@ -15,7 +15,7 @@ from .parts import FLAGS, Parts
 from .schema import UNREAD, advise, check_needed, find_parts
 
 _COLUMNS = ("states", "actions", "rewards", "next_states", "terminals", "timeouts", "source", "log_probs")
-_BLOCK = 65536  # rows
+_BLOCK = 8192  # rows
 _BEYOND = 1e6  # times the typical reward: float32 hardly tells the others apart
 
 
@@ -137,7 +137,7 @@ def build(parts: Parts, word: str | None, limit: int | None, order: np.ndarray |
     if dropped.all():
         raise ValueError(f"{parts.where}: the next state of no step is known; add next states")
     rows |= {"terminals": ended, "timeouts": (cuts | np.append(dropped[1:], False)) & ~ended}
-    _keep(rows, np.flatnonzero(~dropped))
+    _keep(rows, ~dropped)
     steps: dict[str, Any] = {part: values for part, values in rows.items() if part in _COLUMNS}
     last = steps["terminals"] | steps["timeouts"]
     last[-1] = True
@@ -174,35 +174,32 @@ def _read(parts: Parts, order: np.ndarray | None) -> dict[str, np.ndarray]:
     if (costs := rows.pop("costs", None)) is not None:
         rows["rewards"] = np.negative(costs, out=costs)
     rows["source"] = np.arange(len(states))
+    if order is not None:
+        rows = {part: values[order] for part, values in rows.items()}
     if (valid := rows.pop("valid", None)) is not None:
         for part in FLAGS:
             flags = rows.get(part, np.zeros(len(valid), bool))
             if (lost := flags[1:] & ~flags[:-1] & ~valid[1:] & valid[:-1]).any():
+                row = rows["source"][1:][int(np.argmax(lost))]
                 raise ValueError(
-                    f"{where}: {names[part]!r} marks row {int(np.argmax(lost)) + 1}, which {names['valid']!r} leaves "
-                    "out, and not the row before: mark the last row of the episode that counts"
+                    f"{where}: {names[part]!r} marks row {row}, which {names['valid']!r} leaves out, and not the row "
+                    "before: mark the last row of the episode that counts"
                 )
-        order = np.flatnonzero(valid) if order is None else order[valid[order]]
-        if not len(order):
+        if not valid.any():
             raise ValueError(f"{where}: {names['valid']!r} marks no row")
-    if order is not None:
-        _keep(rows, order)
+        _keep(rows, valid)
     return rows
 
 
 def _keep(rows: dict[str, np.ndarray], kept: np.ndarray) -> None:
-    """Keep only some rows, by index, in this order; in place if they ascend."""
-    ascends = bool((kept[1:] > kept[:-1]).all())
-    if ascends and len(kept) == len(rows["states"]):
-        return
+    """Keep only some of the rows, (N,) bool, in place, which takes no more memory."""
     for part, values in rows.items():
-        if not ascends:
-            rows[part] = values[kept]
-            continue
+        count = 0
         for start in range(0, len(kept), _BLOCK):
-            few = kept[start : start + _BLOCK]
-            values[start : start + len(few)] = values[few]
-        rows[part] = values[: len(kept)]
+            few = values[start : start + _BLOCK][kept[start : start + _BLOCK]]
+            values[count : count + len(few)] = few
+            count += len(few)
+        rows[part] = values[:count]
 
 
 def _follow(rows: dict[str, np.ndarray], ended: np.ndarray, cuts: np.ndarray) -> np.ndarray:
@@ -255,7 +252,9 @@ def _repeated(values: np.ndarray, episodes: np.ndarray) -> float:
 def _rewards_beyond(rewards: np.ndarray, source: np.ndarray) -> list[str]:
     """Return words about rewards (N,) far beyond the typical magnitude, the geometric mean of those that are not 0."""
     sizes = np.abs(rewards)
-    typical = np.exp(np.log(sizes[sizes > 0]).mean(dtype=np.float64)) if sizes.any() else np.inf
+    logarithms = sizes[sizes > 0]
+    np.log(logarithms, out=logarithms)
+    typical = np.exp(logarithms.mean(dtype=np.float64)) if len(logarithms) else np.inf
     if not (beyond := sizes > _BEYOND * typical).any():
         return []
     row, count = int(sizes.argmax()), counted(int(beyond.sum()), "reward")
