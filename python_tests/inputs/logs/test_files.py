@@ -304,7 +304,7 @@ WRONG = {  # file → content, message
         (json.dumps(RAGGED), "'obs' is no array: .*; pass a list of dictionaries"),
         ('{"obs": "BCJN", "rewards": [1, 2]}\n' * 2, "0 has 0 'obs' for 2 'rewards', but text: if RLlib"),
     ],
-    "log.jsonl": [(BATCHES, r"of 2 kinds, in batch/p0 and batch/p1: pass those of one, .item.'batch'..'p0'. for")],
+    "log.jsonl": [(BATCHES, r"no rewards but in batch/p0 and batch/p1: pass those of one, .item.'batch'..'p0'. for")],
     "log.npz": [(OBJECTS, "'rewards': .*not a plain array .of Python objects, if you trust the file, pass numpy.load")],
     "log.npy": [(OBJECTS, "not a plain array .of Python objects, if you trust the file, pass numpy.load")],
     "log.pkl": [

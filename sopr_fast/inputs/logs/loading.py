@@ -10,7 +10,7 @@ import numpy as np
 
 from ...runtime.arrays import as_numbers
 from ...runtime.checks import integer
-from ...runtime.text import escaped_errors
+from ...runtime.text import counted, escaped_errors
 from ..accepted import LogLike
 from .parts import Parts
 from .schema import Columns, advise, check_needed, find_parts, missing
@@ -153,7 +153,9 @@ def thin(log: Transitions, rows: int) -> Transitions:
     lengths = np.diff(log.episodes)
     few = max(1, int(np.searchsorted(np.cumsum(lengths[drawn]), rows, side="right")))
     taken = log.take(np.sort(drawn[:few]))
-    return taken if few == len(lengths) else replace(taken, summary=f"{few:,} episodes, drawn from {log.summary}")
+    return (
+        taken if few == len(lengths) else replace(taken, summary=f"{counted(few, 'episode')}, drawn from {log.summary}")
+    )
 
 
 def describe(log: LogLike) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from ...runtime.arrays import as_numbers
 from ...runtime.checks import TOO_LARGE
 from ...runtime.rows import FileRows
-from ...runtime.text import NAME_WIDTH, list_names, printable
+from ...runtime.text import NAME_WIDTH, counted, list_names, printable
 from ...runtime.warn import warn
 from ..lazy_arrays import Lazy, shape_of
 
@@ -139,7 +139,7 @@ class Parts:
             raise ValueError(f"{name} is empty: shape {values.shape}")
         if self.count not in (None, len(values)):
             raise ValueError(
-                f"{name} has {len(values)} rows, {self.names['states']!r} has {self.count}; pass a list of "
+                f"{name} has {counted(len(values), 'row')}, {self.names['states']!r} has {self.count}; pass a list of "
                 "dictionaries, one for each episode, if states hold the last ones of episodes too"
             )
         return values

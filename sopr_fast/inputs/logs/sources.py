@@ -141,7 +141,7 @@ def _join(items: Sequence[Mapping[str, Any]], where: str) -> dict[str, Any]:
     if groups and not any(map(part_of, items[0])):
         place = "".join(f"[{name!r}]" for name in groups[0])
         raise ValueError(
-            f"{where}: items have rewards of {len(groups)} kinds, in {' and '.join(map('/'.join, groups[:2]))}: pass "
+            f"{where}: items have no rewards but in {' and '.join(map('/'.join, groups[:2]))}: pass "
             f"those of one, [item{place} for item in items], after reading the file by its own library"
         )
     rewards = [*filter(_is_reward, items[0])] or [*items[0]]
