@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -281,8 +280,7 @@ def test_demo_ranks_unseen_policies(tmp_path, shell):
     assert float(printed.split("Spearman ")[1].split()[0]) > 0.8
     files = {"demo.safetensors", "demo.json", "demo.png", "demo.html", "selection.html", "pendulum"}
     assert {path.name for path in tmp_path.iterdir()} == files
-    first = re.search("no known return: Measure (.*), 20 episodes each", printed)[1]
-    assert set(first.split(" and ")) == {"cql-4000", "iql-4000"}  # the two best of eight
+    assert "no known return: Measure cql-4000, 20 episodes." in printed  # truly the best of eight
     assert "two more measured: Deploy cql-4000; measured -207." in printed
 
 

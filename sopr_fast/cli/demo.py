@@ -13,6 +13,7 @@ import numpy as np
 from .. import example
 from ..estimators import Simulator
 from ..reports import report
+from ..results.numbers import Numbers
 from ..runtime.files import check_place
 from ..selection import select
 from ..sopr.config import Config
@@ -53,10 +54,12 @@ def _rank(folder: Path, command: str, quick: bool) -> list[str]:
     print(f"ranked {len(unseen)} unseen policies in {time.perf_counter() - start:.1f} s\n")
 
     frame = ranking.to_pandas().reset_index()[["rank", "policy", "score", "standard_error", "foreign"]]
-    frame["standard_error"] = frame["standard_error"].map("{:.4f}".format).mask(frame.pop("foreign"), "foreign")
+    formats = {"score": Numbers(frame["score"], frame["standard_error"])}
+    frame["standard_error"] = frame["standard_error"].map(formats["score"]).mask(frame.pop("foreign"), "foreign")
     frame["true return"] = [true[name] for name in frame["policy"]]
     frame["true rank"] = frame["true return"].rank(ascending=False).astype(int)
-    print(frame.to_string(index=False, float_format="{:,.4g}".format))
+    formats["true return"] = Numbers([*true.values()])
+    print(frame.to_string(index=False, formatters=formats))
     print(f"\nSpearman {ranking.spearman(true):.3f}   regret@3 {ranking.regret(true, 3):.3f}")
     ranker.save(folder / "demo.safetensors")
     (folder / "demo.json").write_text(json.dumps(ranking.to_dict(), indent=1))
@@ -73,7 +76,7 @@ def _select(folder: Path, command: str) -> list[str]:
     print(f"\nPendulum: {len(log['rewards']):,} logged rows, {len(policies)} policies of offline RL", flush=True)
     selection = select(policies, log, simulator=Simulator(updates=1000, hidden=(64, 64)))
     frame = selection.to_pandas()[["return"]].rename(columns={"return": "predicted"}).assign(true=true)
-    print(frame.to_string(float_format="{:,.0f}".format))
+    print(frame.to_string(float_format=Numbers([*true.values()])))
     three = {name: true[name] for name in ("bc-1000", "td3bc-1000", "cql-1000")}
     print(f"\nno known return: {selection.verdict}")
     selection = selection.update(three)

@@ -225,6 +225,7 @@ def _estimate(options: argparse.Namespace) -> None:
 
 def _compare(methods: list[str], options: argparse.Namespace) -> None:
     """Print the values of several estimators with intervals, side by side."""
+    from ..results.numbers import Numbers
     from ..results.tables import to_text
     from ..selection import compare
 
@@ -235,18 +236,14 @@ def _compare(methods: list[str], options: argparse.Namespace) -> None:
     frame = frame.sort_values((methods[0], "value"), ascending=False, kind="stable")
     if options.json:
         plain = frame.astype(object).where(frame.notna(), None)
-        print(
-            json.dumps(
-                {"policies": [*frame.index], **{each: plain[each].to_dict("list") for each in methods}}, indent=1
-            )
-        )
+        columns = {method: plain[method].to_dict("list") for method in methods}
+        print(json.dumps({"policies": [*frame.index], **columns}, indent=1))
         return
     cells = {"policy": [*frame.index]}
     for method in methods:
-        cells[method] = [
-            f"{value:.4g}" + (f" ± {value - low:.2g}" if low <= value else "")
-            for value, _, low, _ in frame[method].itertuples(index=False)
-        ]
+        values, halves = frame[method]["value"], frame[method]["value"] - frame[method]["low"]
+        show = Numbers(values, halves)
+        cells[method] = [show(a) + (f" ± {show(b)}" if b >= 0 else "") for a, b in zip(values, halves, strict=True)]
     print(to_text(cells, left=("policy",)))
     print("±: half of a 95 % interval, where the estimator knows its error")
 
