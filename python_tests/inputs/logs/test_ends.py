@@ -348,9 +348,6 @@ def test_a_number_of_rows_keeps_whole_episodes():
             assert 0 < len(log) <= most and {*np.diff(log.episodes).tolist()} <= {*LENGTHS}
             np.testing.assert_array_equal(log.states, whole.states[log.source])
             assert (log.terminals | log.timeouts)[log.episodes[1:] - 1].all() and log.source_count == COUNT
-            drawn = (
-                f"{len(log.episodes) - 1} episode{'s' * (len(log.episodes) > 2)}, drawn from "
-                if len(log) < COUNT
-                else ""
-            )
+            count = len(log.episodes) - 1
+            drawn = f"{count} episode{'s' * (count > 1)}, drawn from " if len(log) < COUNT else ""
             assert log.summary == drawn + whole.summary
