@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..inputs.logs import Transitions, load_states
+from ..inputs.logs import StoredStates, Transitions
 from ..inputs.policies import ArrayPolicy, Gaussian, Layout, Policy, Probabilities, collect_shared, probe
 from ..results.estimates import Estimates
 from ..runtime.checks import instance, option, optional
@@ -59,7 +59,8 @@ class SOPR(SupervisedEstimator):
             config, drawn = self.config or Config.small(), log.to("cpu")
         else:
             config = self.config or Config.small(len(log))
-            drawn = Drawing.draw(load_states(log), config.subsets, size=config.subset_size, seed=seed)
+            stored = StoredStates(log.states) if isinstance(log, Transitions) else log
+            drawn = Drawing.draw(stored, config.subsets, size=config.subset_size, seed=seed)
         rows = torch.from_numpy(log.source)[drawn.source] if isinstance(log, Transitions) else drawn.source
         layout = probe(policies, drawn.states, rows, logged=getattr(log, "actions", None))
         acting = _as_arrays(policies, collect_shared(policies, drawn.states, rows, layout), layout)
