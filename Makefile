@@ -194,7 +194,7 @@ build/sanitize-threads/installed: $(INSTALLED) .venv/test
 
 build/matrix/constraints.txt: constraints.txt
 	mkdir -p build/matrix
-	grep -vE '^(torch|triton|cuda-|nvidia-)' $< > $@
+	grep -vE '^(torch|sympy|triton|cuda-|nvidia-)' $< > $@
 
 build/wheel-check/oldest/made: TORCH := 'torch==2.6.*'
 build/wheel-check/newest/made: TORCH := torch
