@@ -2,8 +2,8 @@
 
 import pytest
 from support import operators
+from support.encoder_problems import HIGH, LOW, SMALL, assert_as_good_as_torch, problem
 from support.segment_attention import RNG, check_extreme_scores, compare_with_float64
-from support.segment_encoder import HIGH, LOW, SMALL, assert_as_good_as_torch, problem
 
 from sopr_fast import ops
 

@@ -6,10 +6,7 @@ import math
 import pytest
 import torch
 from support import reference
-from support.operators import OnDevice
-from support.problems import train_scores
-from support.segment_attention import RNG
-from support.segment_encoder import (
+from support.encoder_problems import (
     HIGH,
     LOW,
     SMALL,
@@ -20,6 +17,9 @@ from support.segment_encoder import (
     problem,
     run,
 )
+from support.operators import OnDevice
+from support.problems import train_scores
+from support.segment_attention import RNG
 
 import sopr_fast
 from sopr_fast import Config

@@ -7,7 +7,7 @@ from sopr_fast import native
 
 SCRIPT = """
 from support.operators import CALLS, check
-from support.segment_encoder import check_widths
+from support.encoder_problems import check_widths
 from sopr_fast import build_info, ops
 
 for name in CALLS:

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import reference
-from support.segment_encoder import (
+from support.encoder_problems import (
     HIGH,
     LOW,
     SMALL,

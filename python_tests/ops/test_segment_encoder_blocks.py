@@ -3,7 +3,7 @@
 import pytest
 import torch
 from support import reference
-from support.segment_encoder import problem
+from support.encoder_problems import problem
 
 from sopr_fast import ops
 from sopr_fast.ops.segment_encoder_blocks import Arena, segment_encoder_blocks

@@ -5,9 +5,9 @@ import pytest
 import torch
 from peers.loop import ReleasedModel
 from peers.released import from_released
+from support.encoder_problems import SMALL
+from support.encoder_problems import problem as segment_problem
 from support.problems import train_scores
-from support.segment_encoder import SMALL
-from support.segment_encoder import problem as segment_problem
 from torch.nn import functional
 
 from sopr_fast import Config, ops
