@@ -62,7 +62,7 @@ def _main(selection: Selection) -> figures.Picture:
     shown = min(figures.ROWS, len(selection.names))
     caption = f"{selection.unit.capitalize()}s with 80 % intervals: measured for known policies, predicted for others"
     foreign = not selection.rankable[selection.order[:shown]].all()
-    caption += ", where foreign ones cannot be ranked from this log." if foreign else "."
+    caption += ", where foreign ones cannot be ranked." if foreign else "."
     if shown < len(selection.names):
         caption += f" The best {shown} of {len(selection.names):,}."
     return figures.draw(lambda ax: plot_selection(selection, ax, figures.ROWS), height(shown), caption)

@@ -19,7 +19,7 @@ from .measured import Measured
 from .training_progress import add_trend, trend
 from .widening import unchecked, widening
 
-LIMIT = 1.4  # distance ratio above which a candidate cannot be ranked from the log
+LIMIT = 1.4  # distance ratio above which known returns say nothing of a candidate
 LEVEL = 0.8
 EPISODES, SHORT_EPISODES = 20, 1000  # to measure by; the latter if each is one step
 _REVERSED = -0.5  # rank correlation of values with known returns, below which returns may be costs
@@ -221,7 +221,7 @@ class Predictions:
 
     @property
     def rankable(self) -> np.ndarray:
-        """(P,) bool, False for candidates of which this log says too little: they act too unlike all known policies."""
+        """(P,) bool, False for candidates that act too unlike all known policies, or of which a bandit's log says little."""
         if self.covariance is not None:
             return self.known | np.isfinite(np.diagonal(self.covariance))
         return self.known | ~(self.distance_ratio > LIMIT)

@@ -167,12 +167,15 @@ class Selection(Predictions, Result):
         return "\n".join([*verdict, "", to_text(cells, left=("policy", ""), rows=rows), "", *map(wrapped, below)])
 
     def unrankable(self) -> list[str]:
-        """Return a note on candidates that cannot be ranked from this log; none if there are none."""
+        """Return a note on candidates that cannot be ranked; none if there are none."""
         names = [self.names[i] for i in self.order if not self.rankable[i]]
-        why = f"{'it acts' if len(names) == 1 else 'they act'} unlike every known policy"
+        if not names:
+            return []
+        listed = list_names(names, _LISTED)
         if self.covariance is not None:
-            why = "it hardly takes their actions"
-        return [f"This log says nothing of {list_names(names, _LISTED)}: {why}"] if names else []
+            return [f"This log says nothing of {listed}: it hardly takes their actions"]
+        act = "it acts" if len(names) == 1 else "they act"
+        return [f"The known returns say nothing of {listed}: {act} unlike every known policy"]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists and numbers, ready for JSON (NaN where a number is undefined)."""
