@@ -98,6 +98,10 @@ def test_costs_are_shown_as_costs():
     assert heading.split()[:4] == ["policy", "cost", "low", "high"]
     cost, low, high = map(float, first.split()[1:4])
     assert 0 < low <= cost <= high and cost == pytest.approx(-of_costs.predicted.max(), rel=0.01)
+    table, frame = of_costs.to_dict()["table"], of_costs.to_pandas()
+    assert "return" not in table and table["cost"] == sorted(-plain.predicted) == frame["cost"].tolist()
+    np.testing.assert_allclose(np.transpose([table["low"], table["high"]]), -plain.intervals()[plain.order, ::-1])
+    np.testing.assert_allclose(table["Simulator"], -plain.values[plain.order])
     measured = of_costs.update({name: TRUTH[name] for name in KNOWN})
     assert f"Deploy {BEST}" in measured.verdict.text and f"; measured cost {-TRUTH[BEST]:.3g}" in measured.verdict.text
     with pytest.raises(

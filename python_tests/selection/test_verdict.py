@@ -169,7 +169,8 @@ def test_candidates_unlike_all_known_policies_are_not_ranked():
     assert selection.unrankable() == ["The known returns say nothing of far: it acts unlike every known policy"]
     both = stranger | {"further": lambda states: np.full((len(states), 1), 60.0)}
     selection = choose(both, simulator=simulator(far=-4.0, further=-3.0))
-    assert selection.unrankable() == ["The known returns say nothing of further, far: they act unlike every known policy"]
+    (note,) = selection.unrankable()
+    assert note == "The known returns say nothing of further, far: they act unlike every known policy"
     assert all(len(line) <= 80 for line in str(selection).splitlines())
 
 

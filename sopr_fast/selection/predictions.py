@@ -221,7 +221,7 @@ class Predictions:
 
     @property
     def rankable(self) -> np.ndarray:
-        """(P,) bool, False for candidates that act too unlike all known policies, or of which a bandit's log says little."""
+        """(P,) bool, False for candidates too unlike all known policies, or of which a bandit's log says little."""
         if self.covariance is not None:
             return self.known | np.isfinite(np.diagonal(self.covariance))
         return self.known | ~(self.distance_ratio > LIMIT)

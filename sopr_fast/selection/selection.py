@@ -124,11 +124,11 @@ class Selection(Predictions, Result):
         return [*self.unrankable(), *unsupported, *self.doubts, *self.notes, *self.measured.note()]
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return one list for each column of the table, the highest return first."""
-        low, high = self.intervals().T
+        """Return one list for each column of the table, the highest return or lowest cost first; values in `unit`."""
+        shown, low, high = self.shown
         table = {
             "policy": self.names,
-            "return": self.predicted.tolist(),
+            self.unit: shown.tolist(),
             "low": low.tolist(),
             "high": high.tolist(),
             "best": self.probability_best.tolist(),
@@ -142,7 +142,7 @@ class Selection(Predictions, Result):
             if shares is not None:
                 table[name] = shares.tolist()
         if self.values is not None:
-            table[self.method] = self.values.tolist()
+            table[self.method] = (-self.values if self.are_costs else self.values).tolist()
         return {name: [column[i] for i in self.order] for name, column in table.items()}
 
     def table(self, rows: int | None = None) -> str:
