@@ -10,8 +10,11 @@ _PARAMETERS = (
 )
 _OTHERS = {("load_returns", "columns"): "--return-columns"}  # of a function: flags that are not named as its parameters
 _VALUE = r"(?:\{[^}]*\}|\[[^\]]*\]|'[^']*'|[^\s,;:()]*[^\s,;:().])"
+_OPTION = re.compile(r"(?<![\w-])--[a-z]")
+_DOOR = re.compile(r"; these are options of sopr_fast\.load_log\(log, …\): pass what it returns")
 _PAIR = re.compile(rf"\b({_PARAMETERS})=({_VALUE})")
 _CALL = re.compile(rf"(?:sopr_fast\.)?\b(load_\w+|Config)\((?:…, |'[^']*', )?((?:\w+={_VALUE}(?:, )?)+)\)")
+_CALL_OR_PAIR = re.compile(f"{_CALL.pattern}|{_PAIR.pattern}")
 
 
 def with_flags(message: str) -> str:
@@ -19,12 +22,16 @@ def with_flags(message: str) -> str:
 
     Messages that name flags, as those of the commands do, are returned.
     """
-    if "--" in message:
+    if _OPTION.search(message):
         return message
-    message = _CALL.sub(
-        lambda call: _PAIR.sub(lambda pair: _flag(pair[1], pair[2], call[1]), call[2]).replace(", --", " --"), message
-    )
-    return message if "--" in message else _PAIR.sub(lambda pair: _flag(pair[1], pair[2]), message)
+    return _CALL_OR_PAIR.sub(_translated, _DOOR.sub("", message))
+
+
+def _translated(match: re.Match[str]) -> str:
+    function, pairs, parameter, value = match.groups()
+    if function is None:
+        return _flag(parameter, value)
+    return _PAIR.sub(lambda pair: _flag(pair[1], pair[2], function), pairs).replace(", --", " --")
 
 
 def _flag(parameter: str, value: str, function: str = "") -> str:

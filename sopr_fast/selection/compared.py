@@ -12,7 +12,7 @@ import torch
 
 from ..estimators.estimator import data_rows
 from ..estimators.supervised import read_rows, spread, state_count
-from ..inputs.logs import Transitions, load_log
+from ..inputs.logs import Transitions, load_given
 from ..inputs.policies import ArrayPolicy, Policies, Policy, collect_shared, facts, probe
 from ..native import torch_on_one_thread
 from ..sopr.subsets import as_subsets
@@ -81,7 +81,7 @@ class Compared:
     def build(cls, policies: Policies, log: Any) -> Compared:
         """Read the log and ask P policies for their actions."""
         subsets = None if isinstance(log, Transitions) else as_subsets(log)
-        given, log = log, load_log(log) if subsets is None else subsets.to("cpu")
+        given, log = log, load_given(log) if subsets is None else subsets.to("cpu")
         adapted, total = policies.for_log(data_rows(log), given), state_count(log)
         rows = spread(log, _ROWS)
         states, source = read_rows(log, rows)

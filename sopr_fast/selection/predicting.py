@@ -92,6 +92,8 @@ def select(
         remedy = "policies that can act in any state, or simulator='BehaviourQ'"
         if not has_rewards:
             remedy = "a log with rewards: name them by load_log(…, columns={'rewards': …})"
+            if unread := getattr(compared.log, "summary", "").partition("; not read: ")[2]:
+                remedy += f"; not read: {unread}"
         raise ValueError(f"{told['notes'][0]}, and no return is known: pass returns=…, or {remedy}")
     settings = {"seed": seed, "policies": len(names), "compared states": compared.states}
     settings |= {"mean": told.get("method", "constant"), "kept in": told.pop("kept in", None)}

@@ -107,6 +107,7 @@ RESET[NEXT][[3, 6, 10, 14]] = RESET["observations"][[4, 7, 11, 15]]  # as a vect
 SAME, ONE, NO = "disagree on the ends at", "marks the next row too at", "is said by"
 REFUSED = [  # log, options, message, options that it advises, episodes then
     (STATES, {}, "where episodes end is not said: .*'dones'.* bandit max_", BANDIT_LIMIT, 18),
+    (STATES | {"masks": NEVER, "timeouts": CUT}, {}, "'masks' is read as inverted, 0 ends, and marks", CUT_ALL, 2),
     (STATES, LIMIT, "where episodes end is not said: max_episode_steps=6 says only how long they", None, 0),
     (STATES | {"done": LAST}, {}, f"where episodes end {NO} 'done', .*='terminal' or ends='cut'.*max_epi", TERMINAL, 4),
     (STATES | {"episode": IDS, "x": IDS}, {}, f"{NO} 'episode', .*: pass ends=.*; not read: x$", CUT_ALL, 4),

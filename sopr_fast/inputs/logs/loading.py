@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +20,19 @@ from .sources import read_arrays
 from .states import StoredStates
 from .stores import filled_rows
 from .transitions import Transitions, build
+
+_OPTION = re.compile(r"\b(columns|ends|max_episode_steps|sort)=")
+
+
+@contextlib.contextmanager
+def _naming_load_log() -> Iterator[None]:
+    """Say whose options an error advises, for functions that have no such options."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        if _OPTION.search(str(error)) and "load_log(" not in str(error):
+            error.args = (f"{error}; these are options of sopr_fast.load_log(log, …): pass what it returns",)
+        raise
 
 
 @escaped_errors()
@@ -97,9 +112,15 @@ def _order(arrays: Mapping[str, Any], names: Sequence[str], where: str) -> np.nd
     return np.asarray(keys.sort_values([*names], kind="stable").index)
 
 
+@_naming_load_log()
+def load_given(source: LogLike) -> Transitions | StoredStates:
+    """Load a log that a function without the options of `load_log` got."""
+    return load_log(source)
+
+
 def load_transitions(source: LogLike) -> Transitions:
     """Load a log with actions and rewards, see `load_log`."""
-    log = load_log(source)
+    log = load_given(source)
     if isinstance(log, Transitions):
         return log
     raise ValueError(
@@ -108,6 +129,7 @@ def load_transitions(source: LogLike) -> Transitions:
     )
 
 
+@_naming_load_log()
 @escaped_errors()
 def load_states(states: LogLike, *, columns: str | Sequence[str] | None = None) -> StoredStates:
     """Return logged states in the form that drawing reads; of `.npy` and HDF5 files, only drawn rows are read.
