@@ -104,6 +104,9 @@ def test_costs_are_shown_as_costs():
     np.testing.assert_allclose(table["Simulator"], -plain.values[plain.order])
     measured = of_costs.update({name: TRUTH[name] for name in KNOWN})
     assert f"Deploy {BEST}" in measured.verdict.text and f"; measured cost {-TRUTH[BEST]:.3g}" in measured.verdict.text
+    assert measured.verdict.reason.startswith("All policies are measured, and none cost less")
+    dear = of_costs.update({BEST: {"cost": 1e6}}).doubts[0]
+    assert dear.startswith(f"The cost of {BEST}, 1,000,000") and ", the highest that the logged costs and" in dear
     with pytest.raises(
         ValueError, match=r"return of policy .* is 40.0, but returns are the negative of the log's costs.*'cost': 40"
     ):

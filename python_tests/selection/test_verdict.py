@@ -51,7 +51,8 @@ def test_a_likelier_best_policy_that_is_not_deployed_is_explained(mean, rankable
     posterior = Posterior(np.array([mean, 0.0]), np.diag([5.0, 1e-3]) ** 2, 1.0, np.full((2, 2), np.nan))
     best = probability_best(posterior, draw_returns(posterior, 0))
     best[0] += 0.1  # as if a third policy took part
-    told = SimpleNamespace(names=["a", "b"], posterior=posterior, probability_best=best, rankable=[rankable, True])
+    told = {"names": ["a", "b"], "posterior": posterior, "probability_best": best, "rankable": [rankable, True]}
+    told = SimpleNamespace(**told, are_costs=False)
     assert re.fullmatch(rf"\. a is likelier to be the best \(\d\d %\), but {why}", likelier(told, 1))
 
 
@@ -198,6 +199,9 @@ def test_impossible_returns_a_simulator_that_errs_and_equal_rewards_are_doubted(
     assert choose(incumbent=BEST, simulator=Scripted(wrong)).verdict.kind == "keep"
     (doubt,) = choose(returns={name: value / 20 for name, value in RETURNS.items()}).doubts
     assert doubt.startswith("The known returns are 0.05 times the values by Simulator")
+    few = {name: RETURNS[name] / 2000 for name in [*RETURNS][:3]}
+    assert choose(returns=few).doubts[-1].startswith("The known returns are 0.0005 times the values by Simulator")
+    assert " times the values" not in str(choose(returns=dict([*few.items()][:2])).doubts)
     assert choose(returns={name: value / 4 for name, value in RETURNS.items()}).doubts == []
     assert selection.doubts == []
     transitions = log()

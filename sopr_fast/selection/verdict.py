@@ -19,7 +19,6 @@ NEGLIGIBLE = 0.1  # gain of one more measurement, as a share of the spread of al
 UNDECIDED = 0.2  # probability of a higher return from which a policy may be as good as another
 _CLEARLY = 0.05  # more probable, beyond the noise of draws
 _TIED, _NEAR = 0.35, 0.25  # such a probability of equally good policies; their gap, as a share of that spread
-_UNTESTED = "the known returns do not predict each other"
 
 
 @dataclass(frozen=True)
@@ -129,7 +128,7 @@ def judge(told: Predictions) -> Verdict:
     """Return what to do."""
     rival, settled, names = find_rival(told), _settled(told), told.names
     if rival is None:
-        return _measure(told, "No return is known, so nothing checks the predictions")
+        return _measure(told, f"No {told.unit} is known, so nothing checks the predictions")
     beats = probability_beats(told.posterior, rival)
     if settled is None:
         first = next(i for i in to_measure(told, 2) if i != rival)
@@ -144,9 +143,10 @@ def judge(told: Predictions) -> Verdict:
         kind = DEPLOY if told.incumbent is None else KEEP
         reason = f"No {'policy' if told.known.all() else 'candidate'} is likely to be much better"
         if told.known.all() and kind == DEPLOY:
-            reason = "All policies are measured, and none returned more"
+            reason = f"All policies are measured, and none {'cost less' if told.are_costs else 'returned more'}"
     if kind == DEPLOY and told.is_reversed:
-        return _measure(told, f"Values by {told.method} order the known policies in reverse, as if returns were costs")
+        swapped = "costs were returns" if told.are_costs else "returns were costs"
+        return _measure(told, f"Values by {told.method} order the known policies in reverse, as if {swapped}")
     return _settle(told, kind, settled, reason + likelier(told, settled))
 
 
@@ -165,7 +165,8 @@ def likelier(told: Predictions, chosen: int) -> str:
     why = "it cannot be ranked"
     if told.rankable[first]:
         is_lower = told.posterior.mean[first] <= told.posterior.mean[chosen]
-        why = "its expected return is lower" if is_lower else "it would gain too little"
+        worse = "cost is higher" if told.are_costs else "return is lower"
+        why = f"its expected {worse}" if is_lower else "it would gain too little"
     return f". {_short(told.names[first])} is likelier to be the best ({chance(best[first])}), but {why}"
 
 
@@ -174,8 +175,9 @@ def _doubt(told: Predictions, beats: float) -> str:
     count = int(told.known.sum())
     if beats < SURE or told.is_tested:
         return ""
-    few = f"only {count} return{'s are' if count > 1 else ' is'} known"
-    return f", but {few if count < FEWEST_KNOWN else _UNTESTED}"
+    if count >= FEWEST_KNOWN:
+        return f", but the known {told.unit}s do not predict each other"
+    return f", but only {count} {told.unit}{'s are' if count > 1 else ' is'} known"
 
 
 def _settle(told: Predictions, kind: str, i: int, reason: str) -> Verdict:
