@@ -94,6 +94,20 @@ def test_what_the_log_does_not_show_is_flagged_and_uncertain():
     assert "since 50 % to 90 % of their decisions" in unsupported_in_words(selection.names, shares, selection.known)[0]
 
 
+@pytest.mark.parametrize("error", [0.25, 0.93])
+def test_a_simulator_that_misses_the_changes_of_state_is_said(error):
+    selection = chosen(state_error=error)
+    note = "On held-out rows the simulator misses 93 % of the change of state: are rows and their order right? If they "
+    assert [text.startswith(note) for text in selection.support] == [True] * (error > 0.25)
+    assert selection.to_dict()["notes"][: len(selection.support)] == selection.support
+
+
+def test_a_log_that_marks_no_end_is_said_to_be_one_episode():
+    several, one = (select(POLICIES, each, simulator=Scripted(TRUTH)) for each in (log(), log().take(np.array([0]))))
+    assert "the log is one episode of 20 steps: if it holds several, mark where they end" in one.to_dict()["notes"]
+    assert "one episode" not in str(several.notes)
+
+
 def test_values_that_order_the_known_policies_in_reverse_count_for_nothing():
     returns = {name: TRUTH[name] for name in list(POLICIES)[:8]}
     reversed_, alone = chosen(returns, {name: -value for name, value in TRUTH.items()}), chosen(returns, values=None)

@@ -12,6 +12,7 @@ from .log import Log
 from .policy_actions import PolicyActions
 
 _AGREE, _AGREE_IN_PART = 0.8, 0.5  # mean rank correlation of the orders by two members
+STOCHASTIC = 0.25  # share of the change of state that models miss, from which the environment counts as stochastic
 MOST_UNSUPPORTED = 0.4  # share of decisions, from which the log does not show what a policy does
 _STATES, _CANDIDATES = 2048, 65536
 _NEIGHBOURS = 20
@@ -66,6 +67,14 @@ def agreement_in_words(agreement: float) -> list[str]:
     if agreement >= _AGREE_IN_PART:
         return [f"The simulators agree on the order in part: {agreement:.2f}; measure the first few"]
     return [f"The simulators do not agree on the order: {agreement:.2f}; this log does not tell; measure"]
+
+
+def missed_in_words(state_error: float) -> list[str]:
+    """Return a note if the simulator misses much of the change of state on held-out rows; none if it does not."""
+    if state_error <= STOCHASTIC:
+        return []
+    missed = f"On held-out rows the simulator misses {state_error:.0%} of the change of state".replace("%", " %")
+    return [f"{missed}: are rows and their order right? If they are, the environment is noisy"]
 
 
 def is_unsupported(shares: np.ndarray | None, known: np.ndarray) -> np.ndarray:

@@ -25,7 +25,7 @@ from .dynamics import Dynamics
 from .estimator import Estimator, Request
 from .learning import CHECKPOINT, learn
 from .log import Log, read
-from .log_support import agreement_in_words, unsupported, unsupported_in_words
+from .log_support import STOCHASTIC, agreement_in_words, missed_in_words, unsupported, unsupported_in_words
 from .member_errors import HONEST
 from .policy_actions import PolicyActions
 
@@ -36,7 +36,6 @@ _TOLERANCE = 0.05  # how far a state may leave the range of a column, in standar
 _OVER = 1e-3  # survival below which a rollout has ended
 _LEAST_INSIDE = 0.5
 _STEPS, _FEWEST_ROLLOUTS, _FEWEST_NOISY = 2000, 2, 16  # of each policy
-_NOISY = 0.25  # share of the change of state that models miss, from which the environment counts as stochastic
 _OUTLIERS = 0.01  # share of the rows that do not count in it, such as hits of a wall
 _UNFINISHED = 0.1  # share of rollouts
 _ROWS = 16384  # rollouts that step together
@@ -67,7 +66,8 @@ class Simulator(Estimator):
         horizon: Steps of a rollout; None for the log's time limit, or if that is unknown, for its longest episode.
 
     Diagnostics:
-        state_error: Squared error on held-out rows, as a share of the mean squared change of state.
+        state_error: Squared error on held-out rows without the worst hundredth, as a share of the mean squared change
+            of state.
         unpenalised: (P,) mean returns of the same rollouts without lowered rewards.
         length: (P,) mean lengths of the rollouts' episodes.
         log_length: Mean length of the log's episodes.
@@ -103,7 +103,8 @@ class Simulator(Estimator):
             model, curve = self._train(log, request)
             missing = model.missing()
             errors = missing.square().mean(1).sort().values  # of held-out rows, as shares of the usual change
-            is_noisy = bool(errors[: len(errors) - int(_OUTLIERS * len(errors))].mean() > _NOISY)
+            state_error = float(errors[: len(errors) - int(_OUTLIERS * len(errors))].mean().nan_to_num())
+            is_noisy = state_error > STOCHASTIC
             fewest = _FEWEST_NOISY if is_noisy else _FEWEST_ROLLOUTS
             rollouts = self.rollouts or max(fewest, min(-(-_STEPS // horizon), len(log.initial)))
             noise = missing * model.change_scale if is_noisy else None
@@ -120,7 +121,6 @@ class Simulator(Estimator):
         for note in unfinished(request.names, rolled["unfinished"]):
             warn(note, UncertainEstimateWarning)
         members = rolled.pop("values")
-        state_error = float(errors.mean().nan_to_num())
         words = agreement_in_words(agreement(members)) + unsupported_in_words(request.names, rolled["unsupported"])
         return Estimates(
             request.names,
@@ -129,7 +129,7 @@ class Simulator(Estimator):
             replicates=members if self.members > 1 else None,
             method=self.name,
             diagnostics={**rolled, "state_error": state_error, "log_length": float(lengths.mean()), "curve": curve},
-            notes=[*words, *log.facts],
+            notes=[*words, *missed_in_words(state_error), *log.facts],
         )
 
     def _train(self, log: Log, request: Request) -> tuple[Dynamics, dict[str, list]]:

@@ -15,6 +15,7 @@ from ..estimators.supervised import read_rows, spread, state_count
 from ..inputs.logs import Transitions, load_given
 from ..inputs.policies import ArrayPolicy, Policies, Policy, collect_shared, facts, probe
 from ..native import torch_on_one_thread
+from ..runtime.text import counted
 from ..sopr.subsets import as_subsets
 
 FEWEST_KNOWN = 6  # known policies that show how far apart policies are, and how far predictions err
@@ -88,7 +89,7 @@ class Compared:
         logged = getattr(log, "actions", None)
         layout = probe(adapted, states, source, logged=logged)
         columns = collect_shared(adapted, states, source, layout).numpy()
-        found = facts(adapted, layout, columns, states.numpy(), logged, rows)
+        found = facts(adapted, layout, columns, states.numpy(), logged, rows) + _one_episode(log)
         first = _first_alike([columns])
 
         for group in [np.flatnonzero(first == i) for i in np.unique(first)]:
@@ -98,6 +99,13 @@ class Compared:
                 first[group] = group[_first_alike(everywhere)]
         distances, is_discrete = mutual_distances(columns), layout.kind == "discrete"
         return cls(adapted, log, distances, len(states), first, total, found, is_discrete)
+
+
+def _one_episode(log: Any) -> list[str]:
+    """Return a note if nothing marks an end within the log; none if something does, or it has no episodes."""
+    if not isinstance(log, Transitions) or len(log.episodes) > 2 or log.terminals.any():
+        return []
+    return [f"the log is one episode of {counted(len(log), 'step')}: if it holds several, mark where they end"]
 
 
 def mutual_distances(columns: np.ndarray) -> np.ndarray:

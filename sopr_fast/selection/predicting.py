@@ -172,6 +172,7 @@ def _value(
     if "inside" in estimates.diagnostics:
         told["outside"] = 1 - np.asarray(estimates.diagnostics["inside"], np.float64)
         told["members"] = estimates.replicates
+    told["state_error"] = estimates.diagnostics.get("state_error", 0.0)
     kept = str(file) if file is not None and file.exists() else None
     return told | {"notes": notes, "unsupported": estimates.diagnostics.get("unsupported"), "kept in": kept}
 

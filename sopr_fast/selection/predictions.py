@@ -42,6 +42,7 @@ class Predictions:
         notes: What the log and the policies leave open.
         settings: What the run rests on, as plain text and numbers.
         outside: (P,) float64 share of the simulated steps that leave the log's range; None if unknown.
+        state_error: Share of the change of state that a simulator misses on held-out rows; 0 if unknown.
         members: (P, M) float64 values by each member of a simulator; None without several.
         unsupported: (P,) float64 share of each policy's decisions that the log does not support; None if unknown.
         progress: (P,) float64 how far each policy was trained, see `trained_shares`; None if unknown.
@@ -63,6 +64,7 @@ class Predictions:
     settings: dict[str, Any] = field(default_factory=dict)
     outside: np.ndarray | None = None
     logged_spread: float = 0.0
+    state_error: float = 0.0
     members: np.ndarray | None = None
     unsupported: np.ndarray | None = None
     progress: np.ndarray | None = None

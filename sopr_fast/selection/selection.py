@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..estimators.log_support import agreement_in_words, is_unsupported, unsupported_in_words
+from ..estimators.log_support import agreement_in_words, is_unsupported, missed_in_words, unsupported_in_words
 from ..inputs.accepted import ReturnsLike
 from ..inputs.returns import is_ordered
 from ..results.numbers import Numbers, chance
@@ -52,7 +52,12 @@ class Selection(Predictions, Result):
     @property
     def support(self) -> list[str]:
         """What tells without any known return how far the values can be trusted, in words."""
-        return agreement_in_words(self.agreement) + unsupported_in_words(self.names, self.unsupported, self.known)
+        return agreement_in_words(self.agreement) + self._unshown()
+
+    def _unshown(self) -> list[str]:
+        """Return what the log does not show."""
+        unsupported = unsupported_in_words(self.names, self.unsupported, self.known)
+        return unsupported + missed_in_words(self.state_error)
 
     @property
     def rival(self) -> str | None:
@@ -120,8 +125,7 @@ class Selection(Predictions, Result):
     @property
     def remarks(self) -> list[str]:
         """What to bear in mind, one sentence for each kind, without full stops."""
-        unsupported = unsupported_in_words(self.names, self.unsupported, self.known)
-        return [*self.unrankable(), *unsupported, *self.doubts, *self.notes, *self.measured.note()]
+        return [*self.unrankable(), *self._unshown(), *self.doubts, *self.notes, *self.measured.note()]
 
     def columns(self) -> dict[str, list[Any]]:
         """Return one list for each column of the table, the highest return or lowest cost first; values in `unit`."""
