@@ -44,7 +44,17 @@ def of(table):
         ("r.json", '{"a": {"return": 1, "error": 2}, "b": {"return": 2}}', {"a": 1, "b": 2}),
         ("r.jsonl", '{"name": "007", "return": 1}\n\n{"name": "b", "return": null}\n', {"007": 1}),
         ("r.csv", "", "its first line must name the columns"),
-        ("r.csv", "policy,score\na,1\n", "expected columns name and return (or cost), found policy, score; name yours"),
+        (
+            "r.csv",
+            "policy,score\na,1\n",
+            "expected columns name and return (or cost), found policy, score, so no return; name",
+        ),
+        (
+            "r.csv",
+            "agent,score\na,1\n",
+            "expected columns name and return (or cost), found agent, score, so no name and no "
+            "return; name yours by load_returns(…, columns={'name': …, 'return': …})",
+        ),
         ("r.csv", "a,1\nb,2\n", "expected columns name and return (or cost), found a, 1"),
         ("environment.csv", "1,1000,12.5\n2,2000,14\n", "its first line must name the columns, each once; it is '1,"),
         ("r.csv", "name;return\na;1,5\nb;1.5\n", "the return of policy 'a' is '1,5', expected a finite number"),
@@ -126,11 +136,11 @@ def test_returns_in_memory(source):
         (pandas.DataFrame({"a": [1.0]}), ValueError, "returns: expected columns name and return"),
         (pandas.DataFrame({"name": ["a"], "return": ["1,2"]}), ValueError, "policy 'a' is '1,2', expected a finite"),
         ([1, np.inf, 2], ValueError, "the return of policy 'b' is 'inf', expected a finite number"),
-        ([1, np.nan, 2], ValueError, "returns hold nothing for policy 'b'"),
+        ([1, np.nan, 2], ValueError, "the return of policy 'b' is NaN or empty"),
         ([1, [1e308, 1e308], 2], ValueError, "the return of policy 'b' is 'inf', expected a finite number"),
         ([1, True, 2], ValueError, "the return of policy 'b' is 'True'"),
         ([1, 2j, 2], ValueError, "the return of policy 'b' is '2j'"),
-        (np.ma.masked_array([1.0, 2.0, 3.0], [0, 1, 0]), ValueError, "returns hold nothing for policy 'b'"),
+        (np.ma.masked_array([1.0, 2.0, 3.0], [0, 1, 0]), ValueError, "the return of policy 'b' is NaN or empty"),
         (np.ones((3, 2, 2)), ValueError, "the return of policy 'a' is"),
         ({"a": 1, "b": 2, "012": 1}, ValueError, "returns hold nothing for policy '12' (did you mean '012'?)"),
     ],
@@ -215,7 +225,7 @@ def test_costs_are_negated_and_must_be_declared():
     for label in ("cost", "Total costs", "loss", "penalty_sum"):
         with pytest.raises(ValueError, match=f"but are called '{label}': pass load_returns"):
             load_returns(frame.rename(columns={"cost": label}), columns={"return": label})
-    with pytest.raises(ValueError, match=r"found name, total_cost; name yours"):
+    with pytest.raises(ValueError, match=r"found name, total_cost, so no return; name yours"):
         load_returns(by_name)
     with pytest.raises(ValueError, match="columns return and cost: leave only one"):
         load_returns(frame.assign(**{"return": 1.0}))
@@ -223,6 +233,9 @@ def test_costs_are_negated_and_must_be_declared():
 
 def test_what_changes_from_the_first_rollouts_to_the_last_is_noted():
     assert load_returns({"a": 1.0, "b": [2.0]}).attrs["notes"] == []
+    gaps = load_returns({"a": 1.0, "b": np.nan, "c": None})
+    assert gaps.attrs["notes"] == ["NaN or empty, so not measured: the return of b, c"]
+    assert load_returns(gaps).attrs == gaps.attrs
     table = load_returns({"flat": [1.0, 2.0, 2.0, 1.0], "curve": np.arange(201) / 10, "one": 3.0})
     (note,) = table.attrs["notes"]
     assert "means of 4 to 201 rollouts" in note and "by +0 (flat) to +10.1 (curve) from the first half" in note

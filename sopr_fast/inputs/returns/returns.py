@@ -47,7 +47,8 @@ def load_returns(
     """Return the returns of policies as a table: columns return, error and rollouts, indexed by name.
 
     `error` is the standard error of the return and `rollouts` their number, NaN where unknown. Policies whose return is
-    NaN, None or an empty cell have no row. `attrs["notes"]` are sentences about returns that are given as rollouts.
+    NaN, None or an empty cell have no row, and stand in `attrs["empty"]`. `attrs["notes"]` are sentences about them and
+    about returns that are given as rollouts.
 
     Args:
         source: Mapping or series from name to return, or to the returns of rollouts; data frame of a row for each
@@ -76,7 +77,8 @@ def load_returns(
     with documented(where):
         content = source if path is None else _read(path, names, columns)
         table = _table(_named(_as_frame(content, names, columns), where, columns), where)
-    table.attrs["notes"] = [*getattr(source, "attrs", {}).get("notes", []), *table.attrs.get("notes", [])]
+    for key in ("notes", "empty"):
+        table.attrs[key] = [*getattr(source, "attrs", {}).get(key, []), *table.attrs[key]]
     if names is not None:
         own = _names_of_files(table.index.difference(names), {*names} - {*table.index})
         table.index = pandas.Index([own.get(name, name) for name in table.index], dtype=object, name="name")
@@ -98,7 +100,7 @@ def with_returns(policies: Policies, returns: Any) -> tuple[Policies, pandas.Dat
     check_ordered("returns", returns, policies)
     table = find_returns(returns, list(policies)).dropna(subset="return")
     if missing := [name for name in policies if name not in table.index]:
-        warn(f"policies without a return are left out: {_describe_missing(missing, table.index)}")
+        warn(f"policies without a return are left out: {_describe_missing(missing, table.index, table.attrs)}")
     return policies.take(table.index), table
 
 
@@ -114,7 +116,7 @@ def check_returns(returns: Any, names: Sequence[str]) -> np.ndarray:
     """Return the returns of all named policies, (M,) float64; raise ValueError if one has none."""
     table = load_returns(returns, names)
     if missing := [name for name in names if name not in table.index]:
-        raise ValueError(_describe_missing(missing, table.index))
+        raise ValueError(_describe_missing(missing, table.index, table.attrs))
     return table.loc[list(names), "return"].to_numpy(copy=True)
 
 
@@ -155,13 +157,17 @@ def check_groups(groups: Any, names: Sequence[str], ordered: Sequence[str]) -> l
         raise ValueError(f"groups must be one for each of {len(ordered)} policies, got {groups!r}; give them by name")
     given = dict(zip(ordered, groups, strict=True)) if is_ordered(groups) else dict(groups)
     if missing := [name for name in names if pandas.isna(given.get(name))]:
-        raise ValueError(_describe_missing(missing, [name for name in given if name not in missing], "groups"))
+        raise ValueError(_describe_missing(missing, [name for name in given if name not in missing], {}, "groups"))
     return [given[name] for name in names]
 
 
-def _describe_missing(missing: Sequence[str], names: Collection[Any], what: str = "returns") -> str:
+def _describe_missing(
+    missing: Sequence[str], names: Collection[Any], attrs: Mapping[Any, Any], what: str = "returns"
+) -> str:
     """Return a message that says which policies have no return, or group, and the nearest names that have one."""
     more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+    if missing[0] in attrs.get("empty", ()):
+        return f"the return of policy {missing[0]!r} is NaN or empty{more}"
     return f"{what} hold nothing for policy {missing[0]!r}{suggest(missing[0], names)}{more}"
 
 
@@ -240,10 +246,12 @@ def _named(frame: pandas.DataFrame, where: str, columns: Mapping[str, str]) -> p
     for _, index in (*frame.loc[:, frame.columns == ""].items(), ("", frame.index)):  # "" of an index in CSV
         if "name" not in table and all(isinstance(label, str) for label in index):
             table = table.assign(name=[*index])
-    if "name" not in table or not {"return", "cost"} & {*table.columns}:
+    lacking = ["name"] * ("name" not in table) + ["return"] * (not {"return", "cost"} & {*table.columns})
+    if lacking:
+        yours = [*(f"{part!r}: {name!r}" for part, name in columns.items()), *(f"{part!r}: …" for part in lacking)]
         raise ValueError(
-            f"{where}: expected columns name and return (or cost), found {found}; name yours, such as "
-            "load_returns(…, columns={'return': 'cumulative_reward'}), or " + _REMEDY
+            f"{where}: expected columns name and return (or cost), found {found}, so no {' and no '.join(lacking)}; "
+            f"name yours by load_returns(…, columns={{{', '.join(yours)}}}), or {_REMEDY}"
         )
     if {"return", "cost"} <= {*table.columns}:
         raise ValueError(f"{where}: columns return and cost: leave only one of them")
@@ -277,7 +285,7 @@ def _table(cells: pandas.DataFrame, where: str) -> pandas.DataFrame:
     part, sign = ("cost", -1) if "cost" in cells else ("return", 1)
     rows: dict[str, tuple[float, float, float]] = {}
     changes: dict[str, tuple[float, int]] = {}  # of the mean, from the first half of the rollouts to the second
-    ignored, most = list[str](), 0.0
+    empty, ignored, most = list[str](), list[str](), 0.0
     for name, row in zip(cells.index, cells.to_dict("records"), strict=True):
         if isinstance(row[part], tuple) and len(row[part]) == 2:  # as evaluate_policy of Stable-Baselines3 returns
             raise TypeError(
@@ -292,6 +300,7 @@ def _table(cells: pandas.DataFrame, where: str) -> pandas.DataFrame:
         with np.errstate(over="ignore"):
             value = sign * _number(float(np.mean(returns)), "return", name, where)
         if math.isnan(value):
+            empty.append(name)
             continue
         error, rollouts, deviation = (_number(row.get(spread), spread, name, where) for spread in _SPREADS)
         if is_list:
@@ -318,10 +327,13 @@ def _table(cells: pandas.DataFrame, where: str) -> pandas.DataFrame:
         )
     table = pandas.DataFrame.from_dict(rows, orient="index", columns=["return", "error", "rollouts"], dtype=np.float64)
     table.index = pandas.Index([*rows], dtype=object, name="name")
+    table.attrs = {"empty": empty, "notes": []}
+    if empty:
+        table.attrs["notes"] += [f"NaN or empty, so not measured: the return of {list_names(empty)}"]
     if changes:
         least, highest = (choose(changes, key=lambda name: changes[name][0]) for choose in (min, max))
         counts = sorted({count for _, count in changes.values()})
-        table.attrs["notes"] = [
+        table.attrs["notes"] += [
             f"Returns are means of {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} rollouts, whose "
             f"means change by {changes[least][0]:+.3g} ({printable(least)}) to {changes[highest][0]:+.3g} "
             f"({printable(highest)}) from the first half of them to the second: of a learning curve, give the last "
