@@ -17,3 +17,10 @@ def on_files(files: Any, config: Any) -> Any:
         text = (ROOT / source).read_text(encoding="utf-8").replace("](../docs/", "](")
         files.append(File.generated(config, name, content=text))
     return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Link the pages by their place in the site."""
+    for name, source in PAGES.items():
+        markdown = markdown.replace(f"../{source})", f"{name})")
+    return markdown

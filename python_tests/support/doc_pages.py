@@ -78,8 +78,7 @@ def run(page: Path) -> list[tuple[Block, Block | None, str]]:
             if block.language == "sh":
                 _shell(block.text)
             elif block.title:
-                if not block.text.startswith("--8<--"):
-                    Path(block.title).write_text(block.text)
+                Path(block.title).write_text(block.text)
             else:
                 # Lines are those of the page, for tracebacks.
                 exec(compile("\n" * block.line + block.text, str(page), "exec"), variables)
