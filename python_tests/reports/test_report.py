@@ -169,6 +169,12 @@ def test_a_selection_of_measured_policies_predicts_nothing(tmp_path):
     assert "Measured returns" in text and "Distance is" not in text and "Blue: predicted" not in text
 
 
+def test_a_selection_of_costs_speaks_of_costs(tmp_path):
+    text = "".join(read(replace(selection(incumbent=False), are_costs=True), tmp_path / "s.html").text("html"))
+    assert "Predicted without their own costs" in text and "each predicted without its own cost." in text
+    assert 'selection.update({name: {"cost": cost}})' in text and "known returns" not in text
+
+
 def test_few_policies_and_estimates_have_a_report(tmp_path):
     for count, verdict in ((1, "is the only candidate"), (2, "has the highest score of 2 candidates")):
         ranked = replace(ranking(count=count, known=2), distance_limit=1e9)

@@ -37,7 +37,7 @@ def selection_page(selection: Selection, command: str = "") -> dict[str, Any]:
         else "",
         evidence=[*(f"{each}." for each in agreement_in_words(selection.agreement)), *_evidence(selection)],
         pictures=_left_out(selection),
-        settings={**selection.settings, "known returns": int(known.sum())},
+        settings={**selection.settings, f"known {selection.unit}s": int(known.sum())},
     )
 
 
@@ -49,13 +49,14 @@ def _now(selection: Selection, command: str) -> str:
     if kind == "keep":
         return "Change nothing. Train other candidates, or log other behaviour."
     many = len(selection.verdict.policies) > 1
-    run = f"Run {'these policies' if many else 'this policy'}"
+    run, unit = f"Run {'these policies' if many else 'this policy'}", selection.unit
+    pair = f'{{"cost": {unit}}}' if selection.are_costs else unit
     if command:
         trained = " Nothing is trained anew." if selection.settings.get("kept in") else ""
-        return f"{run}, write {_MEASURED} with columns name and return, and select again.{trained}"
+        return f"{run}, write {_MEASURED} with columns name and {unit}, and select again.{trained}"
     if selection.learns_returns:
-        return f"{run}, and call select again with {'their returns' if many else 'its return'}."
-    return f"{run}, then ask selection.update({{name: return}}), which trains nothing."
+        return f"{run}, and call select again with {f'their {unit}s' if many else f'its {unit}'}."
+    return f"{run}, then ask selection.update({{name: {pair}}}), which trains nothing."
 
 
 def _main(selection: Selection) -> figures.Picture:
@@ -105,13 +106,13 @@ def _table(selection: Selection) -> Table:
 def _evidence(selection: Selection) -> list[str]:
     found = {name: value for name, value in selection.evidence.items() if np.isfinite(value)}
     if not found:
-        return ["Fewer than three returns are known, so nothing here tests the predictions."]
-    order, texts = found.pop("left out"), []
+        return [f"Fewer than three {selection.unit}s are known, so nothing here tests the predictions."]
+    order, texts, units = found.pop("left out"), [], f"{selection.unit}s"
     if order < 0:
-        texts.append("The known returns do not predict each other, so the verdict does not rest on predictions.")
+        texts.append(f"The known {units} do not predict each other, so the verdict does not rest on predictions.")
     else:
         texts.append(
-            "Predicted without their own returns, the known policies are in an order that has a rank correlation of "
+            f"Predicted without their own {units}, the known policies are in an order that has a rank correlation of "
             f"{number(order)} with the measured one."
         )
     return texts + [f"By {name} alone it is {number(value)}." for name, value in found.items()]
@@ -123,13 +124,14 @@ def _left_out(selection: Selection) -> list[figures.Picture]:
         return []
     predicted, deviation = selection.posterior.left_out[:, known]
     half, returns = 1.2816 * deviation, selection.returns[known]  # 80 % of a normal distribution
+    sign, unit = (-1 if selection.are_costs else 1), selection.unit
     inside = int((np.abs(predicted - returns) <= half).sum())
     return [
         figures.scatter(
-            predicted,
-            returns,
-            axes=("return predicted without its measurement", "measured return"),
-            caption=f"Known policies, each predicted without its own return. {inside} of {len(returns)} lie inside of "
+            sign * predicted,
+            sign * returns,
+            axes=(f"{unit} predicted without its measurement", f"measured {unit}"),
+            caption=f"Known policies, each predicted without its own {unit}. {inside} of {len(returns)} lie inside of "
             "their 80 % intervals; those outside are hollow.",
             half=half,
             diagonal=True,
