@@ -172,6 +172,7 @@ def test_hostile_names_are_escaped_everywhere_but_in_json(trained, shell):
 
 def test_files_that_are_no_model_are_named(files, shell):
     assert "no array 'observations'" in shell("info returns.csv", code=2)
+    assert "none.py: no such file; info describes models and logs\n" in shell("info none.py", code=2)
     (files / "policy.zip").write_bytes(b"PK" * 50)
     error = shell("info policy.zip", code=2)
     assert "policy.zip is not a whole safetensors file" in error and "; info describes models and logs\n" in error

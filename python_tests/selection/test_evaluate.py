@@ -130,6 +130,9 @@ def test_a_simulator_resumes_from_its_folder(tmp_path):
     ]
     again = run(**options)
     np.testing.assert_array_equal(first.values["simulator"][0], again.values["simulator"][0])
+    (tmp_path / "returns.csv").touch()
+    with pytest.raises(NotADirectoryError, match="returns.csv is a file: name another"):
+        checkpoint_file(tmp_path / "returns.csv", options["methods"]["simulator"])
 
 
 @pytest.mark.parametrize("name", ["Nearest-Policy", "nearest_policy", "NEAREST POLICY"])

@@ -279,6 +279,8 @@ def test_rank_finds_its_model(ranker, candidates, tmp_path, monkeypatch):
     monkeypatch.delenv("SOPR_FAST_MODEL", raising=False)
     with pytest.raises(ValueError, match="pass model=.*set SOPR_FAST_MODEL"):
         sopr_fast.rank(candidates, log())
+    with pytest.raises(TypeError, match=r"call ranker\.rank\(candidates\)"):
+        sopr_fast.rank(candidates, ranker)
     path = tmp_path / "model.safetensors"
     ranker.save(path)
     expected = sopr_fast.rank(candidates, log(), model=ranker).subset_scores

@@ -190,6 +190,8 @@ def _info(options: argparse.Namespace) -> None:
 
     try:
         ranker = load(options.path)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{options.path}: no such file; info describes models and logs") from None
     except ValueError as error:
         raise ValueError(f"{error}; info describes models and logs") from error
     kept = "none" if ranker.subsets is None else f"{len(ranker.subsets)}"

@@ -122,5 +122,8 @@ def checkpoint_file(folder: str | os.PathLike | None, method: Estimator) -> Path
     """Return the file of a method in a folder, which is made: its name, and a hash of its options."""
     if folder is None:
         return None
-    Path(folder).mkdir(parents=True, exist_ok=True)
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise NotADirectoryError(f"checkpoints are kept in a folder, but {folder} is a file: name another") from error
     return Path(folder) / f"{method.name}-{hashlib.sha256(repr(method).encode()).hexdigest()[:8]}.safetensors"

@@ -300,6 +300,8 @@ def rank(
     Warns:
         UserWarning: See `Ranker.rank`.
     """
+    if isinstance(states, Ranker):
+        raise TypeError("a model stands where states belong: call ranker.rank(candidates), or pass model=ranker")
     return open_model(model).rank(policies, states, subsets=subsets, seed=seed)
 
 

@@ -60,7 +60,7 @@ def test_every_method_refuses_policies_that_do_not_fit_the_log(tmp_path, method,
     if way == "states of a dictionary" and learns_rewards:
         pytest.skip("needs rewards")
     with pytest.raises(
-        ValueError, match=r"have 3 columns, but those of policy 'p0' need 6 columns: .*Gaussian\(mean, s"
+        ValueError, match=r"have 3 columns, but those of policy 'p0' need 6 columns: .*policies\.Gaussian\(mean, s"
     ):
         METHODS[method](WIDE, LOGS[way](ARRAYS, tmp_path))
     labels = ARRAYS | {"actions": np.arange(ROWS) % 6 + 1}
@@ -114,8 +114,8 @@ def test_states_that_a_module_standardises_again_are_a_fact():
     logged = ARRAYS | {"actions": policy["p0"](raw) + RANDOM.normal(size=(ROWS, DA)) / 9}
     for states, said in ((raw, 0), (STATES, 1)):
         found = acting(policy, logged | {"observations": states}).log.facts
-        again = [fact for fact in found if "farther from the logged actions than their mean is" in fact]
-        assert len(again) == said and all("'p0'" in fact and "standardised states again" in fact for fact in again)
+        again = [fact for fact in found if "as far from the logged actions as their mean is" in fact]
+        assert len(again) == said and all("'p0'" in fact and "states are standardised twice" in fact for fact in again)
 
 
 def test_statistics_and_labels_are_facts():

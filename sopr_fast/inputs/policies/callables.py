@@ -58,6 +58,8 @@ class Called(Policy):
                 message += " (callables receive a numpy array: pass the module itself, or make a tensor of the array)"
             elif isinstance(error, NotImplementedError):
                 message += " (pass a callable of states that calls its method that acts)"
+            elif isinstance(error, IndexError | TypeError | ValueError):
+                message += " (policies get an array (N, width) of N states, and return a row for each)"
             raise RuntimeError(message) from error
 
 

@@ -38,7 +38,7 @@ def check_actions(policies: Sequence[Policy], layout: Layout, logged: Any) -> No
     if width != action_dim and not (is_discrete and width == 1):
         hint = ""
         if not is_discrete and action_dim == 2 * width:
-            hint = "; of means and log_std, return Gaussian(mean, std)"
+            hint = "; of means and log_std, return sopr_fast.inputs.policies.Gaussian(mean, std)"
         elif not is_discrete and width == 1:
             hint = f"; if the log's are indices, return the index of the largest and pass action_count={action_dim}"
         needed = f"an index, or {action_dim} columns of 0 and 1" if is_discrete else f"{action_dim} columns"
@@ -135,9 +135,9 @@ def _of_actions(policies: Sequence[Policy], acted: np.ndarray, logged: np.ndarra
         nearest = int(np.argmin(errors))
         if errors[nearest] > 1:
             found.append(
-                "every policy is farther from the logged actions than their mean is: the nearest, "
-                f"{policies[nearest].name!r}, has {errors[nearest]:.2g} times its squared distance; if one acted in "
-                "the log, states or actions have other units, as if a policy standardised standardised states again"
+                f"no policy acts like the log: the nearest, {policies[nearest].name!r}, is {errors[nearest]:.3g} times "
+                "as far from the logged actions as their mean is (squared distances); if one acted in the log, states "
+                "or actions have other units, as where states are standardised twice"
             )
     return found
 

@@ -264,11 +264,14 @@ class OutputReader:
         try:
             mean, std = value.mean, value.stddev
         except NotImplementedError:
-            raise self._error(f"a {kind}, whose mean is unknown; return Gaussian(mean, std) instead") from None
+            raise self._error(
+                f"a {kind}, whose mean is unknown; return sopr_fast.inputs.policies.Gaussian(mean, std) instead"
+            ) from None
         if getattr(_support(value), "is_discrete", False) or value.event_shape == mean.shape:
             raise self._error(
                 f"a {kind} of event shape {tuple(value.event_shape)}: return a distribution of continuous actions for "
-                "each state, or Probabilities(p) of discrete ones; of several at once, one for each combination"
+                "each state, or sopr_fast.inputs.policies.Probabilities(p) of discrete ones; of several at once, one "
+                "for each combination"
             )
         return replace(self._gaussian(mean, std), distribution=on_cpu(value))
 
