@@ -102,10 +102,10 @@ def evaluate(
     by_rewards = {label for label, method in chosen.items() if method.needs_rewards and not method.supervised}
     orders = {label: each["spearman"] for label, each in evaluation.measures().items() if label in by_rewards}
     if 2 * len(reverse := [label for label, (_, _, high) in orders.items() if high < 0]) > len(orders):
-        notes.append(
-            f"Methods that learn from rewards order policies in reverse ({', '.join(reverse)}): if returns or logged "
-            "rewards are costs, name them so (`costs` in a log, `cost` in returns)"
-        )
+        remedy = "if returns or logged rewards are costs, name them so (`costs` in a log, `cost` in returns)"
+        if compared.has_rewards and compared.log.are_costs:
+            remedy = "check that less is better of the log's costs and of the known ones"
+        notes.append(f"Methods that learn from rewards order policies in reverse ({', '.join(reverse)}): {remedy}")
     return evaluation
 
 
