@@ -108,6 +108,7 @@ SAME, ONE, NO = "disagree on the ends at", "marks the next row too at", "is said
 REFUSED = [  # log, options, message, options that it advises, episodes then
     (STATES, {}, "where episodes end is not said: .*'dones'.* bandit max_", BANDIT_LIMIT, 18),
     (STATES | {"masks": NEVER, "timeouts": CUT}, {}, "'masks' is read as inverted, 0 ends, and marks", CUT_ALL, 2),
+    (STATES | {"masks": NEVER, "timeouts": CUT}, CUT_ALL, "'masks' is read as inverted, 0 ends, and mark", {}, 2),
     (STATES, LIMIT, "where episodes end is not said: max_episode_steps=6 says only how long they", None, 0),
     (STATES | {"done": LAST}, {}, f"where episodes end {NO} 'done', .*='terminal' or ends='cut'.*max_epi", TERMINAL, 4),
     (STATES | {"episode": IDS, "x": IDS}, {}, f"{NO} 'episode', .*: pass ends=.*; not read: x$", CUT_ALL, 4),

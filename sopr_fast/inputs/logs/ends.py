@@ -100,14 +100,13 @@ class Statement:
     def _part_flags(self) -> None:
         """Part terminals and truncations, of which no row may have both: the word decides on such rows."""
         both = self.terminals & self.truncations
+        if both.any() and "terminals" in self.parts.inverted and self.terminals.all():
+            self._refuse(
+                f"{self.names['terminals']!r} is read as inverted, 0 ends, and marks every row: if 1 ends, rename it "
+                f"'terminals'; else leave it out by {self._without('terminals')}"
+            )
         if both.any() and self.word is None:
-            name = self.names["terminals"]
-            if "terminals" in self.parts.inverted and self.terminals.all():
-                self._refuse(
-                    f"{name!r} is read as inverted, 0 ends, and marks every row: if 1 ends, rename it 'terminals'; "
-                    f"else leave it out by {self._without('terminals')}"
-                )
-            names = f"{name!r} and {self.names['truncations']!r}"
+            names = f"{self.names['terminals']!r} and {self.names['truncations']!r}"
             self._refuse(f"{names} both mark {self._some(both)}: {_SAY} for what they are")
         if self.word == "cut":
             self.terminals = self.terminals & ~both
@@ -269,7 +268,7 @@ class Statement:
             if self.limit is not None:
                 what += f": max_episode_steps={self.limit} says only how long they may be"
             remedy = f"pass {advise('dones')} or {advise('episodes')}, or of a bandit max_episode_steps=1"
-            remedy += ", or add an array 'timeouts', 1 in the last row of each episode"
+            remedy += ", or add an array 'timeouts', 1 in the last row of each episode, and ends='cut' if all are cut"
             if self.linked is not None:
                 remedy += ", or ends='cut' if rows that do not follow each other are cuts"
         self._refuse(f"{what}: {remedy}{self.parts.not_read}")
