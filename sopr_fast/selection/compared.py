@@ -12,7 +12,8 @@ import torch
 
 from ..estimators.estimator import data_rows
 from ..estimators.supervised import read_rows, spread, state_count
-from ..inputs.logs import Transitions, load_given
+from ..inputs.logs import Transitions
+from ..inputs.logs.loading import load_given
 from ..inputs.policies import ArrayPolicy, Policies, Policy, collect_shared, facts, probe
 from ..native import torch_on_one_thread
 from ..runtime.text import counted

@@ -1,7 +1,7 @@
 """Logged data: transitions for the estimators, states to draw subsets from."""
 
-from .loading import describe, load_given, load_log, load_states, load_transitions
+from .loading import describe, load_log, load_states, load_transitions
 from .states import StoredStates
 from .transitions import Transitions
 
-__all__ = ["StoredStates", "Transitions", "describe", "load_given", "load_log", "load_states", "load_transitions"]
+__all__ = ["StoredStates", "Transitions", "describe", "load_log", "load_states", "load_transitions"]
