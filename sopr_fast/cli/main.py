@@ -17,7 +17,6 @@ from typing import NoReturn
 
 from .._version import __version__
 from ..runtime import options as runtime
-from ..runtime.containers import member_names
 from ..runtime.process import is_first
 from ..runtime.text import counted, printable
 from .arguments import Parser, add_command, add_log, add_policies, read_log, read_policies
@@ -167,6 +166,8 @@ def _info(options: argparse.Namespace) -> None:
             text = ", ".join(value) if isinstance(value, list) else value
             print(f"{name:<28} {text or 'none'}")
         return
+    from ..runtime.containers import member_names
+
     if options.path.suffix.lower() == ".npz" and any(n.endswith(".weight.npy") for n in member_names(options.path)):
         from ..inputs.policies import load_policies
 
