@@ -113,7 +113,8 @@ class Predictions:
         if self.unsupported is not None:
             posterior.covariance[...] += widening(self.unsupported, self.known, alike, posterior.unit)
         if members is not None and self.known.any():
-            posterior.covariance[...] += unchecked(members, self.known, alike)
+            unlike = np.where(self.known, 0, (self.distance_ratio / LIMIT).clip(0, 1))
+            posterior.covariance[...] += unchecked(members, unlike, alike)
         return replace(posterior, limits=self._limits)
 
     @cached_property

@@ -25,13 +25,13 @@ def widening(shares: np.ndarray, known: np.ndarray, alike: np.ndarray, unit: flo
     return covariance
 
 
-def unchecked(members: np.ndarray, known: np.ndarray, alike: np.ndarray) -> np.ndarray:
+def unchecked(members: np.ndarray, shares: np.ndarray, alike: np.ndarray) -> np.ndarray:
     """Return the covariance (P, P) of errors that known returns do not show, which members (P, M) do.
 
-    Known returns show how a simulator errs for policies that act like them. The variance is that of the members where
-    no known policy acts alike, and falls to 0 where one acts the same; errors are alike where policies act `alike`.
+    Known returns show how a simulator errs for policies that act like them. The variance is a share (P,) of that of the
+    members: 0 where a known policy acts the same, 1 where none acts alike. Errors are alike where policies act `alike`.
     """
-    sizes = HONEST * members.std(1, ddof=1) * np.sqrt(1 - alike[:, known].max(1))
+    sizes = HONEST * members.std(1, ddof=1) * np.sqrt(shares)
     covariance = alike * sizes
     covariance *= sizes[:, None]
     return covariance
