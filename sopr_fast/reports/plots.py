@@ -129,7 +129,7 @@ def _intervals(
         places = np.flatnonzero(np.array(kinds) == kind)
         if len(places):
             centre, low, high = values[places].T
-            face = "white" if kind == "foreign" else colour
+            face = LIGHT["surface"] if kind == "foreign" else colour
             ax.hlines(places, low, high, color=colour, linewidth=1.6)
             ax.plot(centre, places, "o", color=colour, markerfacecolor=face, markersize=5, label=kind)
     if ticks is not None:

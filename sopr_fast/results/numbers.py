@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 MISSING = "–"
 _MOST_DECIMALS = 6
-_ROUNDING = 1e-6  # relative to the largest number
+_ROUNDING = 1e-6  # relative to the largest number, and in percent
 _LARGE = 1e12  # from which numbers have an exponent
 
 
@@ -47,7 +47,7 @@ def chance(share: float) -> str:
         return MISSING
     if share > 0.99:
         return "over 99 %"
-    return f"{int(100 * share)} %" if share >= 0.01 else "<1 %"
+    return f"{int(100 * share + _ROUNDING)} %" if share >= 0.01 else "<1 %"
 
 
 def in_words(names: Sequence[str], most: int = 5) -> str:
