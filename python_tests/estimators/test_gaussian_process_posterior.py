@@ -7,6 +7,7 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from sopr_fast.estimators import gaussian_process_posterior as process
+from sopr_fast.estimators.member_errors import member_errors
 from sopr_fast.selection.compared import distance_ratios
 
 
@@ -97,26 +98,24 @@ def test_returns_that_differ_by_factors_leave_the_order_of_small_ones_to_the_sim
     assert np.corrcoef(np.argsort(np.argsort(mean[10:])), np.arange(10))[0, 1] > 0.85
 
 
-def test_the_grid_is_weighed_by_marginal_likelihood(monkeypatch):
+def test_the_grid_is_weighed_by_the_likelihood_of_known_returns_and_values(monkeypatch):
     monkeypatch.setattr(process, "_LENGTHS", np.array([0.5, 4.0]))
     distances, _, _, feature = problem(6)
-    target, noise = np.random.default_rng(1).standard_normal(6), np.full(6, 0.01)
-    evidence = process._Evidence(distances, np.arange(6), target, noise, feature, np.ones(7), np.zeros(7))
+    random = np.random.default_rng(1)
+    target, noise, trained, sizes = random.standard_normal(6), np.full(6, 0.01), random.random(7), random.random(7)
+    evidence = process._Evidence(distances, np.arange(6), target, noise, feature, sizes, trained)
     grid = process._RETURN_SPREADS, process._RETURN_OWN, process._ERROR_SPREADS, process._ERROR_OWN
-    error = feature[:6] - target
-    roots, logs = np.sqrt(distances[:6, :6]), {}
-    nearest = np.median((roots + np.diag([np.inf] * 6)).min(1))
+    roots, logs = np.sqrt(distances), {}
+    nearest = np.median((roots[:6, :6] + np.diag([np.inf] * 6)).min(1))
     for length in nearest * process._LENGTHS:
         kernel = np.exp(-roots / length)
         for spread, own, error_spread, error_own in itertools.product(*grid):
-            first = 100 + spread**2 * kernel + np.diag(own**2 + noise)
-            second = 100 + error_spread**2 * kernel + np.diag(error_own**2 + noise)
+            true = 100 + 0.25 * np.outer(trained, trained) + spread**2 * kernel + own**2 * np.eye(7)
+            valued = true + 100 + error_spread**2 * np.outer(sizes, sizes) * kernel + error_own**2 * np.eye(7)
+            covariance = np.block([[true[:6, :6] + np.diag(noise), true[:6]], [true[:, :6], valued]])
             prior = -0.5 * np.log(spread) ** 2 - 0.5 * np.log(2 * error_spread) ** 2
-            logs[length, (spread, own), (error_spread, error_own)] = (
-                prior
-                + multivariate_normal(np.zeros(6), first).logpdf(target)
-                + multivariate_normal(np.zeros(6), second).logpdf(error)
-            )
+            density = multivariate_normal(np.zeros(13), covariance).logpdf(np.concatenate([target, feature]))
+            logs[length, (spread, own), (error_spread, error_own)] = prior + density
     weights = np.exp(np.array([*logs.values()]) - max(logs.values()))
     weights = dict(zip(logs, weights / weights.sum(), strict=True))
     found = {point: share for share, point in evidence.weighed(1000)}
@@ -143,11 +142,29 @@ def test_exact_returns_are_kept_and_a_useless_simulator_is_not_followed():
     np.testing.assert_allclose(misled.mean, alone.mean, atol=0.5 * returns[:30].std())
 
 
-def test_without_known_returns_the_simulator_speaks():
+def test_without_known_returns_the_errors_are_those_that_members_show():
     distances, returns, errors, values = problem(0)
-    fitted = process.fit(distances, returns, errors, values)
-    np.testing.assert_allclose(fitted.mean, values)
-    assert (fitted.deviation > 0.3 * values.std()).all()
+    members = (
+        values[:, None] + np.random.default_rng(1).standard_normal((7, 4)) * np.array([9, 0.1, 1, 1, 1, 1, 1])[:, None]
+    )
+    trained = np.array([1.0, -1, 0, 0, 0.5, -0.5, 0])
+    unit, alike = values.std(), process.likeness(distances, np.zeros(7, bool))
+    true = unit**2 * (100 + 0.25 * np.outer(trained, trained) + 4 * alike + 0.09 * np.eye(7))
+    gain = true @ np.linalg.inv(true + member_errors(members, alike) + unit**2 * (0.04 + 0.0009 * alike))
+    expected = values.mean() + 1.5 * unit * trained
+    fitted = process.fit(distances, returns, errors, values, members=members, trained=trained)
+    np.testing.assert_allclose(fitted.mean, expected + gain @ (values - expected), rtol=1e-8)
+    np.testing.assert_allclose(fitted.covariance, true - gain @ true, rtol=1e-6, atol=1e-8)
+
+
+def test_known_returns_show_what_training_is_worth():
+    distances, _, _, _ = problem(0, count=40)
+    trained = np.tile([-1.5, -0.5, 0.5, 1.5], 10)
+    for slope in (3.0, 0.0):
+        truth = slope * trained + np.random.default_rng(2).standard_normal(40)
+        returns = np.where(np.arange(40) < 20, truth, np.nan)
+        mean = process.fit(distances, returns, np.zeros(40), trained=trained).mean
+        assert np.polyfit(trained[20:], mean[20:], 1)[0] == pytest.approx(slope, abs=0.6)
 
 
 @pytest.mark.parametrize("factor", [1e-3, 1e5])

@@ -1,22 +1,22 @@
 """A Gaussian process of returns over action distance, of which a simulator's values are noisy measurements.
 
 Returns and values are seen on a scale that is linear near their median and logarithmic far from it, since returns of
-policies that survive longer and longer differ by factors. There the return of policy p is a + g(p) + e(p), and the
-value that a simulator (or SOPR-T) gives it is that return plus an error c + f(p) + t(p). Both g and f are Gaussian
-processes over action distance with a Matérn 1/2 kernel of one length; e and t are independent between policies. A known
-return is the return plus the error of its measurement. So policies that act alike have like returns and like errors of
-the simulator, and known returns show which to believe. Among six or more known ones, a value that errs nine times as
-much as usual counts as no measurement: there the simulator fails in another way, such as by leaving the log.
+policies that survive longer and longer differ by factors. There the return of policy p is a + b s(p) + g(p) + e(p),
+where s is how far p was trained, and the value that a simulator (or SOPR-T) gives it is that return plus an error
+c + f(p) + t(p). Both g and f are Gaussian processes over action distance with a Matérn 1/2 kernel of one length; e and
+t are independent between policies. A known return is the return plus the error of its measurement. So policies that
+act alike have like returns and like errors of the simulator, and known returns show which to believe. Among six or more
+known ones, a value that errs nine times as much as usual counts as no measurement: there the simulator fails in another
+way, such as by leaving the log.
 
 Priors, in units of the spread of returns (of the known ones, and of the values over all policies, which counts as three
-degrees of freedom): a and c are 0 ± 10, log(sd of g) is 0 ± 1, log(sd of f) is log(1/2) ± 1; length, sd of e and sd of
-t are uniform on a grid. The posterior is the mean over the grid, weighted by marginal likelihood: over points that lie
-evenly in the sum of the weights, the fewer the more policies there are. If no return is known, the values are believed,
-and c is 0 ± 1/2.
+degrees of freedom): a and c are 0 ± 10, b is 1.5 ± 0.5, log(sd of g) is 0 ± 1, log(sd of f) is log(1/2) ± 1; length, sd
+of e and sd of t are uniform on a grid. The posterior is the mean over the grid, weighted by marginal likelihood: over
+points that lie evenly in the sum of the weights, the fewer the more policies there are.
 
-If the simulator has several members, their values show its errors: f is larger for policies of which they disagree, and
-without known returns their covariance is that of f, with c 0 ± 1/5. If the values hold a trend, such as training
-progress, known returns may add to it or take from it: its slope is 0 ± 1.
+If no return is known, the sd of g is 2, that of e 0.3, and c is 0 ± 1/2. If the simulator has several members, their
+values show its errors: f is larger for policies of which they disagree, and without known returns their covariance is
+that of f, with c 0 ± 1/5.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ _LENGTHS = 2.0 ** np.arange(-1, 10, 2)  # in units of the typical distance to th
 _RETURN_SPREADS, _RETURN_OWN = np.array([0.25, 0.5, 1, 2]), np.array([0.02, 0.1, 0.3, 1])  # sd of g and of e
 _ERROR_SPREADS, _ERROR_OWN = np.array([0.05, 0.2, 0.8]), np.array([0.02, 0.06, 0.2, 0.6, 1.8])  # sd of f and of t
 _USUAL_ERROR = 0.5  # median of the prior of the sd of f
+_SLOPE, _SLOPE_ERROR = 1.5, 0.5  # prior mean and sd of b
+_SPREAD_UNKNOWN, _OWN_UNKNOWN = 2.0, 0.3  # sd of g and of e without known returns
 _OFFSET, _OFFSET_UNKNOWN = 10.0, 0.5  # prior sd of a and c, and of c without known returns
 _OFFSET_AGREED = 0.2  # the last if members show errors
 _FEW = 2.0  # so many known returns show half of the variance, as with Student's t
@@ -41,7 +43,7 @@ _PRIOR_DEGREES = 3.0  # degrees of freedom that the spread of the values over al
 _FEWEST_JUDGED, _MOST_ERROR, _LEAST_ERROR = 6, 9.0, 0.03  # known returns; median errors; units
 _MOST_POINTS, _FEWEST_POINTS = 64, 3  # of the grid that count
 _WORK = 12_000  # number of such points times that of policies, if there are more than 187 of these
-_MOST_WEIGHING = 256  # known policies whose likelihood weighs the grid
+_MOST_WEIGHING, _MOST_KNOWN_WEIGHING = 128, 96  # policies whose likelihood weighs the grid; known ones among them
 
 _Point: TypeAlias = tuple[float, tuple[float, float], tuple[float, float]]  # length, sd of g and e, sd of f and t
 
@@ -77,7 +79,7 @@ def fit(
     values: np.ndarray | None = None,
     logged_spread: float = 0.0,
     members: np.ndarray | None = None,
-    trend: np.ndarray | None = None,
+    trained: np.ndarray | None = None,
 ) -> Posterior:
     """Compute the posterior of the returns of all policies.
 
@@ -88,25 +90,30 @@ def fit(
         values: (P,) values by a simulator, in units of returns; None for none.
         logged_spread: Least unit of the priors if no return is known.
         members: (P, M) values by each member of the simulator; None if it has one.
-        trend: (P,) covariate, in standard deviations, that the values may hold too much or too little of.
+        trained: (P,) how far policies were trained, in standard deviations; 0 where that is unknown.
     """
     known, count = np.isfinite(returns), len(returns)
     unit, left_out = _unit(returns[known], values), np.full((2, count), np.nan)
+    trained = np.zeros(count) if trained is None else trained
     if not known.any():
         values, unit = np.zeros(count) if values is None else values, max(unit, logged_spread)
-        return Posterior(values.copy(), _unchecked_errors(distances, unit, members), unit, left_out)
+        mean, covariance = _unchecked(distances, values, unit, members, trained)
+        return Posterior(mean, covariance, unit, left_out)
     scale = _Scale.of(returns[known], values)
     target, feature = scale.to(returns[known]), np.full(count, np.nan)
     if values is not None:
         feature = scale.to(values)
         feature -= feature[known].mean()
         feature[known] = _credible(feature[known], target)
-    sizes, trend = np.ones(count), np.zeros(count) if trend is None else trend
+    sizes, expected = np.ones(count), _SLOPE * trained
     if members is not None:
         sizes = relative_errors(scale.to(members), likeness(distances, known), np.flatnonzero(known))
     noise = (errors[known] / scale.slope(target)) ** 2
-    evidence = _Evidence(distances, np.flatnonzero(known), target, noise, feature, sizes, trend)
+    own_target = target - expected[known]
+    evidence = _Evidence(distances, np.flatnonzero(known), own_target, noise, feature - expected, sizes, trained)
     mean, covariance, without = evidence.posterior()
+    mean += expected
+    without[0] += expected[known]
     if members is not None:
         covariance *= 1 + _FEW / len(target)
     slope = scale.slope(mean)
@@ -162,11 +169,11 @@ class _Evidence:
     Attributes:
         distances: (P, P) action distances.
         known: (M,) indices of the known policies.
-        target: (M,) known returns.
+        target: (M,) known returns, over what training lets expect.
         noise: (M,) variances of their errors.
-        feature: (P,) values, over their mean among known policies; NaN where they do not count.
+        feature: (P,) values, over that and over their mean among known policies; NaN where they do not count.
         sizes: (P,) relative deviations of f.
-        trend: (P,) covariate of the values.
+        trained: (P,) how far policies were trained.
     """
 
     distances: np.ndarray
@@ -175,7 +182,7 @@ class _Evidence:
     noise: np.ndarray
     feature: np.ndarray
     sizes: np.ndarray
-    trend: np.ndarray
+    trained: np.ndarray
 
     def posterior(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return mean (P,) and covariance (P, P), and mean and deviation (2, M) of known returns without themselves."""
@@ -199,26 +206,31 @@ class _Evidence:
     def weighed(self, count: int) -> list[tuple[float, _Point]]:
         """Return points of the grid at `count` even places of the sum of their probabilities, with their shares.
 
-        The error of a measurement counts as independent in the return and in the simulator's error. Then their marginal
-        likelihoods are factors, and a point takes no matrix of its own.
+        They are the probabilities of known returns and values together; of many policies, some count.
         """
-        few = np.linspace(0, len(self.known) - 1, min(len(self.known), _MOST_WEIGHING)).astype(int)
-        known, target, noise = self.known[few], self.target[few], self.noise[few]
-        valued = np.isfinite(self.feature[known])
-        judged = known[valued]
-        error = self.feature[judged] - target[valued], noise[valued]
+        places = _even(np.arange(len(self.known)), _MOST_KNOWN_WEIGHING)
+        others = np.setdiff1d(np.arange(len(self.distances)), self.known)
+        valued = np.concatenate([self.known[places], _even(others, _MOST_WEIGHING - len(places))])
+        valued = valued[np.isfinite(self.feature[valued])]
+        seen, own = np.concatenate([self.known[places], valued]), np.arange(len(places) + len(valued))
+        observed = np.concatenate([self.target[places], self.feature[valued]])
+        is_value = own >= len(places)
+        both, same = np.outer(is_value, is_value), seen == seen[:, None]
+        sizes, trained, among = self.sizes[seen], self.trained[seen], np.ix_(seen, seen)
+        common = _OFFSET**2 * (1.0 + both) + _SLOPE_ERROR**2 * np.outer(trained, trained)
+        common[own[: len(places)], own[: len(places)]] += self.noise[places]
+        errors = [*itertools.product(_ERROR_SPREADS.tolist(), _ERROR_OWN.tolist())] if len(valued) else [(0.0, 0.0)]
         points, logs = [], []
         for length in _lengths(self.distances, self.known):
-            kernel = _kernel(self.distances[np.ix_(known, known)], length)
-            of_returns = _likelihoods(_OFFSET**2, kernel, target, noise, _RETURN_SPREADS, _RETURN_OWN, 1.0)
-            of_errors = {(0.0, 0.0): 0.0}
-            if len(judged):
-                kernel = kernel[np.ix_(valued, valued)] * np.outer(self.sizes[judged], self.sizes[judged])
-                common = _OFFSET**2 + np.outer(self.trend[judged], self.trend[judged])
-                of_errors = _likelihoods(common, kernel, *error, _ERROR_SPREADS, _ERROR_OWN, _USUAL_ERROR)
-            for (one, first), (other, second) in itertools.product(of_returns.items(), of_errors.items()):
-                points.append((length, one, other))
-                logs.append(first + second)
+            kernel = _kernel(self.distances[among], length)
+            of_errors = both * np.outer(sizes, sizes) * kernel
+            for first in itertools.product(_RETURN_SPREADS.tolist(), _RETURN_OWN.tolist()):
+                returns = common + first[0] ** 2 * kernel + first[1] ** 2 * same
+                for second in errors:
+                    covariance = returns + second[0] ** 2 * of_errors + np.diag(second[1] ** 2 * is_value)
+                    prior = np.log(first[0]) ** 2 + (np.log(second[0] / _USUAL_ERROR) ** 2 if len(valued) else 0)
+                    points.append((length, first, second))
+                    logs.append(_log_likelihood(covariance, observed) - 0.5 * prior)
         sums = np.exp(np.array(logs) - max(logs)).cumsum()
         places = np.searchsorted(sums, (np.arange(count) + 0.5) / count * sums[-1])
         return [(number / count, points[i]) for i, number in Counter(places.tolist()).items()]
@@ -237,6 +249,8 @@ class _Evidence:
         prior = _kernel(self.distances, length)
         prior *= spread**2
         prior += _OFFSET**2
+        if self.trained.any():
+            prior += _SLOPE_ERROR**2 * np.outer(self.trained, self.trained)
         prior[np.diag_indices(len(prior))] += own**2
         covariance += weight * prior
         mean, of_known = np.zeros(len(prior)), prior[known]  # (M, P) covariance, later that given the values
@@ -247,8 +261,6 @@ class _Evidence:
             of_values *= self.sizes[shown]
             of_values += prior[among]
             of_values += _OFFSET**2
-            if self.trend.any():
-                of_values += np.outer(self.trend[shown], self.trend[shown])
             of_values[np.diag_indices(len(shown))] += error_own**2
             factor = _factor(of_values)
             gain = _solve(factor, prior.T if len(shown) == len(prior) else prior[:, shown].T)
@@ -302,23 +314,16 @@ def _credible(feature: np.ndarray, target: np.ndarray) -> np.ndarray:
     return np.where(error > _MOST_ERROR * max(float(np.median(error)), _LEAST_ERROR), np.nan, feature)
 
 
-def _likelihoods(
-    common: np.ndarray | float,
-    kernel: np.ndarray,
-    target: np.ndarray,
-    noise: np.ndarray,
-    spreads: np.ndarray,
-    owns: np.ndarray,
-    usual: float,
-) -> dict[tuple[float, float], float]:
-    """Return the log of prior and marginal likelihood for each spread of a process and of what is independent."""
-    logs = {}
-    for spread, own in itertools.product(spreads.tolist(), owns.tolist()):
-        factor = _factor(common + spread**2 * kernel + np.diag(own**2 + noise))
-        scaled = _solve(factor, target)
-        likelihood = -0.5 * scaled @ scaled - np.log(np.diagonal(factor)).sum()
-        logs[spread, own] = float(likelihood) - 0.5 * np.log(spread / usual) ** 2
-    return logs
+def _log_likelihood(covariance: np.ndarray, observed: np.ndarray) -> float:
+    """Return the log density, but for a constant; the covariance is overwritten."""
+    factor = _factor(covariance)
+    scaled = _solve(factor, observed)
+    return float(-0.5 * scaled @ scaled - np.log(np.diagonal(factor)).sum())
+
+
+def _even(items: np.ndarray, most: int) -> np.ndarray:
+    """Return at most so many items, evenly spread."""
+    return items[np.linspace(0, len(items) - 1, min(len(items), most)).astype(int)]
 
 
 def _kernel(distances: np.ndarray, length: float) -> np.ndarray:
@@ -339,12 +344,20 @@ def _lengths(distances: np.ndarray, known: np.ndarray) -> np.ndarray:
     return _LENGTHS * (float(np.median(nearest)) if len(nearest) else 1.0)
 
 
-def _unchecked_errors(distances: np.ndarray, unit: float, members: np.ndarray | None) -> np.ndarray:
-    """Return the covariance (P, P) of the errors of values if no return is known."""
-    alike = likeness(distances, np.zeros(len(distances), bool))
+def _unchecked(
+    distances: np.ndarray, values: np.ndarray, unit: float, members: np.ndarray | None, trained: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean (P,) and covariance (P, P) of the returns if none is known."""
+    alike, own = likeness(distances, np.zeros(len(distances), bool)), np.eye(len(distances))
     if members is not None:
-        return member_errors(members, alike) + unit**2 * (_OFFSET_AGREED**2 + _LEAST_ERROR**2 * alike)
-    weights = np.exp(-0.5 * np.log(_ERROR_SPREADS / _USUAL_ERROR) ** 2)
-    spread = weights @ _ERROR_SPREADS**2 / weights.sum()
-    own = np.square(_ERROR_OWN).mean() * np.eye(len(distances))
-    return unit**2 * (_OFFSET_UNKNOWN**2 + spread * alike + own)
+        errors = member_errors(members, alike) + unit**2 * (_OFFSET_AGREED**2 + _LEAST_ERROR**2 * alike)
+    else:
+        weights = np.exp(-0.5 * np.log(_ERROR_SPREADS / _USUAL_ERROR) ** 2)
+        spread = weights @ _ERROR_SPREADS**2 / weights.sum()
+        errors = unit**2 * (_OFFSET_UNKNOWN**2 + spread * alike + np.square(_ERROR_OWN).mean() * own)
+    prior = _OFFSET**2 + _SLOPE_ERROR**2 * np.outer(trained, trained)
+    prior = unit**2 * (prior + _SPREAD_UNKNOWN**2 * alike + _OWN_UNKNOWN**2 * own)
+    expected = values.mean() + _SLOPE * unit * trained
+    factor = _factor(prior + errors)
+    gain = _solve(factor, prior.copy(order="F"))
+    return expected + _solve(factor, values - expected) @ gain, prior - gain.T @ gain

@@ -52,8 +52,8 @@ def select(
         returns: Known returns by name: a mapping from name to return or to the returns of rollouts, a file, folder or
             data frame; or of all policies in order, NaN where unknown. See `sopr_fast.load_returns`.
         incumbent: Name of the policy in use; by default the best known one is to be beaten.
-        progress: Training step of each snapshot of a run, by name. Within runs later snapshots count as better, as much
-            as the simulator's values do; known returns correct that.
+        progress: Training step of each snapshot of a run, by name. Later snapshots are expected to return more; values
+            and known returns correct that.
         groups: Run of each policy, by name or in order; None finds runs by name. Only used with progress.
         exclude: Names of policies to leave out, such as those that are too risky to run.
         simulator: Estimator, or its name, whose values count as measurements; None for `estimators.Simulator()`, or

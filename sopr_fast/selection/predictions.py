@@ -16,7 +16,7 @@ from ..runtime.text import list_names
 from .compared import FEWEST_KNOWN, distance_ratios
 from .draws import draw_returns, probability_beats, probability_best
 from .measured import Measured
-from .training_progress import add_trend, trend
+from .training_progress import standardised
 from .widening import unchecked, widening
 
 LIMIT = 1.4  # distance ratio above which known returns say nothing of a candidate
@@ -103,11 +103,12 @@ class Predictions:
         if self._believed is not None and self.covariance is not None:
             believed, returns = self._believed, (self.returns, self.return_errors)
             return replace(combine(believed, self.covariance, *returns, self.logged_spread), limits=self._limits)
-        values, members, slope = self._believed, None, trend(self.progress, len(self.names))
+        values, members = self._believed, None
         if values is not None and self.members is not None:
-            members = add_trend(self.members, slope).clip(*self.bounds)
+            members = self.members.clip(*self.bounds)
         known_and_valued = self.distances, self.returns, self.return_errors, values
-        posterior = fit(*known_and_valued, self.logged_spread, members, slope)
+        trained = standardised(self.progress, len(self.names))
+        posterior = fit(*known_and_valued, self.logged_spread, members, trained)
         if self.unsupported is not None or members is not None:
             alike = likeness(self.distances, self.known)
         if self.unsupported is not None:
@@ -119,11 +120,10 @@ class Predictions:
 
     @cached_property
     def _believed(self) -> np.ndarray | None:
-        """Values (P,) within the bounds, with the trend of training; None if known returns contradict them."""
-        known = self.known
-        if self.values is None or known.all():
+        """Values (P,) within the bounds; None if known returns contradict them."""
+        known, values = self.known, self.values
+        if values is None or known.all():
             return None
-        values = add_trend(self.values, trend(self.progress, len(known)))
         is_contradicted = (
             self.covariance is None and known.sum() >= FEWEST_KNOWN and spearman(self.returns[known], values[known]) < 0
         )

@@ -29,20 +29,10 @@ def trained_shares(progress: Mapping[str, float], names: Sequence[str], runs: Se
     return (steps / of_run.transform("max")).where(of_run.transform("nunique") > 1).to_numpy()
 
 
-def trend(shares: np.ndarray | None, count: int) -> np.ndarray:
+def standardised(shares: np.ndarray | None, count: int) -> np.ndarray:
     """Return shares (P,) with mean 0 and standard deviation 1; 0 for policies without one."""
     found = np.zeros(count)
     if shares is not None and np.isfinite(shares).sum() > 1:
         has = np.isfinite(shares)
         found[has] = (shares[has] - shares[has].mean()) / (shares[has].std() or 1.0)
     return found
-
-
-def add_trend(values: np.ndarray, slope: np.ndarray) -> np.ndarray:
-    """Return values (P,), or those of members (P, M), plus a trend (P,) in units of their spread among those with one.
-
-    So values and training count alike in the order of snapshots.
-    """
-    mean, has = values.reshape(len(values), -1).mean(1), slope != 0
-    spread = float(mean[has].std()) if has.any() else 0.0
-    return values + spread * slope.reshape(-1, *[1] * (values.ndim - 1))
