@@ -142,11 +142,16 @@ def test_exact_returns_are_kept_and_a_useless_simulator_is_not_followed():
     np.testing.assert_allclose(misled.mean, alone.mean, atol=0.5 * returns[:30].std())
 
 
-def test_without_known_returns_the_errors_are_those_that_members_show():
+def test_without_known_returns_the_simulator_speaks():
     distances, returns, errors, values = problem(0)
-    members = (
-        values[:, None] + np.random.default_rng(1).standard_normal((7, 4)) * np.array([9, 0.1, 1, 1, 1, 1, 1])[:, None]
-    )
+    fitted = process.fit(distances, returns, errors, values)
+    np.testing.assert_allclose(fitted.mean, values)
+    assert (fitted.deviation > 0.3 * values.std()).all()
+
+
+def test_without_known_returns_training_counts_where_members_disagree():
+    distances, returns, errors, values = problem(0)
+    members = values[:, None] + np.random.default_rng(1).standard_normal((7, 4))
     trained = np.array([1.0, -1, 0, 0, 0.5, -0.5, 0])
     unit, alike = values.std(), process.likeness(distances, np.zeros(7, bool))
     true = unit**2 * (100 + 0.25 * np.outer(trained, trained) + 4 * alike + 0.09 * np.eye(7))

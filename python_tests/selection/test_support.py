@@ -45,8 +45,7 @@ def test_intervals_without_known_returns_follow_the_members():
     sure, unsure = (chosen(members=members(*[spread] * 14)) for spread in (0.01, 0.3))
     widths = [np.ptp(selection.intervals(), axis=1) for selection in (sure, unsure)]
     assert (widths[1] > 1.5 * widths[0]).all()
-    moved = [np.abs(selection.predicted - selection.values).mean() for selection in (sure, unsure)]
-    assert moved[0] < moved[1]
+    np.testing.assert_allclose(sure.predicted, unsure.predicted)
 
 
 def test_known_returns_count_more_where_members_disagree():
@@ -137,7 +136,7 @@ def test_later_snapshots_count_as_better_until_known_returns_correct_that():
     )
     order = [np.corrcoef(selection.predicted[:12], [*steps.values()])[0, 1] for selection in (plain, late)]
     assert order[1] > 0.6 > 0.4 > order[0]
-    np.testing.assert_allclose(late.predicted[12:], plain.predicted[12:], atol=0.1)
+    np.testing.assert_allclose(late.predicted[12:], plain.predicted[12:], atol=0.15)
     corrected = late.update({name: says[name] for name in names[:8]})
     errors = [np.abs(selection.predicted - [*says.values()])[8:12].mean() for selection in (corrected, late)]
     assert errors[0] < 0.5 * errors[1]

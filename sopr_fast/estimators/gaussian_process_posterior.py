@@ -14,9 +14,9 @@ degrees of freedom): a and c are 0 ± 10, b is 1.5 ± 0.5, log(sd of g) is 0 ± 
 of e and sd of t are uniform on a grid. The posterior is the mean over the grid, weighted by marginal likelihood: over
 points that lie evenly in the sum of the weights, the fewer the more policies there are.
 
-If no return is known, the sd of g is 2, that of e 0.3, and c is 0 ± 1/2. If the simulator has several members, their
-values show its errors: f is larger for policies of which they disagree, and without known returns their covariance is
-that of f, with c 0 ± 1/5.
+If no return is known, the values are believed, and c is 0 ± 1/2; if s is known, the sd of g is 2 and that of e 0.3. If
+the simulator has several members, their values show its errors: f is larger for policies of which they disagree, and
+without known returns their covariance is that of f, with c 0 ± 1/5.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RETURN_SPREADS, _RETURN_OWN = np.array([0.25, 0.5, 1, 2]), np.array([0.02, 0.1,
 _ERROR_SPREADS, _ERROR_OWN = np.array([0.05, 0.2, 0.8]), np.array([0.02, 0.06, 0.2, 0.6, 1.8])  # sd of f and of t
 _USUAL_ERROR = 0.5  # median of the prior of the sd of f
 _SLOPE, _SLOPE_ERROR = 1.5, 0.5  # prior mean and sd of b
-_SPREAD_UNKNOWN, _OWN_UNKNOWN = 2.0, 0.3  # sd of g and of e without known returns
+_SPREAD_UNKNOWN, _OWN_UNKNOWN = 2.0, 0.3  # sd of g and of e without known returns, if s is known
 _OFFSET, _OFFSET_UNKNOWN = 10.0, 0.5  # prior sd of a and c, and of c without known returns
 _OFFSET_AGREED = 0.2  # the last if members show errors
 _FEW = 2.0  # so many known returns show half of the variance, as with Student's t
@@ -96,9 +96,11 @@ def fit(
     unit, left_out = _unit(returns[known], values), np.full((2, count), np.nan)
     trained = np.zeros(count) if trained is None else trained
     if not known.any():
-        values, unit = np.zeros(count) if values is None else values, max(unit, logged_spread)
-        mean, covariance = _unchecked(distances, values, unit, members, trained)
-        return Posterior(mean, covariance, unit, left_out)
+        values, unit_of_errors = np.zeros(count) if values is None else values, max(unit, logged_spread)
+        mean, covariance = values.copy(), _unchecked_errors(distances, unit_of_errors, members)
+        if trained.any():
+            mean, covariance = _with_training(distances, values, covariance, unit, trained)
+        return Posterior(mean, covariance, unit_of_errors, left_out)
     scale = _Scale.of(returns[known], values)
     target, feature = scale.to(returns[known]), np.full(count, np.nan)
     if values is not None:
@@ -344,19 +346,24 @@ def _lengths(distances: np.ndarray, known: np.ndarray) -> np.ndarray:
     return _LENGTHS * (float(np.median(nearest)) if len(nearest) else 1.0)
 
 
-def _unchecked(
-    distances: np.ndarray, values: np.ndarray, unit: float, members: np.ndarray | None, trained: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean (P,) and covariance (P, P) of the returns if none is known."""
-    alike, own = likeness(distances, np.zeros(len(distances), bool)), np.eye(len(distances))
+def _unchecked_errors(distances: np.ndarray, unit: float, members: np.ndarray | None) -> np.ndarray:
+    """Return the covariance (P, P) of the errors of values if no return is known."""
+    alike = likeness(distances, np.zeros(len(distances), bool))
     if members is not None:
-        errors = member_errors(members, alike) + unit**2 * (_OFFSET_AGREED**2 + _LEAST_ERROR**2 * alike)
-    else:
-        weights = np.exp(-0.5 * np.log(_ERROR_SPREADS / _USUAL_ERROR) ** 2)
-        spread = weights @ _ERROR_SPREADS**2 / weights.sum()
-        errors = unit**2 * (_OFFSET_UNKNOWN**2 + spread * alike + np.square(_ERROR_OWN).mean() * own)
-    prior = _OFFSET**2 + _SLOPE_ERROR**2 * np.outer(trained, trained)
-    prior = unit**2 * (prior + _SPREAD_UNKNOWN**2 * alike + _OWN_UNKNOWN**2 * own)
+        return member_errors(members, alike) + unit**2 * (_OFFSET_AGREED**2 + _LEAST_ERROR**2 * alike)
+    weights = np.exp(-0.5 * np.log(_ERROR_SPREADS / _USUAL_ERROR) ** 2)
+    spread = weights @ _ERROR_SPREADS**2 / weights.sum()
+    own = np.square(_ERROR_OWN).mean() * np.eye(len(distances))
+    return unit**2 * (_OFFSET_UNKNOWN**2 + spread * alike + own)
+
+
+def _with_training(
+    distances: np.ndarray, values: np.ndarray, errors: np.ndarray, unit: float, trained: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean (P,) and covariance (P, P) of returns that training foretells, given values with errors (P, P)."""
+    alike, own = likeness(distances, np.zeros(len(distances), bool)), np.eye(len(distances))
+    prior = _OFFSET**2 + _SLOPE_ERROR**2 * np.outer(trained, trained) + _SPREAD_UNKNOWN**2 * alike
+    prior = unit**2 * (prior + _OWN_UNKNOWN**2 * own)
     expected = values.mean() + _SLOPE * unit * trained
     factor = _factor(prior + errors)
     gain = _solve(factor, prior.copy(order="F"))
