@@ -86,6 +86,12 @@ def add_commands(commands: Any) -> None:
     run.add_argument(
         "--groups", type=Path, metavar="FILE", help="with --progress, JSON object of policy and run (default: by names)"
     )
+    run.add_argument(
+        "--measured-log",
+        type=Path,
+        metavar="FILE",
+        help="log of measured episodes, from which the simulator learns too; it is read as --log is",
+    )
     run.add_argument("--measure", type=int, default=0, metavar="N", help="name up to N candidates to measure next")
     run.add_argument(
         "--simulator",
@@ -178,6 +184,7 @@ def _select(options: argparse.Namespace) -> int:
     policies, returns = _read(options)
     leave_out(policies, options.exclude, options.incumbent)  # which refuses names before a long log is read
     log = read_log(options.log, options)
+    episodes = None if options.measured_log is None else read_log(options.measured_log, options)
     with keeping(options) as folder:
         selection = select(
             policies,
@@ -191,6 +198,8 @@ def _select(options: argparse.Namespace) -> int:
             checkpoints=folder,
             seed=options.seed,
         )
+    if episodes is not None:
+        selection = selection.update(log=episodes)
     text, more = str(selection), {}
     if options.measure:
         more["measure_next"] = selection.measure_next(options.measure)

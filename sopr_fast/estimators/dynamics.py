@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -51,46 +52,57 @@ class Dynamics(Learner):
         updates: int,
         seed: int,
     ):
-        self.log, self.members, self.updates = log, members, updates
-        transitions = log.transitions
-        rewards, terminals = transitions.rewards.astype(np.float64), transitions.terminals
-        self.reward_size = float(np.abs(rewards).mean())
-        self._rewards = torch.tensor(
-            [_spread(rewards[~terminals]), _spread(rewards[terminals])], dtype=torch.float32, device=log.device
-        )
-        unchanged = (transitions.next_states == transitions.states).all(1)
-        self.ends_are_seen = not unchanged[terminals].all()
-        self.end_share = float(terminals.mean())
-        learned = ~(terminals & unchanged)
-        self.change_scale = _change_scale(log, learned)
+        self.members, self.seed = members, seed
+        units = [_spread(rewards) for rewards in _by_end(log)]
+        self._reward_units = torch.tensor(units, dtype=torch.float32, device=log.device)
+        self.change_scale = _change_scale(log)
         self._divisor = torch.where(self.change_scale > 0, self.change_scale, torch.inf)
-        ends, scaled = log.terminals[:, None], (log.rewards[:, None] - self._rewards[:, 0]) / self._rewards[:, 1]
-        weights = torch.cat([torch.from_numpy(learned).float().to(log.device)[:, None], 1 - ends, ends], 1)
-        # One table, so that a batch is gathered at once; weights are of changes, and of one of the rewards.
-        self._rewards_and_weights = torch.cat([scaled, weights / (log.state_dim + 1)], 1)
         self.held_out = held_out_rows(log, seed)
+        sizes = [log.state_dim + log.action_dim, *hidden, log.state_dim + 2]
+        end_sizes = [log.state_dim, *(min(a, b) for a, b in zip(hidden, _END_HIDDEN, strict=False)), 1]
+        options: dict[str, Any] = {"draws": members, "seed": seed, "device": log.device, "decay": _WEIGHT_DECAY}
+        models, ends = (StackedMLP(each, rate=_LEARNING_RATE, **options) for each in (sizes, end_sizes))
+        self.networks = {"models": models, "ends": ends}
+        self._thresholds = torch.full((sizes[-1],), math.inf, dtype=torch.float32, device=log.device)
+        self._thresholds[:-2] = 1.0
+        self._prepare(log, updates, np.zeros(log.count, int))
+
+    def going_on(self, log: Log, updates: int) -> Dynamics:
+        """Return models that go on from these, in their units; half of each batch are rows that the log adds."""
+        models = copy.copy(self)
+        models.networks = copy.deepcopy(self.networks)
+        models._prepare(log, updates, (np.arange(log.count) >= self.log.count).astype(int))
+        return models
+
+    def _prepare(self, log: Log, updates: int, parts: np.ndarray) -> None:
+        """Prepare to learn from a log, whose rows are of parts (N,) from which batches hold equally many rows."""
+        self.log, self.updates = log, updates
+        self._models, self._end_models = self.networks.values()
+        rewards, terminals, has_change = log.transitions.rewards, log.transitions.terminals, _has_change(log)
+        self.reward_size = float(np.abs(rewards.astype(np.float64)).mean())
+        ranges = [(own.min(), own.max()) if len(own) else (0, 0) for own in _by_end(log)]
+        self._reward_ranges = torch.tensor(ranges, dtype=torch.float32, device=log.device)
+        self.ends_are_seen = bool(has_change[terminals].any())
+        self.end_share = float(terminals.mean())
+        (centre, scale), ends = self._reward_units.T, log.terminals[:, None]
+        weights = torch.cat([torch.from_numpy(has_change).float().to(log.device)[:, None], 1 - ends, ends], 1)
+        # One table, so that a batch is gathered at once; weights are of changes, and of one of the rewards.
+        scaled = (log.rewards[:, None] - centre) / scale
+        self._rewards_and_weights = torch.cat([scaled, weights / (log.state_dim + 1)], 1)
         usable = np.ones(log.count, bool)
         usable[self.held_out] = False
-        self.batches = Batches([np.flatnonzero(usable)] * members, _BATCH, seed, log.device)
+        pools = [np.flatnonzero(usable & (parts == part)) for part in np.unique(parts)]
+        self.batches = Batches(pools * self.members, _BATCH // len(pools), self.seed, log.device)
         kinds = [usable & terminals, usable & ~terminals]
         kinds = [kind if kind.any() else whole for kind, whole in zip(kinds, (terminals, ~terminals), strict=True)]
         self._learns_ends = all(kind.any() for kind in kinds)
         if self._learns_ends:
-            pools = [np.flatnonzero(kind) for _ in range(members) for kind in kinds]
-            self._end_batches = Batches(pools, _BATCH // 2, seed + 2**32, log.device)
-        sizes = [log.state_dim + log.action_dim, *hidden, log.state_dim + 2]
-        end_sizes = [log.state_dim, *(min(a, b) for a, b in zip(hidden, _END_HIDDEN, strict=False)), 1]
-        options: dict[str, Any] = {"draws": members, "seed": seed, "device": log.device, "decay": _WEIGHT_DECAY}
-        self._models, self._end_models = (
-            StackedMLP(each, rate=_LEARNING_RATE, **options) for each in (sizes, end_sizes)
-        )
-        self.networks = {"models": self._models, "ends": self._end_models}
-        self._thresholds = torch.full((sizes[-1],), math.inf, dtype=torch.float32, device=log.device)
-        self._thresholds[:-2] = 1.0
+            pools = [np.flatnonzero(kind) for kind in kinds] * self.members
+            self._end_batches = Batches(pools, _BATCH // 2, self.seed + 2**32, log.device)
 
     def step(self, update: int) -> Tensor:
         """Update all models once and return their losses (M,)."""
-        log, rows = self.log, self.batches(update)
+        log, rows = self.log, self.batches(update).view(self.members, -1)
         for network in self.networks.values():
             network.adam.rate = _LEARNING_RATE * min(1.0, 2 * (1 - update / self.updates))
         averages = (update + 1) % _AVERAGED_EVERY == 0 or update + 1 == self.updates
@@ -120,7 +132,7 @@ class Dynamics(Learner):
         own = members[chosen, torch.arange(len(states), device=states.device)]
         following = states + own[:, :-2] * self.change_scale + noise
         following = following.clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)
-        centre, scale, low, high = self._rewards.T
+        (centre, scale), (low, high) = self._reward_units.T, self._reward_ranges.T
         going_on, ending = (own[:, -2:] * scale + centre).clamp(low, high).T
         disagreement = members[..., :-1].var(0, correction=0).mean(1).sqrt()
         ends = self._ends(following, chosen)
@@ -165,9 +177,21 @@ class Dynamics(Learner):
         return (log.states(rows) + change * self.change_scale).clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)
 
 
-def _change_scale(log: Log, learned: np.ndarray) -> Tensor:
-    """Return the root mean square (dim_s,) of normalised changes of state in some rows; 0 if only rounding changes."""
-    states = log.transitions.states
+def _has_change(log: Log) -> np.ndarray:
+    """Return whether rows (N,) hold changes of state to learn from, not a terminal whose next state is its own."""
+    steps = log.transitions
+    return ~(steps.terminals & (steps.next_states == steps.states).all(1))
+
+
+def _by_end(log: Log) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rewards (…,) float64 of rows that are not terminal, and of those that are."""
+    rewards, terminals = log.transitions.rewards.astype(np.float64), log.transitions.terminals
+    return rewards[~terminals], rewards[terminals]
+
+
+def _change_scale(log: Log) -> Tensor:
+    """Return the root mean square (dim_s,) of normalised changes of state; 0 if only rounding changes."""
+    states, learned = log.transitions.states, _has_change(log)
     change = (log.transitions.next_states - states)[learned] / log.state_scale
     size = np.sqrt(np.square(change).sum(0) / max(1, np.count_nonzero(learned)))
     size[size <= ROUNDING * np.abs(states).max(0) / log.state_scale] = 0.0
@@ -175,8 +199,7 @@ def _change_scale(log: Log, learned: np.ndarray) -> Tensor:
 
 
 def _spread(rewards: np.ndarray) -> list[float]:
-    """Return mean, standard deviation, least and largest of some rewards; 0, 1, 0, 0 without any."""
+    """Return mean and standard deviation of some rewards; 0 and 1 without any."""
     if not len(rewards):
-        return [0.0, 1.0, 0.0, 0.0]
-    low, high = float(rewards.min()), float(rewards.max())
-    return [float(rewards.mean()), max(float(rewards.std()), 1e-6 * max(abs(low), abs(high))) or 1.0, low, high]
+        return [0.0, 1.0]
+    return [float(rewards.mean()), max(float(rewards.std()), 1e-6 * float(np.abs(rewards).max())) or 1.0]

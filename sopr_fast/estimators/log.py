@@ -29,7 +29,8 @@ class Log:
     States and next states are rows of one table (U, dim_s), so that policies act in each of them once: the N logged
     states, then the next states that are not the state of the following row (ends of episodes). Actions are continuous,
     or discrete if `action_count` is their number. A column of continuous actions is centred at its mean if that is
-    farther than 4 standard deviations from 0, and divided by its largest distance from the centre.
+    farther than 4 standard deviations from 0, and divided by its largest distance from the centre. `units` is a log
+    whose units take the place of these.
 
     Attributes:
         transitions: The logged transitions.
@@ -46,6 +47,7 @@ class Log:
         next: (N,) int64 row of each next state in the table.
         followed: (N,) bool on the CPU: whether the next state is a logged row, or the row is terminal.
         initial: (E,) int64 rows of the episodes' first states.
+        state_mean: (dim_s,) float64 mean of the logged states.
         state_scale: (dim_s,) float64 standard deviation of the logged states, 1 where it is the rounding of a constant.
         action_centre: (dim_a,) float32 centre of each column of continuous actions.
         action_scale: (dim_a,) float32 scale of each column of continuous actions.
@@ -53,7 +55,12 @@ class Log:
     """
 
     def __init__(
-        self, transitions: Transitions, *, action_count: int | None = None, device: torch.device | str = "cpu"
+        self,
+        transitions: Transitions,
+        *,
+        action_count: int | None = None,
+        device: torch.device | str = "cpu",
+        units: Log | None = None,
     ):
         self.transitions, self.device = transitions, torch.device(device)
         self.facts: list[str] = []
@@ -67,15 +74,19 @@ class Log:
         next_rows[ends] = self.count + np.arange(len(ends))
         self.source = torch.from_numpy(np.concatenate([transitions.source, transitions.source[ends]]))
         self.raw_states = torch.from_numpy(np.concatenate([states, following[ends]]))
-        self.state_scale = states.std(0, dtype=np.float64)
-        self.state_scale[self.state_scale <= ROUNDING * np.abs(states).max(0)] = 1.0
-        mean = states.mean(0, dtype=np.float64)
-        self._mean, self._scale = (torch.from_numpy(x).float().to(self.device) for x in (mean, self.state_scale))
-        self._table = (self.raw_states.to(self.device) - self._mean).div_(self._scale)
         logged = transitions.actions
+        if units is None:
+            self.state_mean, self.state_scale = _state_units(states)
+            self.action_centre, self.action_scale = _action_units(logged)
+        else:
+            self.state_mean, self.state_scale = units.state_mean, units.state_scale
+            self.action_centre, self.action_scale = units.action_centre, units.action_scale
+        self._mean, self._scale = (
+            torch.from_numpy(x).float().to(self.device) for x in (self.state_mean, self.state_scale)
+        )
+        self._table = (self.raw_states.to(self.device) - self._mean).div_(self._scale)
         self.discrete = action_count is not None
         actions = torch.from_numpy(logged) if action_count is None else _one_hot_actions(logged, action_count)
-        self.action_centre, self.action_scale = _action_units(logged)
         self.action_dim = actions.shape[1]
         self.actions = self.normalise_actions(actions).to(self.device)
         self.rewards = torch.from_numpy(transitions.rewards).to(self.device)
@@ -133,6 +144,13 @@ class Log:
         return pools
 
 
+def _state_units(states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean and the scale (dim_s,) float64 of states (N, dim_s); see `Log`."""
+    scale = states.std(0, dtype=np.float64)
+    scale[scale <= ROUNDING * np.abs(states).max(0)] = 1.0
+    return states.mean(0, dtype=np.float64), scale
+
+
 def _action_units(actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the centre and the scale (dim_a,) float32 of continuous actions (N, dim_a); see `Log`."""
     mean, std = actions.mean(0, dtype=np.float64), actions.std(0, dtype=np.float64)
@@ -149,7 +167,7 @@ def _one_hot_actions(actions: np.ndarray, count: int) -> Tensor:
     return torch.from_numpy(actions)
 
 
-def read(policies: list[Policy], transitions: Transitions) -> tuple[Layout, Log]:
+def read(policies: list[Policy], transitions: Transitions, units: Log | None = None) -> tuple[Layout, Log]:
     """Return the layout of the policies' columns, and the log, both checked; all processes must have the same."""
     states, source = torch.from_numpy(transitions.states), torch.from_numpy(transitions.source)
     layout = probe(policies, states, source, logged=transitions.actions)
@@ -168,9 +186,8 @@ def read(policies: list[Policy], transitions: Transitions) -> tuple[Layout, Log]
         episodes=transitions.episodes,
         log_probabilities=transitions.log_probs,
     )
-    log = Log(
-        transitions, action_count=layout.action_dim if layout.kind == "discrete" else None, device=current_device()
-    )
+    count = layout.action_dim if layout.kind == "discrete" else None
+    log = Log(transitions, action_count=count, device=current_device(), units=units)
     log.facts = facts(policies, layout, acted.numpy(), transitions.states[rows], transitions.actions, rows)
     for fact in log.facts:
         warn(fact, UncertainEstimateWarning)

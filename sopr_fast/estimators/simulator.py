@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..inputs.logs import Transitions
 from ..inputs.logs.schema import LIMIT
 from ..inputs.policies import ArrayPolicy, Layout, Policy, together
 from ..native import torch_on_one_thread
@@ -17,6 +19,7 @@ from ..results.estimates import Estimates, UncertainEstimateWarning, warn_about
 from ..results.metrics import agreement
 from ..runtime.checkpoints import check_checkpoint
 from ..runtime.checks import integer, option, optional, widths
+from ..runtime.devices import without_autocast
 from ..runtime.options import current
 from ..runtime.progress import progress_bar
 from ..runtime.text import list_names
@@ -38,6 +41,7 @@ _LEAST_INSIDE = 0.5
 _STEPS, _FEWEST_ROLLOUTS, _FEWEST_NOISY = 2000, 2, 16  # of each policy
 _OUTLIERS = 0.01  # share of the rows that do not count in it, such as hits of a wall
 _UNFINISHED = 0.1  # share of rollouts
+_TUNING = 8  # times as many updates train the networks as let them learn from further episodes
 _ROWS = 16384  # rollouts that step together
 
 
@@ -75,6 +79,8 @@ class Simulator(Estimator):
         unsupported: See `FQE`.
         unfinished: (P,) share of rollouts that no terminal state has ended; 0 if the horizon or time limit is known.
         curve: See `FQE`.
+        tuned: Function of further `Transitions`, such as measured episodes: the estimates after the networks have
+            learned from them too, in an eighth of the updates, with half of each batch from them.
 
     Warns:
         UncertainEstimateWarning: Over half of a policy's steps leave the log's range, or over a tenth of its rollouts
@@ -89,18 +95,26 @@ class Simulator(Estimator):
 
     def _estimate(self, request: Request) -> Estimates:
         check_checkpoint(request.checkpoint, CHECKPOINT)
-        layout, log = read(request.policies, request.transitions)
         for policy in request.policies:
             if isinstance(policy, ArrayPolicy):
                 raise ValueError(
                     f"policy {policy.name!r} is an array of actions, but rollouts reach states outside the log; pass "
                     "the policy itself"
                 )
+        layout, log = read(request.policies, request.transitions)
+        with torch_on_one_thread():
+            model, curve = self._train(log, request)
+        return self._value(request, layout, model, curve, partial(self._tuned, request, model, log.transitions))
+
+    def _value(
+        self, request: Request, layout: Layout, model: Dynamics, curve: dict[str, list], tuned: Callable
+    ) -> Estimates:
+        """Roll out all policies."""
+        log = model.log
         lengths = np.diff(log.transitions.episodes)
         limit = self.horizon or log.transitions.limit
         horizon = int(limit if np.isfinite(limit) else lengths.max())
         with torch_on_one_thread():
-            model, curve = self._train(log, request)
             missing = model.missing()
             errors = missing.square().mean(1).sort().values  # of held-out rows, as shares of the usual change
             state_error = float(errors[: len(errors) - int(_OUTLIERS * len(errors))].mean().nan_to_num())
@@ -128,9 +142,24 @@ class Simulator(Estimator):
             HONEST * members.std(1, ddof=1) if self.members > 1 else np.full(len(members), np.nan),
             replicates=members if self.members > 1 else None,
             method=self.name,
-            diagnostics={**rolled, "state_error": state_error, "log_length": float(lengths.mean()), "curve": curve},
+            diagnostics={
+                **rolled,
+                "state_error": state_error,
+                "log_length": float(lengths.mean()),
+                "curve": curve,
+                "tuned": tuned,
+            },
             notes=[*words, *missed_in_words(state_error), *log.facts],
         )
+
+    def _tuned(self, request: Request, model: Dynamics, earlier: Transitions, episodes: Transitions) -> Estimates:
+        """Return estimates of the same policies after the networks have learned from further episodes too."""
+        together, updates = earlier.followed_by(episodes), -(-self.updates // _TUNING)
+        layout, log = read(request.policies, together, model.log)
+        with torch_on_one_thread(), torch.inference_mode(False), without_autocast(log.device):
+            tuned = model.going_on(log, updates)
+            curve = learn(tuned, updates, description="tuning the simulator")
+            return self._value(request, layout, tuned, curve, partial(self._tuned, request, model, together))
 
     def _train(self, log: Log, request: Request) -> tuple[Dynamics, dict[str, list]]:
         options: dict[str, Any] = {"members": self.members, "hidden": self.hidden, "updates": self.updates}

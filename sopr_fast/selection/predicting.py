@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,10 @@ from ..estimators.methods import read_methods
 from ..estimators.simulator import unfinished
 from ..estimators.supervised import SupervisedEstimator
 from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
+from ..inputs.logs import Transitions
 from ..inputs.policies import Policies, load_policies
 from ..inputs.returns import check_ordered, find_returns
+from ..results.estimates import Estimates
 from ..runtime.checks import integer
 from ..runtime.text import list_names, printable, suggest
 from .compared import Compared, possible_returns
@@ -86,7 +90,7 @@ def select(
     compared = Compared.build(loaded, log)
     measured = Measured(names, compared.first, table, incumbent, compared.all_states)
     compared, (values, _) = compared.without_copies(), measured.pooled
-    told = _value(compared, values, estimator, checkpoints, seed)
+    told = _of_log(compared) | _value(compared, values, estimator, checkpoints, seed)
     has_rewards = compared.has_rewards
     if "values" not in told and not np.isfinite(values).any():
         remedy = "policies that can act in any state, or simulator='BehaviourQ'"
@@ -94,18 +98,15 @@ def select(
             remedy = "a log with rewards: name them by load_log(…, columns={'rewards': …})"
             if unread := getattr(compared.log, "summary", "").partition("; not read: ")[2]:
                 remedy += f"; not read: {unread}"
-        raise ValueError(f"{told['notes'][0]}, and no return is known: pass returns=…, or {remedy}")
+        raise ValueError(f"{told['notes'][-1]}, and no return is known: pass returns=…, or {remedy}")
     settings = {"seed": seed, "policies": len(names), "compared states": compared.states}
     settings |= {"mean": told.get("method", "constant"), "kept in": told.pop("kept in", None)}
     return Selection(
         measured=measured,
         distances=compared.distances,
-        bounds=possible_returns(compared.log) if has_rewards else (-np.inf, np.inf),
         seed=seed,
         episodes=SHORT_EPISODES if compared.is_of_single_steps else EPISODES,
-        notes=[*compared.facts, *told.pop("notes", [])],
         settings=settings,
-        logged_spread=float(compared.log.returns.std()) if has_rewards else 0.0,
         progress=None if shares is None else shares[[group[0] for group in measured.groups]],
         are_costs=has_rewards and compared.log.are_costs,
         **told,
@@ -148,33 +149,59 @@ def _value(
         if simulator is None:
             lack = "Policies are arrays of actions" if compared.has_rewards else "The log holds no rewards"
             if len(known) < FEWEST_TRAINING or np.ptp(returns[known]) == 0:
-                return {"notes": [f"{lack}, so only known returns and action distances count"], "learns_returns": True}
+                notes = [*compared.facts, f"{lack}, so only known returns and action distances count"]
+                return {"notes": notes, "learns_returns": True}
             notes.append(f"{lack}, so SOPR-T takes the place of the simulator")
         values = _learned_values(chosen, compared, returns, seed)
+        notes = [*compared.facts, *notes]
         return {"values": values, "method": chosen.name, "notes": notes, "learns_returns": True}
     file = checkpoint_file(folder, chosen)
     with quiet():  # intervals and notes say so
         estimates = chosen.estimate(compared.policies, compared.log, seed=seed, checkpoint=file)
-    values = np.asarray(estimates.values, np.float64)
+    kept = str(file) if file is not None and file.exists() else None
+    return _told(chosen, compared, estimates) | {"kept in": kept}
+
+
+def _of_log(compared: Compared) -> dict[str, Any]:
+    """Return what a log tells without any method: fields of `Selection`."""
+    found: dict[str, Any] = {"notes": compared.facts}
+    if compared.has_rewards:
+        found |= {"bounds": possible_returns(compared.log), "logged_spread": float(compared.log.returns.std())}
+    return found
+
+
+def _told(method: Estimator, compared: Compared, estimates: Estimates) -> dict[str, Any]:
+    """Return what estimates by a method tell: fields of `Selection`."""
+    values, found = np.asarray(estimates.values, np.float64), estimates.diagnostics
     if not np.isfinite(values).all():
         name = compared.names[int(np.argmin(np.isfinite(values)))]
         raise ValueError(
             f"the simulator gives policy {name!r} no finite value; train it longer, or leave the policy out"
         )
-    told: dict[str, Any] = {"values": values, "method": chosen.name}
-    if isinstance(chosen, ImportanceWeighting | DoublyRobust) and compared.is_bandit:
+    told: dict[str, Any] = {"values": values, "method": method.name}
+    if isinstance(method, ImportanceWeighting | DoublyRobust) and compared.is_bandit:
         if estimates.replicates is not None:
             told["covariance"] = np.atleast_2d(np.cov(estimates.replicates))
         return told
-    notes += unfinished(compared.names, np.asarray(estimates.diagnostics.get("unfinished", 0)))
-    if isinstance(chosen, BehaviourQ) and compared.log.longest > 1:
-        notes.append(f"Values by {chosen.name} are not returns of episodes: rely on the order of the candidates only")
-    if "inside" in estimates.diagnostics:
-        told["outside"] = 1 - np.asarray(estimates.diagnostics["inside"], np.float64)
-        told["members"] = estimates.replicates
-    told["state_error"] = estimates.diagnostics.get("state_error", 0.0)
-    kept = str(file) if file is not None and file.exists() else None
-    return told | {"notes": notes, "unsupported": estimates.diagnostics.get("unsupported"), "kept in": kept}
+    notes = [*compared.facts, *unfinished(compared.names, np.asarray(found.get("unfinished", 0)))]
+    if isinstance(method, BehaviourQ) and compared.log.longest > 1:
+        notes.append(f"Values by {method.name} are not returns of episodes: rely on the order of the candidates only")
+    if "inside" in found:
+        told |= {"outside": 1 - np.asarray(found["inside"], np.float64), "members": estimates.replicates}
+    if "tuned" in found:
+        told["tune"] = partial(_tune, method, compared, found["tuned"])
+    return told | {
+        "notes": notes,
+        "state_error": found.get("state_error", 0.0),
+        "unsupported": found.get("unsupported"),
+    }
+
+
+def _tune(method: Estimator, compared: Compared, tuned: Callable, episodes: Transitions) -> dict[str, Any]:
+    """Return what a simulator and the log tell after further episodes: fields of `Selection`."""
+    together = replace(compared, log=compared.log.followed_by(episodes))
+    with quiet():
+        return _of_log(together) | _told(method, together, tuned(episodes))
 
 
 def _learned_values(method: SupervisedEstimator, compared: Compared, returns: np.ndarray, seed: int) -> np.ndarray:

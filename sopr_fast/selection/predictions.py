@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 
 from ..estimators.gaussian_process_posterior import Posterior, fit, likeness
 from ..estimators.unbiased_posterior import combine
+from ..inputs.logs import Transitions
 from ..results.metrics import agreement, spearman
 from ..runtime.checks import number
 from ..runtime.text import list_names
@@ -49,6 +51,8 @@ class Predictions:
         logged_spread: Standard deviation of the returns of the log's episodes; 0 if unknown.
         covariance: (P, P) float64 covariance of the errors of unbiased `values`, NaN for policies that the log hardly
             covers; None if the known returns have to show these errors.
+        tune: Function of further `Transitions`: the fields that a simulator tells anew after it has learned from them
+            too; None without a simulator.
         learns_returns: Whether `values` depend on the known returns.
         are_costs: Whether returns are the negative of costs, which verdict, table and report then show.
     """
@@ -69,6 +73,7 @@ class Predictions:
     unsupported: np.ndarray | None = None
     progress: np.ndarray | None = None
     covariance: np.ndarray | None = None
+    tune: Callable[[Transitions], dict[str, Any]] | None = None
     learns_returns: bool = False
     are_costs: bool = False
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..estimators.log_support import agreement_in_words, is_unsupported, missed_in_words, unsupported_in_words
-from ..inputs.accepted import ReturnsLike
+from ..inputs.accepted import LogLike, ReturnsLike
+from ..inputs.logs import load_transitions
 from ..inputs.returns import is_ordered
 from ..results.numbers import Numbers, chance
 from ..results.result import Result
@@ -87,26 +88,42 @@ class Selection(Predictions, Result):
         """
         return [self.names[i] for i in to_measure(self, integer(1)("k", k))]
 
-    def update(self, returns: ReturnsLike) -> Selection:
-        """Return the selection after policies were measured, as `select` with all returns does; nothing is trained.
+    def update(self, returns: ReturnsLike | None = None, *, log: LogLike | None = None) -> Selection:
+        """Return the selection after policies were measured, as `select` with all returns does.
+
+        Without a log nothing is trained. With one, the networks of the simulator also learn from its episodes, in an
+        eighth of their updates, and all policies are rolled out again.
 
         Args:
-            returns: Returns by name, as for `select`. They replace earlier ones of the same name.
+            returns: Returns by name, as for `select`. They replace earlier ones of the same name. None with a log that
+                holds episodes of policies whose returns are known already.
+            log: Measured episodes, of any policies, see `sopr_fast.load_log`. Those of several calls count together.
 
         Raises:
             TypeError: Returns have no names.
-            ValueError: No policy has a return, one is not finite, or a method has learned from the known returns.
+            ValueError: No policy has a return, one is not finite, or a method has learned from the known returns; or
+                the log has other columns than the first one, or no simulator learns from it. See also `load_log`.
 
         Warns:
             UserWarning: A name is of no policy.
         """
+        told: dict[str, Any] = {}
+        if log is not None:
+            if self.tune is None:
+                raise ValueError(
+                    "values are not by a simulator, which could learn from further episodes: call select again, with a "
+                    "log that holds them too"
+                )
+            told = self.tune(load_transitions(log))
+        if returns is None and told:
+            return replace(self, **told)
         if self.learns_returns:
             raise ValueError(
                 f"{self.method or 'SOPR'} has learned from the known returns: call select again, with all returns"
             )
         if is_ordered(returns):
             raise TypeError(f"returns must be by name, or a file or data frame, got {type(returns).__name__}")
-        return replace(self, measured=self.measured.update(returns))
+        return replace(self, measured=self.measured.update(returns), **told)
 
     @property
     def doubts(self) -> list[str]:

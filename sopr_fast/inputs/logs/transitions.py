@@ -125,6 +125,28 @@ class Transitions:
         parts: dict[str, Any] = {name: x[rows] for name in _COLUMNS if (x := getattr(self, name)) is not None}
         return replace(self, episodes=np.concatenate([[0], np.cumsum(np.diff(self.episodes)[episodes])]), **parts)
 
+    def followed_by(self, other: Transitions) -> Transitions:
+        """Return the episodes of this log, then those of another one.
+
+        Raises:
+            ValueError: The other log has other numbers of columns, or costs where this one has rewards.
+        """
+        for part in ("state", "action"):
+            own, others = (getattr(log, f"{part}s").shape[1] for log in (self, other))
+            if own != others:
+                raise ValueError(f"{counted(others, f'{part} column')} follow a log of {own}: give both the same")
+        if self.are_costs != other.are_costs:
+            raise ValueError(
+                "one of two logs has costs, the other rewards: name them alike by load_log(…, columns={…})"
+            )
+        pairs = {name: (getattr(self, name), getattr(other, name)) for name in _COLUMNS}
+        pairs["source"] = self.source, self.source_count + other.source
+        parts: dict[str, Any] = {
+            name: None if any(x is None for x in pair) else np.concatenate(pair) for name, pair in pairs.items()
+        }
+        parts["episodes"] = np.concatenate([self.episodes, len(self) + other.episodes[1:]])
+        return replace(self, source_count=self.source_count + other.source_count, **parts)
+
 
 def build(parts: Parts, word: str | None, limit: int | None, order: np.ndarray | None = None) -> Transitions:
     """Check and convert the parts of a log, see `Transitions.from_arrays`; `order` are the rows to keep, in order."""
