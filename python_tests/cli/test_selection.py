@@ -9,9 +9,7 @@ import pytest
 from support.selection_problems import gains, log, true_values
 
 import sopr_fast
-from sopr_fast.sopr.config import Config
 
-CONFIG = Config(width=16, low_layers=1, high_layers=1, high_heads=2, subset_size=64, clusters=4, subsets=5, steps=5)
 POLICIES = gains(12)
 RETURNS = true_values(POLICIES)
 KNOWN = list(POLICIES)[:8]
@@ -39,9 +37,8 @@ NEAREST = "--methods NearestPolicy"
 
 @pytest.fixture(autouse=True)
 def folder(files, monkeypatch):
-    """Go to the folder, and give arrays of actions, which no simulator can roll out, a small SOPR-T."""
+    """Go to the folder."""
     monkeypatch.chdir(files)
-    monkeypatch.setattr("sopr_fast.Config.small", lambda states=0: CONFIG)
     return files
 
 

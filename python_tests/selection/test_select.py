@@ -1,6 +1,5 @@
 """`select`: one model from no known return to many, its data and its result."""
 
-import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -16,16 +15,6 @@ from sopr_fast.results.metrics import policy_distances
 from sopr_fast.selection import select
 from sopr_fast.selection.compared import mutual_distances, possible_returns
 from sopr_fast.selection.measured import Measured
-
-
-def test_lower_bounds_are_quantiles_of_the_posterior_and_known_returns_have_none():
-    selection = choose()
-    bound, low = selection.lower_bound(0.05), selection.lower_bound(0.1)
-    np.testing.assert_allclose(low, selection.intervals()[:, 0])
-    assert (bound <= low).all() and (bound < low)[~selection.known].any()
-    np.testing.assert_array_equal(bound[selection.known], selection.returns[selection.known])
-    with pytest.raises(ValueError, match="risk must be"):
-        selection.lower_bound(0.5)
 
 
 def test_what_a_few_close_returns_say_does_not_bound_what_the_simulator_says():
@@ -263,16 +252,13 @@ def test_update_equals_a_new_selection(seed):
     np.testing.assert_array_equal(updated.intervals(), anew.intervals())
 
 
-def test_update_trains_nothing_and_is_refused_if_values_depend_on_returns():
+def test_update_trains_nothing():
     method, name = simulator(), "left-21"
     first = choose(simulator=method)
     updated = first.update({name: [TRUTH[name] - 0.1, TRUTH[name] + 0.1]})
     assert len(method.calls) == 1
     assert updated.flags[updated.names.index(name)] == "measured"
     assert "Only 1 return is known" in select(CANDIDATES, log(), simulator=method).update({name: -1.0}).doubts[0]
-    learned = choose(simulator=replace(method, supervised=True))
-    with pytest.raises(ValueError, match="has learned from the known returns: call select again, with all returns"):
-        learned.update({name: -1.0})
     assert first.flags[first.names.index(name)] == ""
     records = [{"name": name, "return": value} for name, value in {name: -1.0, "right-22": -2.0}.items()]
     assert first.update(records).verdict == first.update({name: -1.0, "right-22": -2.0}).verdict
@@ -287,6 +273,7 @@ def test_update_trains_nothing_and_is_refused_if_values_depend_on_returns():
         ({"returns": {"right-00": [1.0, np.inf]}}, "the return of policy 'right-00' is 'inf', expected a finite"),
         ({"simulator": simulator(**{"left-21": np.nan})}, "the simulator gives policy 'left-21' no finite value"),
         ({"simulator": "fq"}, "no method 'fq' .did you mean 'FQE'"),
+        ({"simulator": "SOPR"}, "simulator: SOPR learns from known returns, as select does itself: name a method"),
         ({"simulator": 3}, "a method must be a name, or an estimator such as"),
         ({"exclude": ["left-2"]}, "exclude: there is no policy 'left-2' .did you mean 'left-2"),
         ({"exclude": [*KNOWN, *CANDIDATES]}, "exclude leaves no policy"),
@@ -344,13 +331,11 @@ def test_tables_of_actions_are_in_the_order_of_the_data():
         fit(known, loaded, RETURNS, config=Config(subset_size=64, clusters=4, steps=1))
 
 
-def test_sopr_takes_the_place_of_the_simulator_where_rewards_are_missing():
+def test_only_known_returns_count_where_rewards_are_missing():
     with pytest.raises(ValueError, match="holds no rewards.*o return is known.*columns={'rewards'"):
         select(CANDIDATES, {"observations": log().states})
-    with warnings.catch_warnings(action="ignore", category=UserWarning):
-        selection = select(KNOWN | CANDIDATES, {"observations": log(60, 20).states}, RETURNS)
-    assert selection.method == "SOPR" and selection.values is not None
-    assert any("SOPR-T takes the place of the simulator" in note for note in selection.notes)
+    selection = select(KNOWN | CANDIDATES, {"observations": log().states}, RETURNS)
+    assert selection.values is None and "The log holds no rewards, so only known returns and action" in str(selection)
     assert selection.evidence["left out"] > 0.5
 
 

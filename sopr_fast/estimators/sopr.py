@@ -32,8 +32,6 @@ class SOPR(SupervisedEstimator):
     mean and standard deviation of their returns. So values of models from different folds can be compared, and are
     roughly returns. With `loss="mse"` values are the scores themselves.
 
-    The value of a policy that is itself known comes from a model that has seen it; use `cross_fit` for such policies.
-
     Attributes:
         config: Options of the model, SOPR-T, or SOPR-MLP with `Config(encoder="mlp")`; None for `Config.small`.
 

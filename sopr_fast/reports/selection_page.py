@@ -54,8 +54,6 @@ def _now(selection: Selection, command: str) -> str:
     if command:
         trained = " Nothing is trained anew." if selection.settings.get("kept in") else ""
         return f"{run}, write {_MEASURED} with columns name and {unit}, and select again.{trained}"
-    if selection.learns_returns:
-        return f"{run}, and call select again with {f'their {unit}s' if many else f'its {unit}'}."
     return f"{run}, then ask selection.update({{name: {pair}}}), which trains nothing."
 
 

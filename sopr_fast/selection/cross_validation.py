@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..estimators import Estimator
+from ..estimators.estimator import Request
 from ..estimators.methods import MethodsLike, read_methods
 from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
 from ..inputs.policies import load_policies
@@ -18,7 +19,7 @@ from ..runtime.progress import Timings, part
 from ..runtime.text import one_line
 from .compared import Compared
 from .evaluation import FEWEST_RANKED, Evaluation
-from .folds import Fold, checkpoint_file, cross_fit, group_folds, quiet, random_folds, read_groups
+from .folds import Fold, checkpoint_file, group_folds, quiet, random_folds, read_groups
 from .measured import Measured
 
 
@@ -137,7 +138,10 @@ def _values(
             raise ValueError("it needs rewards, which the log lacks")
         if method.supervised:
             mean = None if method.mean is None else value_all(method.mean)
-            values = cross_fit(method, compared, returns, errors, folds, seed=seed, values=mean)
+            with quiet():
+                learn = method.prepare(Request(compared.policies, compared.log, seed), mean)
+                learned = [learn(fold.test, fold.train, returns[fold.train], errors[fold.train]) for fold in folds]
+            values = [np.asarray(estimates.values, np.float64) for estimates in learned]
         else:
             values = [value_all(method)[fold.test] for fold in folds]
         everything = np.concatenate(values)

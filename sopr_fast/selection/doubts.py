@@ -94,7 +94,7 @@ def _surprises(told: Predictions) -> list[str]:
 
 def _other_units(told: Predictions) -> list[str]:
     """Return a note on known returns that are far smaller or larger than the values; none if they are not."""
-    if told.learns_returns or told.values is None or told.known.sum() < _FEWEST_SIZES:
+    if told.values is None or told.known.sum() < _FEWEST_SIZES:
         return []
     returns, values = told.returns[told.known], told.values[told.known]
     sizes = [(np.median(np.abs(each)), np.std(each)) for each in (returns, values)]

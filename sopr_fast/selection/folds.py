@@ -1,4 +1,4 @@
-"""Folds of policies, the groups that they leave out, and values by models that have not seen a fold's policies."""
+"""Folds of policies, and the groups that they leave out."""
 
 from __future__ import annotations
 
@@ -15,11 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from ..estimators import Estimator, UncertainEstimateWarning
-from ..estimators.estimator import Request
-from ..estimators.supervised import SupervisedEstimator
 from ..inputs.returns import check_groups
 from ..results.warnings import ForeignPolicyWarning, TrainingPolicyWarning
-from .compared import Compared
 
 FEWEST_TRAINING = 4  # policies with returns, to learn from some and test others
 _LEAST_SHARE = 0.25  # of the policies, to learn from if a group is left out
@@ -85,27 +82,6 @@ def read_groups(
     sizes = Counter(stems)
     stems = [stem if stem and sizes[stem] >= _LEAST_GROUP else "others" for stem in stems]
     return ["all"] * len(names) if stems.count("others") > len(names) / 2 else stems
-
-
-def cross_fit(
-    method: SupervisedEstimator,
-    compared: Compared,
-    returns: np.ndarray,
-    errors: np.ndarray,
-    folds: Sequence[Fold],
-    *,
-    seed: int,
-    values: np.ndarray | None = None,
-) -> list[np.ndarray]:
-    """Return for each fold the (T,) float64 values of its test policies by a method that learned from the others.
-
-    Returns (P,) have standard errors (P,), 0 where unknown. `values` (P,) are those by the mean of the method.
-    """
-    with quiet():
-        request = Request(compared.policies, compared.log, seed)
-        value = method.prepare(request, values)
-        found = (value(fold.test, fold.train, returns[fold.train], errors[fold.train]) for fold in folds)
-        return [np.asarray(estimates.values, np.float64) for estimates in found]
 
 
 @contextmanager

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ..estimators import SOPR, BehaviourQ, DoublyRobust, Estimator, ImportanceWeighting, Simulator
+from ..estimators import BehaviourQ, DoublyRobust, Estimator, ImportanceWeighting, Simulator
 from ..estimators.methods import read_methods
 from ..estimators.simulator import unfinished
-from ..estimators.supervised import SupervisedEstimator
 from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
 from ..inputs.logs import Transitions
 from ..inputs.policies import Policies, load_policies
@@ -22,7 +21,7 @@ from ..results.estimates import Estimates
 from ..runtime.checks import integer
 from ..runtime.text import list_names, printable, suggest
 from .compared import Compared, possible_returns
-from .folds import FEWEST_TRAINING, Fold, checkpoint_file, cross_fit, quiet, random_folds, read_groups
+from .folds import checkpoint_file, quiet, read_groups
 from .measured import Measured
 from .predictions import EPISODES, SHORT_EPISODES
 from .selection import Selection
@@ -45,9 +44,9 @@ def select(
     """Predict the returns of policies from a log and known returns, and say which to deploy, keep or measure.
 
     The returns of all policies are a Gaussian process over action distance. The value that a simulator learned from
-    the log gives each policy is a noisy measurement of its return; if the log holds no rewards, SOPR-T's score is.
-    Without known returns, only the simulator decides. Of a bandit's log with probabilities, importance weighting gives
-    values and their standard errors.
+    the log gives each policy is a noisy measurement of its return; a log without rewards gives none. Without known
+    returns, only the simulator decides. Of a bandit's log with probabilities, importance weighting gives values and
+    their standard errors.
 
     Args:
         policies: Policies to choose from, see `sopr_fast.load_policies`. Those with a return are known, every other
@@ -60,8 +59,8 @@ def select(
             and known returns correct that.
         groups: Run of each policy, by name or in order; None finds runs by name. Only used with progress.
         exclude: Names of policies to leave out, such as those that are too risky to run.
-        simulator: Estimator, or its name, whose values count as measurements; None for `estimators.Simulator()`, or
-            importance weighting for a bandit.
+        simulator: Estimator that learns from rewards, or its name, whose values count as measurements; None for
+            `estimators.Simulator()`, or importance weighting for a bandit.
         checkpoints: Folder to keep the trained simulator in, and to resume from.
         seed: Seed of everything random.
 
@@ -79,6 +78,11 @@ def select(
 
     seed = integer(0)("seed", seed)
     estimator = None if simulator is None else next(iter(read_methods([simulator]).values()))
+    if estimator is not None and estimator.supervised:
+        raise ValueError(
+            f"simulator: {estimator.name} learns from known returns, as select does itself: name a method that learns "
+            "from rewards, or compare both by evaluate"
+        )
     loaded = load_policies(policies)
     check_ordered("returns", returns, loaded)
     everyone, loaded = list(loaded), leave_out(loaded, exclude, incumbent)
@@ -125,36 +129,27 @@ def leave_out(policies: Policies, exclude: Collection[str], incumbent: str | Non
     return left
 
 
-def _default(compared: Compared) -> Estimator:
-    """Return the method whose values count if none is named."""
+def _default(compared: Compared) -> Estimator | None:
+    """Return the method whose values count if none is named; None if only known returns can tell."""
     if compared.is_bandit:
         return ImportanceWeighting()
     if compared.has_rewards and compared.can_roll_out:
         return Simulator()
     if compared.has_rewards and compared.log.longest == 1:
         return BehaviourQ(updates=3000)  # of one step, which needs no action in another state
-    return SOPR()
+    return None
 
 
 def _value(
     compared: Compared, returns: np.ndarray, simulator: Estimator | None, folder: Any, seed: int
 ) -> dict[str, Any]:
     """Return what a method tells of P policies: fields of `Selection`, and the file that it is "kept in"."""
-    known = np.flatnonzero(np.isfinite(returns))
-    if len(known) == len(returns) and simulator is None:
+    if np.isfinite(returns).all() and simulator is None:
         return {}  # nothing is left to predict
-    chosen: Any = simulator or _default(compared)
-    notes: list[str] = []
-    if chosen.supervised:
-        if simulator is None:
-            lack = "Policies are arrays of actions" if compared.has_rewards else "The log holds no rewards"
-            if len(known) < FEWEST_TRAINING or np.ptp(returns[known]) == 0:
-                notes = [*compared.facts, f"{lack}, so only known returns and action distances count"]
-                return {"notes": notes, "learns_returns": True}
-            notes.append(f"{lack}, so SOPR-T takes the place of the simulator")
-        values = _learned_values(chosen, compared, returns, seed)
-        notes = [*compared.facts, *notes]
-        return {"values": values, "method": chosen.name, "notes": notes, "learns_returns": True}
+    chosen = simulator or _default(compared)
+    if chosen is None:
+        lack = "Policies are arrays of actions" if compared.has_rewards else "The log holds no rewards"
+        return {"notes": [*compared.facts, f"{lack}, so only known returns and action distances count"]}
     file = checkpoint_file(folder, chosen)
     with quiet():  # intervals and notes say so
         estimates = chosen.estimate(compared.policies, compared.log, seed=seed, checkpoint=file)
@@ -202,15 +197,3 @@ def _tune(method: Estimator, compared: Compared, tuned: Callable, episodes: Tran
     together = replace(compared, log=compared.log.followed_by(episodes))
     with quiet():
         return _of_log(together) | _told(method, together, tuned(episodes))
-
-
-def _learned_values(method: SupervisedEstimator, compared: Compared, returns: np.ndarray, seed: int) -> np.ndarray:
-    """Return values (P,) by a method that learns from known returns; those of known policies are cross-fitted."""
-    known, values = np.flatnonzero(np.isfinite(returns)), np.empty(len(returns))
-    splits = [Fold("random", "", known[fold.train], known[fold.test]) for fold in random_folds(len(known), 5, seed)]
-    splits.append(Fold("candidates", "", known, np.setdiff1d(np.arange(len(returns)), known)))
-    splits = [fold for fold in splits if len(fold.test)]
-    found = cross_fit(method, compared, returns, np.zeros(len(returns)), splits, seed=seed)
-    for fold, own in zip(splits, found, strict=True):
-        values[fold.test] = own
-    return values

@@ -53,7 +53,6 @@ class Predictions:
             covers; None if the known returns have to show these errors.
         tune: Function of further `Transitions`: the fields that a simulator tells anew after it has learned from them
             too; None without a simulator.
-        learns_returns: Whether `values` depend on the known returns.
         are_costs: Whether returns are the negative of costs, which verdict, table and report then show.
     """
 
@@ -74,7 +73,6 @@ class Predictions:
     progress: np.ndarray | None = None
     covariance: np.ndarray | None = None
     tune: Callable[[Transitions], dict[str, Any]] | None = None
-    learns_returns: bool = False
     are_costs: bool = False
 
     @cached_property
@@ -177,14 +175,6 @@ class Predictions:
         ends = np.stack([center - width * deviation, center + width * deviation], 1)
         return np.where(self.known[:, None], ends, ends.clip(*self._limits))
 
-    def lower_bound(self, risk: float = 0.05) -> np.ndarray:
-        """Return (P,) float64 returns below which policies fall with a probability of `risk`; order by it to be safe.
-
-        Raises:
-            ValueError: The risk is not between 0 and 0.5.
-        """
-        return self.intervals(1 - 2 * number(above=0, below=0.5)("risk", risk))[:, 0]
-
     @cached_property
     def draws(self) -> np.ndarray:
         """(4096, P) float64 possible joint returns."""
@@ -250,8 +240,8 @@ class Predictions:
 
     @property
     def method_order(self) -> float:
-        """Rank correlation of the method's values with the known returns; 1 if they were learned from these."""
-        return 1.0 if self.learns_returns else self.evidence.get(self.method, 1.0)
+        """Rank correlation of the method's values with the known returns; 1 without values."""
+        return self.evidence.get(self.method, 1.0)
 
     @property
     def is_tested(self) -> bool:

@@ -51,16 +51,6 @@ class Selection(Predictions, Result):
         return str(self.verdict)
 
     @property
-    def support(self) -> list[str]:
-        """What tells without any known return how far the values can be trusted, in words."""
-        return agreement_in_words(self.agreement) + self._unshown()
-
-    def _unshown(self) -> list[str]:
-        """Return what the log does not show."""
-        unsupported = unsupported_in_words(self.names, self.unsupported, self.known)
-        return unsupported + missed_in_words(self.state_error)
-
-    @property
     def rival(self) -> str | None:
         """Name of the policy to beat: the incumbent, else the best known policy; None if no return is known."""
         place = find_rival(self)
@@ -101,8 +91,8 @@ class Selection(Predictions, Result):
 
         Raises:
             TypeError: Returns have no names.
-            ValueError: No policy has a return, one is not finite, or a method has learned from the known returns; or
-                the log has other columns than the first one, or no simulator learns from it. See also `load_log`.
+            ValueError: No policy has a return, or one is not finite; or the log has other columns than the first one,
+                or no simulator learns from it. See also `load_log`.
 
         Warns:
             UserWarning: A name is of no policy.
@@ -117,10 +107,6 @@ class Selection(Predictions, Result):
             told = self.tune(load_transitions(log))
         if returns is None and told:
             return replace(self, **told)
-        if self.learns_returns:
-            raise ValueError(
-                f"{self.method or 'SOPR'} has learned from the known returns: call select again, with all returns"
-            )
         if is_ordered(returns):
             raise TypeError(f"returns must be by name, or a file or data frame, got {type(returns).__name__}")
         return replace(self, measured=self.measured.update(returns), **told)
@@ -142,7 +128,8 @@ class Selection(Predictions, Result):
     @property
     def remarks(self) -> list[str]:
         """What to bear in mind, one sentence for each kind, without full stops."""
-        return [*self.unrankable(), *self._unshown(), *self.doubts, *self.notes, *self.measured.note()]
+        unshown = unsupported_in_words(self.names, self.unsupported, self.known) + missed_in_words(self.state_error)
+        return [*self.unrankable(), *unshown, *self.doubts, *self.notes, *self.measured.note()]
 
     def columns(self) -> dict[str, list[Any]]:
         """Return one list for each column of the table, the highest return or lowest cost first; values in `unit`."""
