@@ -36,7 +36,8 @@ BUILD = (
     "-C cmake.define.SOPR_FAST_CUDA=ON -C cmake.define.CMAKE_CUDA_ARCHITECTURES=90-real ."
 )
 PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
-TESTS = [*PYTEST, *["-n", "8", "--dist", "worksteal", "-k", "cuda", "-m"], "not fuzz and not docs and not emulated"]
+TESTS = [*PYTEST, *["-n", "8", "--dist", "worksteal", "-k"], "cuda and not second_device"]
+TESTS += ["-m", "not fuzz and not docs and not emulated"]
 OURS = ["--error-exitcode", "1", "--kernel-name", "kns=sopr"]
 FOLDERS = [f"python_tests/{room}" for room in ("ops", "sopr", "estimators")]  # of tests that select a GPU
 # initcheck must see what torch's kernels write, and reports reads that no result needs: see gpu.md.
