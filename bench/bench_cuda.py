@@ -12,7 +12,6 @@ import time
 import numpy as np
 import pytest
 import torch
-from peers import packed
 from peers.bucketed import BucketedModel
 from peers.kmeans import lloyd
 from peers.loop import ReleasedModel
@@ -113,9 +112,10 @@ def test_cuda_forward_10_policies(compiled, released, clustered, peak, contend):
     }
     if compiled:
         fused = BucketedModel(released, attention="matmul", compiler={}, **options)
-        peers = {f"{TORCH} padded matmul, compiled": fused}
-        if packed.varlen_attn is not None:
-            peers[f"{TORCH} packed varlen, compiled, bf16"] = PackedModel(released)
+        peers = {
+            f"{TORCH} FlexAttention, compiled, bf16": PackedModel(released),
+            f"{TORCH} padded matmul, compiled": fused,
+        }
     scores = {}
 
     def run(name, call):
