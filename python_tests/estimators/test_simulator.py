@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from support.estimators import unwarned
 from support.mdps import Linear, LinearGain, TablePolicy, Tabular
 from support.problems import transitions
@@ -11,6 +12,9 @@ from support.problems import transitions
 import sopr_fast
 from sopr_fast import native
 from sopr_fast.estimators import Simulator, UncertainEstimateWarning
+from sopr_fast.estimators.dynamics import Dynamics
+from sopr_fast.estimators.log import Log
+from sopr_fast.ops import mlp
 
 QUICK = Simulator(updates=600, hidden=(64, 64), members=2, rollouts=30)
 GAINS = {"strong": np.array([-0.2, -0.8]), "weak": np.array([0.3, -0.3]), "none": np.array([0.2, 0.1])}
@@ -68,6 +72,40 @@ def test_episodes_end_in_the_states_that_end_them(seen):
     assert estimates.agreement == pytest.approx(1)
     np.testing.assert_allclose(estimates.diagnostics["length"], [11, 21, 40], rtol=0.05 if seen else 0.1)
     np.testing.assert_allclose(estimates.values, [11, 21, 40], rtol=0.1)
+
+
+def test_the_last_updates_also_learn_from_states_that_the_models_reach():
+    """The loss and its gradient next to plain torch in float64."""
+    log = Log(drift(400, end=2.0))
+    model = Dynamics(log, members=2, hidden=(8, 8), updates=8, seed=0)
+    for update in range(6):
+        model.step(update)
+    models = model.networks["models"]
+    weights = models.parameters.detach().double().requires_grad_()
+    rows, starts = model.batches(6)[:, :128], model._unrolls(6)
+    losses = model.step(6)
+
+    def loss(states, rows):
+        predicted = mlp(torch.cat([states, log.actions[rows].double()], -1), weights, models.sizes)
+        target, weight = model._targets(rows)
+        change = (log.states(log.next[rows]) - states) / model.change_scale
+        missed = predicted - torch.cat([change, target[..., 1:]], -1)
+        each = [
+            torch.nn.functional.huber_loss(missed[..., :1], 0 * missed[..., :1], reduction="none"),
+            missed[..., 1:] ** 2 / 2,
+        ]
+        return (weight * torch.cat(each, -1)).sum(-1).mean(1), states + predicted[..., :1] * model.change_scale
+
+    expected, states = loss(log.states(rows).double(), rows)[0], log.states(starts).double()
+    for step in range(5):
+        own, states = loss(states, starts + step)
+        expected = expected + own / 5
+    (expected / 2).sum().backward()
+    torch.testing.assert_close(losses, (expected / 2).detach().float(), rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(models.parameters.grad, weights.grad.float(), rtol=1e-3, atol=1e-6)
+    followed = np.flatnonzero(log.next.numpy() == np.arange(1, 401))
+    assert all(np.isin(starts + step, followed).all() for step in range(4))
+    assert not np.isin([starts + step for step in range(5)], model.held_out).any()
 
 
 @pytest.mark.parametrize("limit, steps", [(None, 40), (60, 60)])

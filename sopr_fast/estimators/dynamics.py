@@ -22,6 +22,7 @@ _AVERAGED_EVERY = 10  # updates
 _AVERAGED_SHARE = 1 / 8  # of the updates, over which weights are averaged
 _END_HIDDEN = (128, 128)
 _MOST_DEVIATIONS = 15.0  # of a state from the log's mean
+_UNROLLED_SHARE, _UNROLLED_STEPS = 1 / 4, 5  # of the updates, the last ones; steps
 _ROWS, _WATCHED_ROWS = 16384, 1024
 
 
@@ -31,6 +32,9 @@ class Dynamics(Learner):
     Each model maps a normalised state and action to the change of state, in units of its root mean square, and to two
     standardised rewards: if the episode goes on, and if it ends. A second network predicts from the next state whether
     the episode ends there. It learns from batches of which half are ends, and its logit is corrected for that.
+
+    In the last quarter of the updates, half of each batch are rows of five steps in a row, in which a model reads the
+    states that it reached itself. So its errors do not grow as fast in rollouts.
 
     If no next state of a terminal differs from the state itself, these next states are unknown. Then changes of
     state are learned from the other rows, and ends from the states that the models predict.
@@ -93,6 +97,11 @@ class Dynamics(Learner):
         usable[self.held_out] = False
         pools = [np.flatnonzero(usable & (parts == part)) for part in np.unique(parts)]
         self.batches = Batches(pools * self.members, _BATCH // len(pools), self.seed, log.device)
+        self._parts = len(pools)
+        starts = _starts(usable & has_change, log.next.cpu().numpy() == np.arange(1, log.count + 1))
+        size = _BATCH // 2 // _UNROLLED_STEPS
+        self._unrolls = Batches([starts] * self.members, size, self.seed + 2**33, log.device)
+        self._unrolled_from = math.ceil((1 - _UNROLLED_SHARE) * updates) if len(starts) else updates
         kinds = [usable & terminals, usable & ~terminals]
         kinds = [kind if kind.any() else whole for kind, whole in zip(kinds, (terminals, ~terminals), strict=True)]
         self._learns_ends = all(kind.any() for kind in kinds)
@@ -110,6 +119,10 @@ class Dynamics(Learner):
         if self._learns_ends:
             end_rows = self._end_batches(update).view(self.members, -1)
             self._end_models.train(self._reached(end_rows), log.terminals[end_rows, None], average_rate=average_rate)
+        if update >= self._unrolled_from:
+            parts = rows.view(self.members, self._parts, -1)  # half of the rows of each
+            half = parts[..., : parts.shape[2] // 2].flatten(1)
+            return self._unroll(self._unrolls(update), half, average_rate)
         target, weight = self._targets(rows)
         return self._models.train(
             self._inputs(rows),
@@ -118,6 +131,30 @@ class Dynamics(Learner):
             thresholds=self._thresholds,  # Huber's loss of changes, half the squared error of rewards
             average_rate=average_rate,
         )
+
+    @torch.enable_grad()
+    def _unroll(self, at: Tensor, rows: Tensor, average_rate: float) -> Tensor:
+        """Update all models once by rows (M, B), and by steps from rows (M, S) on; return their losses (M,)."""
+        models, log = self._models, self.log
+        losses, _ = self._loss(log.states(rows), rows)
+        states = log.states(at)
+        for step in range(_UNROLLED_STEPS):
+            loss, change = self._loss(states, at + step)
+            losses = losses + loss / _UNROLLED_STEPS
+            states = (states + change * self.change_scale).clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)
+        models.adam.zero_grad()
+        (losses / 2).sum().backward()
+        models.adam.step()
+        models.average.parameters.lerp_(models.parameters.detach(), average_rate)
+        return losses.detach() / 2
+
+    def _loss(self, states: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return losses (M,) of actions of rows (M, B) in other states (M, B, dim_s), and changes (M, B, dim_s)."""
+        predicted = self._models(torch.cat([states, self.log.actions[rows]], -1))
+        target, weight = self._targets(rows, states)
+        missed = (predicted - target).abs()
+        near = missed.minimum(self._thresholds)
+        return (weight * near * (missed - near / 2)).sum(-1).mean(-1), predicted[..., :-2]
 
     def step_forward(
         self, states: Tensor, actions: Tensor, chosen: Tensor, noise: Tensor | float = 0.0
@@ -160,10 +197,13 @@ class Dynamics(Learner):
     def _inputs(self, rows: Tensor) -> Tensor:
         return torch.cat([self.log.states(rows), self.log.actions[rows]], -1)
 
-    def _targets(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return scaled changes and rewards (…, dim_s + 2), and their weights, 0 where they are not learned."""
-        states, following = self.log.states(torch.stack([rows, self.log.next[rows]]))
-        change = (following - states) / self._divisor
+    def _targets(self, rows: Tensor, states: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return scaled changes and rewards (…, dim_s + 2), and their weights, 0 where they are not learned.
+
+        Changes are from other states (…, dim_s) if these are given.
+        """
+        following = self.log.states(self.log.next[rows])
+        change = (following - (self.log.states(rows) if states is None else states)) / self._divisor
         rewards, learned, ends = self._rewards_and_weights[rows].split([2, 1, 2], -1)
         return torch.cat([change, rewards], -1), torch.cat([learned.expand_as(change), ends], -1)
 
@@ -175,6 +215,15 @@ class Dynamics(Learner):
             return log.states(log.next[rows])
         change = self._models(self._inputs(rows))[..., :-2]
         return (log.states(rows) + change * self.change_scale).clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)
+
+
+def _starts(usable: np.ndarray, is_followed: np.ndarray) -> np.ndarray:
+    """Return usable rows from which enough usable rows follow each other for an unroll."""
+    if len(usable) < _UNROLLED_STEPS:
+        return np.array([], np.int64)
+    windows = np.lib.stride_tricks.sliding_window_view
+    chained = windows(is_followed, _UNROLLED_STEPS)[:, :-1].all(1)
+    return np.flatnonzero(windows(usable, _UNROLLED_STEPS).all(1) & chained)
 
 
 def _has_change(log: Log) -> np.ndarray:
