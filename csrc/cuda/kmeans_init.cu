@@ -70,8 +70,8 @@ struct Round {
     Weight gains[2][kMaxCandidates];              // of this block, by turns, as in Team
 };
 
-struct PlusPlus {
-    Team& team;
+// A problem. It lies in shared memory: local memory of all threads does not fit into L1.
+struct alignas(16) PlusPlus {
     Points points;
     Grouping grouping;
     int held_centres;  // where in shared memory (K, stride) scaled centres lie; -1: nothing is skipped
@@ -83,12 +83,11 @@ struct PlusPlus {
     float to_weight = 1;
     int64_t anchors = 0;
 
-    // In shared memory: Round, candidates (number, stride) unless points are wide, and, where centres are held, these
-    // and the squared distances of anchors to candidates (anchors, number).
-    __device__ Round& round() const { return *reinterpret_cast<Round*>(dynamic_shared() + Team::kBytes); }
-    __device__ float* candidates() const {
-        return reinterpret_cast<float*>(dynamic_shared() + Team::kBytes + sizeof(Round));
-    }
+    // In shared memory: PlusPlus, Round, candidates (number, stride) unless points are wide, and, where centres are
+    // held, these and the squared distances of anchors to candidates (anchors, number).
+    __device__ static PlusPlus* shared() { return reinterpret_cast<PlusPlus*>(dynamic_shared() + Team::kBytes); }
+    __device__ static Round& round() { return *reinterpret_cast<Round*>(shared() + 1); }
+    __device__ static float* candidates() { return reinterpret_cast<float*>(&round() + 1); }
     __device__ float* centres() const { return reinterpret_cast<float*>(dynamic_shared() + held_centres); }
     __device__ float* apart() const { return centres() + clusters * stride; }
 
@@ -160,9 +159,9 @@ struct PlusPlus {
 
     // The gains of candidates, by how much each would reduce the weights, to Round.
     struct Measure {
-        const PlusPlus& all;
         template <int kFours>
         __device__ __noinline__ int run() const {
+            const PlusPlus all = *shared();  // in registers
             for (int64_t begin = 0; begin < all.number; begin += kTogether) {
                 const int64_t end = begin + kTogether < all.number ? begin + kTogether : all.number;
                 Weight gains[kTogether] = {};
@@ -190,11 +189,11 @@ struct PlusPlus {
 
     // Make candidate `chosen` the centre `number`; run() returns by how much it reduces the weights of this thread.
     struct Add {
-        const PlusPlus& all;
         int64_t chosen, number;
         bool first;
         template <int kFours>
         __device__ __noinline__ Weight run() const {
+            const PlusPlus all = *shared();
             Weight reduction = 0;
             all.each_group(chosen, chosen + 1, [&](int64_t group, int64_t row, float now, unsigned) {
                 const auto x = all.point<kFours>(group, row);
@@ -213,16 +212,16 @@ struct PlusPlus {
         }
     };
 
-    __device__ Weight add_centre(int64_t chosen, int64_t centre, bool first) const {
+    __device__ Weight add_centre(Team& team, int64_t chosen, int64_t centre, bool first) const {
         if (held_centres >= 0)
             for (int64_t d = threadIdx.x; d < points.width; d += kProblemThreads)
                 centres()[centre * stride + d] = candidate(chosen, d);
-        return team.sum(by_width(points.width, Add{*this, chosen, centre, first}));
+        return team.sum(by_width(points.width, Add{chosen, centre, first}));
     }
 
     // The candidate that reduces the weights most, ties to the first.
-    __device__ int64_t best(unsigned turn) const {
-        by_width(points.width, Measure{*this});
+    __device__ int64_t best(const Team& team, unsigned turn) const {
+        by_width(points.width, Measure{});
         __syncthreads();
         Weight* gains = round().gains[turn];
         for (int64_t c = threadIdx.x; c < number; c += kProblemThreads) {
@@ -247,13 +246,15 @@ struct PlusPlus {
     }
 
     // Compute all weights in a unit that uses 62 bits for their sum, however small the distances are; returns the sum.
-    __device__ __noinline__ Weight weigh() {
+    __device__ __noinline__ Weight weigh(Team& team) {
         unsigned bits = 0;
         for (int64_t row = points.first + threadIdx.x; row < points.end; row += kProblemThreads) {
             const unsigned own = magnitude_bits(squared[row]);
             if (own > bits) bits = own;
         }
-        to_weight = integer_scale_of(__uint_as_float(team.largest(bits)), count);
+        bits = team.largest(bits);
+        if (threadIdx.x == 0) to_weight = integer_scale_of(__uint_as_float(bits), count);
+        __syncthreads();
         Weight total = 0;
         for (int64_t begin = points.first + warp_of_thread() * kBin; begin < points.end;
              begin += kProblemWarps * kBin) {
@@ -269,13 +270,16 @@ struct PlusPlus {
     }
 
     // Group the points by the nearest of `centres_now` centres, which become the anchors.
-    __device__ __noinline__ void group(int64_t centres_now) {
+    __device__ __noinline__ void group(Team& team, int64_t centres_now) {
         grouping.group(team, points.first, points.end, centres_now, labels, squared);
-        points.order = grouping.order;
+        if (threadIdx.x == 0) {
+            points.order = grouping.order;
+            anchors = centres_now;
+        }
+        __syncthreads();
         points.hold();
         for (int64_t i = points.first + threadIdx.x; i < points.end; i += kProblemThreads)
             radii[i] = sqrtf(squared[grouping.order[i]]);
-        anchors = centres_now;
         team.wait();
     }
 
@@ -287,7 +291,7 @@ struct PlusPlus {
         return int32_t(first_above(bin * kBin, end, target, [&](int64_t row) { return weight_of(squared[row]); }));
     }
 
-    __device__ void choose(const ClusteringDraw& draw, int32_t* rows) {
+    __device__ void choose(Team& team, const ClusteringDraw& draw, int32_t* rows) {
         const int32_t start = int32_t(draw(uint64_t(count), 0, 0));
         const auto write = [&](int64_t k, int32_t row) {
             if (team.rank == 0 && threadIdx.x == 0) rows[k] = row;
@@ -296,17 +300,17 @@ struct PlusPlus {
         write(0, start);
         points.hold();
         load(1);
-        add_centre(0, 0, true);
-        Weight total = weigh();
+        add_centre(team, 0, 0, true);
+        Weight total = weigh(team);
         int64_t next_group = 8;
         for (int64_t k = 1; k < clusters; ++k) {
-            if (total >> 36 < Weight(count)) total = weigh();
+            if (total >> 36 < Weight(count)) total = weigh(team);
             if (total == 0) {
                 for (; k < clusters; ++k) write(k, start);
                 break;
             }
             if (held_centres >= 0 && k == next_group && k * kHalf <= count) {
-                group(k);
+                group(team, k);
                 next_group *= 2;
             }
             for (int64_t c = warp_of_thread(); c < number; c += kProblemWarps) {
@@ -314,16 +318,17 @@ struct PlusPlus {
                 if (lane_of_thread() == 0) round().drawn[c] = row;
             }
             load(number);
-            const int64_t chosen = best(unsigned(k % 2));
+            const int64_t chosen = best(team, unsigned(k % 2));
             write(k, round().drawn[chosen]);
-            total -= add_centre(chosen, k, false);
+            total -= add_centre(team, chosen, k, false);
         }
     }
 };
 
 // Bytes of shared memory next to centres and points.
 __host__ __device__ inline int64_t init_bytes(int64_t width, int candidates) {
-    return Team::kBytes + sizeof(Round) + (width > kMostColumns ? 0 : candidates * kmeans_stride(width) * 4);
+    return Team::kBytes + sizeof(PlusPlus) + sizeof(Round) +
+           (width > kMostColumns ? 0 : candidates * kmeans_stride(width) * 4);
 }
 
 __global__ void __launch_bounds__(kProblemThreads)
@@ -336,20 +341,22 @@ __global__ void __launch_bounds__(kProblemThreads)
     const int64_t first = team.rank * plan.share, end = first + plan.share < p.count ? first + plan.share : p.count;
     const float* raw = p.points + b * p.count * width;
     const float scale = scale_of(largest_magnitude(team, raw, p.count * width));
-    PlusPlus problem = {
-        team,
-        {raw, plan.holds_points ? held_points : -1, nullptr, first, end, width, scale},
-        {memory.order + b * p.count, memory.anchors + b * p.count, memory.ends + b * p.clusters * kKMeansDistances},
-        plan.holds_centroids ? held_centres : -1,
-        memory.labels + b * p.count,
-        memory.squared + b * p.count,
-        memory.radii + b * p.count,
-        reinterpret_cast<Weight*>(memory.weights) + b * ((p.count + kBin - 1) / kBin),
-        p.count,
-        p.clusters,
-        plan.stride,
-        candidates};
-    problem.choose({p.seeds[b], p.restart}, p.rows + b * p.clusters);
+    PlusPlus* problem = PlusPlus::shared();
+    if (threadIdx.x == 0)
+        *problem = {
+            {raw, plan.holds_points ? held_points : -1, nullptr, first, end, width, scale},
+            {memory.order + b * p.count, memory.anchors + b * p.count, memory.ends + b * p.clusters * kKMeansDistances},
+            plan.holds_centroids ? held_centres : -1,
+            memory.labels + b * p.count,
+            memory.squared + b * p.count,
+            memory.radii + b * p.count,
+            reinterpret_cast<Weight*>(memory.weights) + b * ((p.count + kBin - 1) / kBin),
+            p.count,
+            p.clusters,
+            plan.stride,
+            candidates};
+    __syncthreads();
+    problem->choose(team, {p.seeds[b], p.restart}, p.rows + b * p.clusters);
     team.wait();  // others may still read this block's memory
 }
 
