@@ -20,6 +20,7 @@ KINDS = {
 COLUMNS = {  # heading: method and result
     "`select`": ("select", "spearman"),
     "`progress=`": ("progress", "spearman"),
+    "with it, regret@1": ("progress", "regret@1"),
     "NearestPolicy": ("nearest policy", "spearman"),
     "latest snapshot": ("latest snapshot", "spearman"),
     "its regret@1": ("latest snapshot", "regret@1"),
