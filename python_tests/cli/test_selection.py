@@ -1,5 +1,6 @@
 """`sopr-fast evaluate`, `select` and `estimate` on files."""
 
+import argparse
 import csv
 import json
 import re
@@ -9,6 +10,8 @@ import pytest
 from support.selection_problems import gains, log, true_values
 
 import sopr_fast
+from sopr_fast.cli.arguments import read_returns
+from sopr_fast.inputs.returns import check_returns
 
 POLICIES = gains(12)
 RETURNS = true_values(POLICIES)
@@ -73,6 +76,14 @@ def test_later_returns_add_to_earlier_ones_and_replace_those_of_the_same_name(sh
     known = {name: value for name, value, is_known in rows if is_known}
     assert known == pytest.approx({name: RETURNS[name] for name in KNOWN} | measured, rel=1e-3)
     assert f"measured.json: replaces the returns of {KNOWN[0]}\n" in shell.errors
+
+
+def test_returns_that_are_empty_in_one_of_several_files_are_told_from_missing_ones(tmp_path):
+    (tmp_path / "empty.csv").write_text("name,return\na,\nb,1\n")
+    (tmp_path / "rest.csv").write_text("name,return\nc,1\n")
+    options = argparse.Namespace(returns=[tmp_path / "empty.csv", tmp_path / "rest.csv"], return_columns=None)
+    with pytest.raises(ValueError, match="the return of policy 'a' is NaN or empty"):
+        check_returns(read_returns(options, [*"abc"]), [*"abc"])
 
 
 @pytest.mark.parametrize("command", ["select", "estimate --method NearestPolicy"])

@@ -151,9 +151,9 @@ def read_returns(options: argparse.Namespace, names: Sequence[str]) -> pandas.Da
         later = load_returns(path, names, columns=columns)
         if replaced := [name for name in later.index if name in table.index]:
             warn(f"{path}: replaces the returns of {list_names(replaced)}")
-        notes = [*table.attrs["notes"], *later.attrs["notes"]]
+        attrs = {key: [*table.attrs[key], *later.attrs[key]] for key in ("notes", "empty")}
         table = pandas.concat([table.drop(replaced), later])
-        table.attrs["notes"] = notes
+        table.attrs = attrs
     return table
 
 
