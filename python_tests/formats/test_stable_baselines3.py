@@ -18,6 +18,7 @@ from torch import nn
 
 from sopr_fast.inputs.policies import Actor
 from sopr_fast.inputs.policies import load_policies as load
+from sopr_fast.inputs.policies.callables import adapt
 
 sb3 = needs("stable_baselines3")
 contrib = needs("sb3_contrib")
@@ -268,6 +269,18 @@ def test_statistics_that_do_not_fit(tmp_path):
     path.write_bytes(b"\x80\x04cos\nsystem\n.")
     with pytest.raises(ValueError, match=r"model\.zip: statistics in vecnormalize\.pkl: its pickle names os\.system"):
         load(tmp_path)
+
+
+def test_statistics_of_named_observations_need_a_callable(tmp_path):
+    model, named = saved(tmp_path, sb3.PPO), spaces.Dict({"a": ROW, "b": ROW})
+    VecNormalize(DummyVecEnv([lambda: Still(observations=named)])).save(str(tmp_path / "vecnormalize.pkl"))
+    message = r"standardises observations by name, a, b: pass a callable [^;]*$"
+    for trust in (False, True):
+        with pytest.raises(ValueError, match=message):
+            load(tmp_path, trust=trust)
+    statistics = pickle.loads((tmp_path / "vecnormalize.pkl").read_bytes())
+    with pytest.raises(ValueError, match=f"'model' cannot be used: .*{message}"):
+        adapt("model", model, statistics=statistics)
 
 
 def test_stochastic_ppo_and_sac_have_the_distributions_of_sb3(tmp_path, states, generator):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...inputs.policies.actor import ACTIVATIONS, Actor, Standardisation
-from ...inputs.policies.callables import RECURRENT, Called, adapt, check_spaces, shape_of, warn_of_masks
+from ...inputs.policies.callables import RECURRENT, Called, adapt, check_moments, check_spaces, shape_of, warn_of_masks
 from ...inputs.policies.output import Bounds
 from ...inputs.policies.perceptrons import layer_names, perceptron, spread
 from ...inputs.policies.policy import Policy
@@ -198,6 +198,7 @@ def _read_standardisation(path: Path) -> Standardisation | None:
         statistics = read_pickle(path, records=(*SPACE_RECORDS, *SB3_RECORDS))
         if not statistics.norm_obs:
             return None
+        check_moments(statistics)
         moments = np.array([np.ravel(getattr(statistics.obs_rms, name)) for name in ("mean", "var")], np.float64)
         if not np.isfinite(moments).all():
             raise ValueError("a mean or variance that is not finite")

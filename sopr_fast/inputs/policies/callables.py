@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ...runtime.process import fork_safe_lock
-from ...runtime.text import one_line
+from ...runtime.text import list_names, one_line
 from ...runtime.warn import warn
 from .actor import Standardisation
 from .policy import Policy
@@ -95,9 +95,11 @@ def adapt(name: str, item: Any, *, statistics: Any = None) -> Called:
                     statistics = item.get_vec_normalize_env()
         elif isinstance(item, nn.Module):
             act = partial(_forward, item)
+        is_standardised = statistics is not None and statistics.norm_obs
+        if is_standardised:
+            check_moments(statistics)
     except ValueError as error:
         raise ValueError(f"policy {name!r} cannot be used: {error}") from None
-    is_standardised = statistics is not None and statistics.norm_obs
 
     def call(states: np.ndarray) -> Any:
         observations = states.reshape(len(states), *shape) if len(shape) > 1 else states
@@ -151,6 +153,13 @@ def check_spaces(observations: Any, actions: Any) -> None:
     if (kind := _kind(actions)) in ("MultiDiscrete", "MultiBinary", "Tuple", "Dict"):
         what = f"it chooses several actions at once, of a {kind} space"
         raise ValueError(f"{what}: pass a callable of states that returns an index of their combination ({_WHERE})")
+
+
+def check_moments(statistics: Any) -> None:
+    """Raise ValueError if a `VecNormalize`, or a record of one, has statistics of each named observation."""
+    if isinstance(statistics.obs_rms, dict):
+        what = f"it standardises observations by name, {list_names([*statistics.obs_rms])}"
+        raise ValueError(f"{what}: pass a callable of states that does so and calls the model ({_WHERE})")
 
 
 def shape_of(space: Any) -> tuple[int, ...]:
