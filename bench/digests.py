@@ -23,7 +23,6 @@ CONFIGS = {
     "mse": {"loss": "mse"},
     "mlp": {"encoder": "mlp"},
     "sort": {"score": "sort"},
-    "class_token": {"class_token": True},
 }
 ESTIMATORS = {
     "FQE": {"updates": 60},

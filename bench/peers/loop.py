@@ -20,7 +20,7 @@ class ReleasedModel(nn.Module):
         dim_s: Width of a state.
         dim_a: Width of an action.
         encoder: "transformer" or "mlp".
-        score: "mean", "sort" (which requires non-empty clusters) or "cls".
+        score: "mean" or "sort" (which requires non-empty clusters).
         clusters: Number of clusters K, used only by score "sort".
     """
 
@@ -34,11 +34,11 @@ class ReleasedModel(nn.Module):
         clusters: int = 256,
     ):
         super().__init__()
-        if encoder not in ("transformer", "mlp") or score not in ("mean", "sort", "cls"):
+        if encoder not in ("transformer", "mlp") or score not in ("mean", "sort"):
             raise ValueError(f"unknown encoder {encoder!r} or score {score!r}")
         self.score = score
         self.fc = nn.Sequential(nn.Linear(dim_s + dim_a, WIDTH), nn.BatchNorm1d(WIDTH), nn.ReLU())
-        self.cls_inp = nn.Parameter(torch.randn(WIDTH))
+        self.cls_inp = nn.Parameter(torch.randn(WIDTH))  # in every checkpoint, of an option that was never used
         if encoder == "transformer":
             self.encoder_layer_lowlev = _encoder_layer(heads=2, feedforward=128)
             self.encoder_layer_hilev = _encoder_layer(heads=8, feedforward=512)
@@ -70,9 +70,6 @@ class ReleasedModel(nn.Module):
 
     def score_clusters(self, pooled: Tensor) -> Tensor:
         """Return scores (P,) for vectors (P, K, E) of the non-empty clusters."""
-        if self.score == "cls":
-            token = self.cls_inp.expand(len(pooled), 1, -1)
-            return self.encoder_hilev(torch.cat([token, pooled], 1))[:, 0].mean(-1)
         scores = self.model(self.encoder_hilev(pooled)).squeeze(-1)  # (P, K)
         if self.score == "sort":
             return self.fc_score(scores.sort(-1).values).squeeze(-1)

@@ -17,15 +17,13 @@ def from_released(
 
     Args:
         state_dict: State dict of the released module.
-        score: "mean", "sort" or "class_token"; the checkpoint does not say which.
+        score: "mean" or "sort"; the checkpoint does not say which.
         low_heads: Attention heads inside a cluster; the checkpoint does not say.
         high_heads: Attention heads over the clusters; the checkpoint does not say.
 
     Raises:
         ValueError: Parameters are missing or of other shapes; the message names them.
     """
-    if score not in ("mean", "sort", "class_token"):
-        raise ValueError(f"score is {score!r}; choose 'mean', 'sort' or 'class_token'")
     encoder = "mlp" if "encoder_lowlev.0.weight" in state_dict else "transformer"
     first = "0.weight" if encoder == "mlp" else "layers.0.linear1.weight"
     try:
@@ -39,15 +37,13 @@ def from_released(
             high_heads=high_heads,
             high_feedforward=len(state_dict[f"encoder_hilev.{first}"]),
             encoder=encoder,
-            score="sort" if score == "sort" else "mean",
-            class_token=score == "class_token",
+            score=score,
             clusters=state_dict["fc_score.0.weight"].shape[1] if score == "sort" else 256,
         )
-        renamed = {"class_token": state_dict["cls_inp"].reshape(-1)} if config.class_token else {}
     except KeyError as missing:
         raise ValueError(f"not a released checkpoint: it has no {missing}") from None
     model = ScoringModel(input_dim, config)
-    renamed |= {f"norm.{name}": model.norm.get_buffer(name) for name in ("count", "mean", "covariance")}
+    renamed = {f"norm.{name}": model.norm.get_buffer(name) for name in ("count", "mean", "covariance")}
     for old, value in state_dict.items():
         new = _renamed(old, encoder)
         if new is not None and new.partition(".")[0] in dict(model.named_children()):

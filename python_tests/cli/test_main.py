@@ -116,10 +116,10 @@ def test_rank_prints_a_table_json_or_csv(trained, shell):
 def test_options_go_before_the_settings_of_the_paper(files, monkeypatch):
     configs = []
     monkeypatch.setattr("sopr_fast.sopr.fitting.fit", lambda *_, config, **__: configs.append(config) or 1 / 0)
-    for options in ("--paper --steps 7", "--width 32 --class-token", ""):
+    for options in ("--paper --steps 7", "--width 32", ""):
         with pytest.raises(ZeroDivisionError):
             main([*FIT.removesuffix(TINY).split(), *options.split()])
-    assert configs == [Config.paper(steps=7), Config(width=32, class_token=True), Config()]
+    assert configs == [Config.paper(steps=7), Config(width=32), Config()]
 
 
 def test_stochastic_files_act_by_their_distributions(files, shell):

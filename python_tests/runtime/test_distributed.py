@@ -81,7 +81,7 @@ def files(tmp_path_factory):
 
 CONFIG = {**cases.CONFIGS[0].to_dict(), "steps": 4}
 FIT = ["fit", "--policies", "known", "--returns", "returns.json", "--states", "states.npy"]
-FIT += [f"--{name.replace('_', '-')}={value}" for name, value in CONFIG.items() if name != "class_token"]
+FIT += [f"--{name.replace('_', '-')}={value}" for name, value in CONFIG.items()]
 NEAREST = ["--log", "log.npz", "--policies", "gains", "--methods", "NearestPolicy"]
 
 

@@ -119,10 +119,10 @@ def assert_same(ranker, expected):
     [
         ({"loss": "listwise"}, {}),
         ({"score": "sort"}, {"validation": VALIDATION}),
-        ({"class_token": True, "validation_metric": "loss"}, {"validation": VALIDATION}),
+        ({"validation_metric": "loss"}, {"validation": VALIDATION}),
         ({"encoder": "mlp", "loss": "mse", "gradient_clip": 0.0}, {}),
     ],
-    ids=["listwise", "sort", "class token", "mlp"],
+    ids=["listwise", "sort", "validation", "mlp"],
 )
 def test_replayed_steps_are_those_of_an_eager_run(changes, options, monkeypatch):
     config = dataclasses.replace(SHORT, **changes)
@@ -203,7 +203,7 @@ def test_launches_of_a_ranking_tile(monkeypatch, generator):
     assert ours == ["segment_encoder"] * 2 and len(theirs) == 37
 
 
-@pytest.mark.parametrize("options", [{}, {"score": "sort"}, {"class_token": True}, {"encoder": "mlp"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"score": "sort"}, {"encoder": "mlp"}], ids=str)
 def test_replayed_tiles_have_the_scores_of_an_eager_run(options, monkeypatch, generator):
     config = dataclasses.replace(TINY, **options)
     subsets = Subsets.draw(log(), 7, size=config.subset_size, clusters=config.clusters)

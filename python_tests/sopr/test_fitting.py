@@ -128,10 +128,8 @@ def test_what_gives_the_same_model(changes, message):
         ({"width": 15}, "width 15 is not a multiple of low_heads 2"),
         ({"loss": "hinge"}, "loss is 'hinge'; choose 'pairwise' or 'listwise' or 'mse'"),
         ({"dropout": 1.0}, "dropout must be a finite number, 0 or more, less than 1, got 1.0"),
-        ({"class_token": True, "score": "sort"}, "class_token needs"),
         ({"tie_margin": 0.1, "loss": "mse"}, "tie_margin needs loss='pairwise', got 'mse'"),
         ({"steps": True}, "steps must be an integer"),
-        ({"class_token": "no"}, "class_token must be True or False"),
     ],
 )
 def test_bad_options(options, message):
@@ -187,9 +185,9 @@ def test_rank_refuses_inputs_that_do_not_fit_the_model():
 
 
 def test_numpy_options_and_seeds_are_plain_ones_and_columns_may_be_on_disk(tmp_path, monkeypatch):
-    options = {"steps": np.int64(7), "dropout": np.float32(0.5), "class_token": np.True_}
+    options = {"steps": np.int64(7), "dropout": np.float32(0.5)}
     kept = json.loads(json.dumps(dataclasses.replace(TINY, **options).to_dict()))
-    assert {name: kept[name] for name in options} == {"steps": 7, "dropout": 0.5, "class_token": True}
+    assert {name: kept[name] for name in options} == {"steps": 7, "dropout": 0.5}
     fit(seed=3, keep_subsets=1).save(tmp_path / "expected")
     monkeypatch.setattr("sopr_fast.inputs.policies.columns._MEMORY_TILES", 0)
     ranker = fit(seed=np.int64(3), keep_subsets=np.uint8(1))

@@ -47,8 +47,7 @@ def oracle_scores(model, states, columns, rows, offsets):
     return torch.stack(scores, 1)
 
 
-# A class token means nothing without attention.
-KINDS = [("transformer", "mean"), ("transformer", "sort"), ("transformer", "cls"), ("mlp", "mean"), ("mlp", "sort")]
+KINDS = [("transformer", "mean"), ("transformer", "sort"), ("mlp", "mean"), ("mlp", "sort")]
 LARGE = {"sizes": [64] * 64, "policies": 2, "subsets": 1, "distinct": 4096}
 EMPTY = {"sizes": [0, 21, 3, 15, 0, 0, 50, 7, 19, 11, 14, 10]}
 
@@ -62,7 +61,7 @@ EMPTY = {"sizes": [0, 21, 3, 15, 0, 0, 50, 7, 19, 11, 14, 10]}
 )
 def test_scores_of_a_released_checkpoint(encoder, score, shape, generator):
     oracle = released(generator, encoder=encoder, score=score)
-    ours = from_released(oracle.state_dict(), score="class_token" if score == "cls" else score)
+    ours = from_released(oracle.state_dict(), score=score)
     data = problem(**shape)
     with torch.no_grad():
         expected, actual = oracle_scores(oracle, *data), ours(*data)
@@ -85,7 +84,6 @@ EXACTLY_ZERO = ("projection.bias", "score.bias", "sorted_score.bias")
 @pytest.mark.parametrize(("encoder", "score"), KINDS)
 def test_gradients_match_float64_autograd(encoder, score, generator):
     oracle = released(generator, encoder=encoder, score=score)
-    score = "class_token" if score == "cls" else score
     ours = from_released(oracle.state_dict(), score=score).train()
     ours.config = dataclasses.replace(ours.config, dropout=0.0)
     oracle = oracle.double().train()

@@ -18,7 +18,7 @@ from sopr_fast.sopr.losses import Objective
 from sopr_fast.sopr.training import CollapsedTrainingWarning
 
 VALIDATION = (ladder([0.3, 0.8]), [0.3, 0.8])
-ENCODERS = [{}, {"class_token": True}, {"score": "sort"}, {"encoder": "mlp"}]
+ENCODERS = [{}, {"score": "sort"}, {"encoder": "mlp"}]
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,6 @@ ENCODERS = [{}, {"class_token": True}, {"score": "sort"}, {"encoder": "mlp"}]
         {"loss": "listwise"},
         {"loss": "mse"},
         {"score": "sort"},
-        {"class_token": True, "steps": 200, "learning_rate": 1e-2, "policy_share": 1.0},
         {"encoder": "mlp", "steps": 120},
         {"tie_margin": 0.2},
         {"training_precision": "bf16", "precision": "bf16"},

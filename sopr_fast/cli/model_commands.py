@@ -8,7 +8,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from ..runtime.checks import descriptions, flag
+from ..runtime.checks import descriptions
 from ..runtime.process import is_first
 from ..runtime.text import counted, printable, suggest, to_cell
 from ..sopr.config import Config
@@ -80,9 +80,6 @@ def _add_config(group: argparse._ArgumentGroup) -> None:
     texts = descriptions(Config)
     for field in dataclasses.fields(Config):
         name, check, text = "--" + field.name.replace("_", "-"), field.metadata["check"], texts.get(field.name, "")
-        if check is flag:
-            group.add_argument(name, action="store_true", default=argparse.SUPPRESS, help=text)
-            continue
         group.add_argument(
             name,
             type=check.parse,

@@ -33,8 +33,8 @@ class Dynamics(Learner):
     standardised rewards: if the episode goes on, and if it ends. A second network predicts from the next state whether
     the episode ends there. It learns from batches of which half are ends, and its logit is corrected for that.
 
-    In the last quarter of the updates, half of each batch are rows of five steps in a row, in which a model reads the
-    states that it reached itself. So its errors do not grow as fast in rollouts.
+    In the last quarter of the updates, half of each batch are runs of five steps, in which a model reads the states
+    that it reached itself in place of the logged ones. So its errors grow more slowly in rollouts.
 
     If no next state of a terminal differs from the state itself, these next states are unknown. Then changes of
     state are learned from the other rows, and ends from the states that the models predict.

@@ -210,28 +210,28 @@ class _Evidence:
 
         They are the probabilities of known returns and values together; of many policies, some count.
         """
-        places = _even(np.arange(len(self.known)), _MOST_KNOWN_WEIGHING)
+        shown = _even(np.arange(len(self.known)), _MOST_KNOWN_WEIGHING)
         others = np.setdiff1d(np.arange(len(self.distances)), self.known)
-        valued = np.concatenate([self.known[places], _even(others, _MOST_WEIGHING - len(places))])
+        valued = np.concatenate([self.known[shown], _even(others, _MOST_WEIGHING - len(shown))])
         valued = valued[np.isfinite(self.feature[valued])]
-        seen, own = np.concatenate([self.known[places], valued]), np.arange(len(places) + len(valued))
-        observed = np.concatenate([self.target[places], self.feature[valued]])
-        is_value = own >= len(places)
-        both, same = np.outer(is_value, is_value), seen == seen[:, None]
-        sizes, trained, among = self.sizes[seen], self.trained[seen], np.ix_(seen, seen)
-        common = _OFFSET**2 * (1.0 + both) + _SLOPE_ERROR**2 * np.outer(trained, trained)
-        common[own[: len(places)], own[: len(places)]] += self.noise[places]
+        seen = np.concatenate([self.known[shown], valued])  # known returns, then values
+        observed = np.concatenate([self.target[shown], self.feature[valued]])
+        is_value, same = np.arange(len(seen)) >= len(shown), seen == seen[:, None]
+        noise = np.concatenate([self.noise[shown], np.zeros(len(valued))])
+        sizes, trained = self.sizes[seen] * is_value, self.trained[seen]
+        common = _OFFSET**2 * (1.0 + np.outer(is_value, is_value)) + np.diag(noise)
+        common += _SLOPE_ERROR**2 * np.outer(trained, trained)
         errors = [*itertools.product(_ERROR_SPREADS.tolist(), _ERROR_OWN.tolist())] if len(valued) else [(0.0, 0.0)]
         points, logs = [], []
         for length in _lengths(self.distances, self.known):
-            kernel = _kernel(self.distances[among], length)
-            of_errors = both * np.outer(sizes, sizes) * kernel
-            for first in itertools.product(_RETURN_SPREADS.tolist(), _RETURN_OWN.tolist()):
-                returns = common + first[0] ** 2 * kernel + first[1] ** 2 * same
-                for second in errors:
-                    covariance = returns + second[0] ** 2 * of_errors + np.diag(second[1] ** 2 * is_value)
-                    prior = np.log(first[0]) ** 2 + (np.log(second[0] / _USUAL_ERROR) ** 2 if len(valued) else 0)
-                    points.append((length, first, second))
+            kernel = _kernel(self.distances[np.ix_(seen, seen)], length)
+            of_errors = np.outer(sizes, sizes) * kernel
+            for spread, own in itertools.product(_RETURN_SPREADS.tolist(), _RETURN_OWN.tolist()):
+                of_returns = common + spread**2 * kernel + own**2 * same
+                for error_spread, error_own in errors:
+                    covariance = of_returns + error_spread**2 * of_errors + np.diag(error_own**2 * is_value)
+                    prior = np.log(spread) ** 2 + (np.log(error_spread / _USUAL_ERROR) ** 2 if len(valued) else 0)
+                    points.append((length, (spread, own), (error_spread, error_own)))
                     logs.append(_log_likelihood(covariance, observed) - 0.5 * prior)
         sums = np.exp(np.array(logs) - max(logs)).cumsum()
         places = np.searchsorted(sums, (np.arange(count) + 0.5) / count * sums[-1])

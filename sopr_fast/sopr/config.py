@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from ..runtime.checks import Checked, choice, flag, integer, number, option
+from ..runtime.checks import Checked, choice, integer, number, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,6 @@ class Config(Checked):
         dropout: Dropout probability in training.
         encoder: "transformer" (SOPR-T) or "mlp" (SOPR-MLP, paper section 4.4).
         score: "mean" for a linear map of the mean cluster vector, "sort" for one of the sorted cluster scores.
-        class_token: Prepend a learned token to the cluster vectors; the score is the mean of its output.
         subset_size: States in a subset.
         clusters: Clusters in a subset.
         subsets: Subsets to train on, one a step, in turn; with as many as `steps` every step has its own.
@@ -61,7 +60,6 @@ class Config(Checked):
     dropout: float = option(0.1, number(below=1))
     encoder: str = option("transformer", choice("transformer", "mlp"))
     score: str = option("mean", choice("mean", "sort"))
-    class_token: bool = option(False, flag)
     subset_size: int = option(1024, integer(1))
     clusters: int = option(16, integer(1))
     subsets: int = option(120, integer(1))
@@ -85,8 +83,6 @@ class Config(Checked):
                 raise ValueError(f"width {self.width} is not a multiple of {level}_heads {heads}")
         if self.clusters > self.subset_size:
             raise ValueError(f"clusters {self.clusters} is more than subset_size {self.subset_size}")
-        if self.class_token and (self.encoder == "mlp" or self.score == "sort"):
-            raise ValueError('class_token needs encoder="transformer" and score="mean"')
         if self.tie_margin and self.loss != "pairwise":
             raise ValueError(f"tie_margin needs loss='pairwise', got {self.loss!r}")
 

@@ -27,7 +27,7 @@ class Weights(NamedTuple):
 
     low: Tensor  # (B, n) projection and layers of the low encoder
     high: Tensor  # (B, m) layers of the high encoder
-    score: Tensor  # (B, h) class token, or weights and biases of the score
+    score: Tensor  # (B, h) weights and biases of the score
     blocks: tuple[int, ...] = ()  # policies in each block; none for one block of all
     arena: Arena | None = None  # memory for activations of a training step on the CPU
 
@@ -60,11 +60,7 @@ class ScoringModel(nn.Module):
         layers = stack if config.encoder == "transformer" else mlp
         self.low = layers(width, config.low_feedforward, config.low_layers, generator)
         self.high = layers(width, config.high_feedforward, config.high_layers, generator)
-        if config.class_token:
-            token = torch.randn(width, generator=generator, dtype=torch.float32, device="cpu")
-            self.class_token = nn.Parameter(token * 0.02)
-        else:
-            self.score = Linear(width, 1, generator)
+        self.score = Linear(width, 1, generator)
         if config.score == "sort":
             self.sorted_score = Linear(config.clusters, 1, generator)
 
@@ -108,7 +104,7 @@ class ScoringModel(nn.Module):
     def weights(self, moments: Moments | None = None) -> Weights:
         """Return the parameters for all policies as one block; batch norm uses the moments of a training batch."""
         projection = self.norm.fold(self.projection, moments)
-        score = [self.class_token] if self.config.class_token else [self.score.weight, self.score.bias]
+        score = [self.score.weight, self.score.bias]
         if self.config.score == "sort":
             score += [self.sorted_score.weight, self.sorted_score.bias]
         low, high = [*projection, *_in_order(self.low)], _in_order(self.high)
@@ -156,38 +152,30 @@ class ScoringModel(nn.Module):
     def _score(
         self, clusters: Tensor, offsets: Tensor, weights: Weights, encode: Callable[..., Tensor]
     ) -> Tensor:  # (P, S)
-        config = self.config
+        pool = self.config.score == "mean"
         policies, subsets, count, width = clusters.shape
-        parts = [width, *([] if config.class_token else [1]), *([count, 1] if config.score == "sort" else [])]
+        parts = [width, 1] if pool else [width, 1, count, 1]
         blocks = zip(weights.score, weights.blocks or [policies], strict=True)
-        weight, *more = _joined([row.expand(members, -1) for row, members in blocks]).split(parts, 1)
+        weight, bias, *sorted_score = _joined([row.expand(members, -1) for row, members in blocks]).split(parts, 1)
         filled = offsets[:, 1:] > offsets[:, :-1]  # (S, K)
         index = torch.arange(subsets * count, dtype=torch.int32, device=filled.device).view(subsets, count)
         vectors = clusters.reshape(policies, subsets * count, width)
         sizes = filled.sum(1, dtype=torch.int32)
-        if config.class_token:
-            vectors = torch.cat([vectors, weight[:, None]], 1)
-            index = functional.pad(index, (1, 0), value=subsets * count)
-            filled = functional.pad(filled, (1, 0), value=True)
-            sizes = sizes + 1
         bounds = functional.pad(sizes.cumsum(0, dtype=torch.int32), (1, 0))
-        pool = config.score == "mean" and not config.class_token
-        most = index.shape[1]  # tokens of a segment
         encoded = encode(
             HIGH,
             vectors.new_empty(vectors.shape[1], 0),
             vectors,
             _rows_at(index, filled)[None],
             bounds[None],
-            long_tiles=subsets * -(-most // 128) if most > 128 else 0,
+            long_tiles=subsets * -(-count // 128) if count > 128 else 0,
             pool=pool,
         )[:, 0]  # (P, S, E), or (P, R, E) not pooled
-        if config.class_token:
-            return encoded[:, bounds[:-1].long()].mean(-1)
-        scores = (encoded * weight[:, None]).sum(-1) + more[0]  # (P, S), or (P, R)
+        scores = (encoded * weight[:, None]).sum(-1) + bias  # (P, S), or (P, R)
         if pool:
             return scores
-        return (_sort_and_spread(scores, filled) * more[1][:, None]).sum(-1) + more[2]
+        slope, offset = sorted_score
+        return (_sort_and_spread(scores, filled) * slope[:, None]).sum(-1) + offset
 
 
 def _rows_at(index: Tensor, filled: Tensor) -> Tensor:
