@@ -49,11 +49,12 @@ _ROWS = 16384  # rollouts that step together
 class Simulator(Estimator):
     """Return of each policy in a simulator that is learned from the log.
 
-    Several networks learn changes of state, rewards and ends of episodes. In each of them policies roll out, all from
-    the same initial states of the log; other networks take other ones. A return is undiscounted, over `horizon` steps;
-    each reward is lowered where the networks disagree more than on the log. The value is the mean over the networks,
-    and its standard error twice their standard deviation. Stochastic policies sample their actions. Arrays of actions
-    cannot be evaluated, because rollouts reach new states.
+    Several networks learn changes of state, rewards and ends of episodes; in the last quarter of their updates also
+    from states that they reach themselves. In each of them policies roll out, all from the same initial states of the
+    log; other networks take other ones. A return is undiscounted, over `horizon` steps; each reward is lowered where
+    the networks disagree more than on the log. The value is the mean over the networks, and its standard error twice
+    their standard deviation. Stochastic policies sample their actions. Arrays of actions cannot be evaluated, because
+    rollouts reach new states.
 
     What the networks miss of held-out rows is added as noise if it is over a quarter of the change of state, even
     without the worst hundredth of the rows.
