@@ -11,9 +11,10 @@ from support.selection_problems import BEST, CANDIDATES, KNOWN, RETURNS, TRUTH, 
 import sopr_fast
 from sopr_fast import Config, fit, load_log
 from sopr_fast.estimators import BehaviourQ, ImportanceWeighting
+from sopr_fast.estimators.action_distance import mutual_distances
 from sopr_fast.results.metrics import policy_distances
 from sopr_fast.selection import select
-from sopr_fast.selection.compared import mutual_distances, possible_returns
+from sopr_fast.selection.compared import possible_returns
 from sopr_fast.selection.measured import Measured
 
 

@@ -20,11 +20,11 @@ from support.selection_problems import log as transitions
 import sopr_fast
 from sopr_fast import estimators
 from sopr_fast.cli.main import leave, main
+from sopr_fast.estimators.action_distance import act_on_log, mutual_distances
 from sopr_fast.inputs.policies import load_policies
 from sopr_fast.runtime import checkpoints, distributed
 from sopr_fast.runtime.distributed import Group
 from sopr_fast.selection import evaluate
-from sopr_fast.selection.compared import Compared
 
 RANK = int(os.environ.get("RANK", "0"))
 TIMEOUT = 240  # seconds, far more than any of these tests needs
@@ -96,7 +96,10 @@ def estimates() -> list[str]:
     methods = {method.name: method for method in methods}
     columns = evaluate(known, transitions(), known_returns, methods=methods)
     lines += [f"evaluate {name} {digest(np.concatenate(values))}" for name, values in columns.values.items()]
-    return [*lines, f"distances {digest(Compared.build(load_policies(known), transitions()).distances)}"]
+    return [
+        *lines,
+        f"distances {digest(mutual_distances(act_on_log([*load_policies(known).values()], transitions())[3]))}",
+    ]
 
 
 def digest(values) -> str:

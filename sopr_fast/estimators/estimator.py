@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
 from ..inputs.logs import StoredStates, Transitions, load_transitions
@@ -21,26 +23,22 @@ from ..runtime.devices import without_autocast
 from ..runtime.options import current, current_device
 from ..sopr.subsets import Subsets, read_states
 
+_ROWS = 256  # compared between processes
+
 LoggedData: TypeAlias = Transitions | StoredStates | Subsets
+Valuation: TypeAlias = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], Estimates]
+"""Function of indices of policies to value and of known ones, both int64, of known returns, and of their errors."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What one call of `Estimator.estimate` asks for, loaded.
+    """What one call of `Estimator.estimate` asks for, loaded."""
 
-    Attributes:
-        policies: Policies to value; if the estimator is supervised, also those with known returns, each once.
-        log: Logged transitions; or states, if the estimator needs no rewards.
-        seed: Seed of everything random.
-        checkpoint: File to resume training from, or None.
-        fold: For supervised estimators, what a `Valuation` takes.
-    """
-
-    policies: list[Policy]
-    log: LoggedData
+    policies: list[Policy]  # to value; if the estimator is supervised, also those with known returns, each once
+    log: LoggedData  # transitions; or states, if the estimator needs no rewards
     seed: int
     checkpoint: str | os.PathLike | None = None
-    fold: tuple[np.ndarray, ...] = ()
+    fold: tuple[np.ndarray, ...] = ()  # for supervised estimators, what a `Valuation` takes
 
     @property
     def transitions(self) -> Transitions:
@@ -156,8 +154,52 @@ class Estimator(Checked, ABC):
         """Return the estimates that the request asks for."""
 
 
+class SupervisedEstimator(Estimator):
+    """Base of estimators that learn from known returns and, but for that of their mean, need no rewards."""
+
+    supervised: ClassVar[bool] = True
+
+    @property
+    def needs_rewards(self) -> bool:
+        """Whether the mean needs rewards."""
+        return self.mean is not None and self.mean.needs_rewards
+
+    @abstractmethod
+    def prepare(self, request: Request, values: np.ndarray | None = None) -> Valuation:
+        """Ask all policies to act, once for all folds, and return a function that learns and values.
+
+        Args:
+            request: Its policies, log, seed and checkpoint.
+            values: (P,) float64 values of all policies by `mean`, if they are known already.
+        """
+
+    def _estimate(self, request: Request) -> Estimates:
+        if distributed.current().count > 1:
+            distributed.current().check_same(states=read_rows(request.log, spread(request.log, _ROWS))[0])
+        return self.prepare(request)(*request.fold)
+
+
 def data_rows(log: LoggedData) -> int:
     """Return the number of rows of the user's data."""
     if isinstance(log, Transitions):
         return log.source_count
     return len(log) if isinstance(log, StoredStates) else log.states_count
+
+
+def state_count(log: LoggedData) -> int:
+    """Return the number of states in a log."""
+    return len(log.states) if isinstance(log, Subsets) else len(log)
+
+
+def spread(log: LoggedData, most: int) -> np.ndarray:
+    """Return the indices of at most `most` states of a log, evenly spread."""
+    count = state_count(log)
+    return np.linspace(0, count - 1, min(most, count)).astype(np.int64)
+
+
+def read_rows(log: LoggedData, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Return states of a log (rows, dim_s) by their indices, and their rows in the user's data."""
+    if isinstance(log, Subsets):
+        return log.states[rows], log.source[rows]
+    states, source = (log.read(rows), rows) if isinstance(log, StoredStates) else (log.states[rows], log.source[rows])
+    return torch.from_numpy(states), torch.from_numpy(source)

@@ -18,8 +18,7 @@ from ..sopr.config import Config
 from ..sopr.fitting import fit
 from ..sopr.ranker import Ranker
 from ..sopr.subsets import Drawing, Subsets
-from .estimator import Request
-from .supervised import SupervisedEstimator, Valuation
+from .estimator import Request, SupervisedEstimator, Valuation
 
 _config = replace(optional(instance(Config, "a Config")), parse=lambda text: Config(**json.loads(text)))
 

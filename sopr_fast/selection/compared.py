@@ -4,49 +4,37 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-from ..estimators.estimator import data_rows
-from ..estimators.supervised import read_rows, spread, state_count
+from ..estimators.action_distance import act_on_log, mutual_distances
+from ..estimators.estimator import data_rows, read_rows, state_count
 from ..inputs.logs import Transitions
 from ..inputs.logs.loading import load_given
-from ..inputs.policies import ArrayPolicy, Policies, Policy, collect_shared, facts, probe
-from ..native import torch_on_one_thread
+from ..inputs.policies import ArrayPolicy, Policies, Policy, collect_shared, facts
 from ..runtime.text import counted
 from ..sopr.subsets import as_subsets
+from .measured import Measured
+
+if TYPE_CHECKING:
+    import pandas
 
 FEWEST_KNOWN = 6  # known policies that show how far apart policies are, and how far predictions err
-_ROWS = 4096
-_ROUNDING = 1e-12
+_ROWS = 4096  # in which policies act at once
 
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """Policies and a log, read once.
-
-    Attributes:
-        policies: P policies.
-        log: Transitions; or logged states, or `Subsets`, where the log holds no rewards.
-        distances: (P, P) float64 action distances (Eq. 3 of the paper) in the compared states.
-        states: Number of compared states, at most 4,096 that are evenly spaced.
-        first: (P,) int64 index of the first policy that acts alike in every state; its own without one.
-        all_states: Number of all states.
-        facts: What a reader should see of the policies next to the log.
-        discrete: Whether actions are discrete.
-    """
+    """P policies that act differently, and a log, read once."""
 
     policies: list[Policy]
-    log: Any
-    distances: np.ndarray
-    states: int
-    first: np.ndarray
-    all_states: int
-    facts: list[str]
-    discrete: bool
+    log: Any  # transitions; or logged states, or `Subsets`, where the log holds no rewards
+    distances: np.ndarray  # (P, P) float64 action distances (Eq. 3 of the paper) in the compared states
+    states: int  # number of compared states, at most 4,096 that are evenly spaced
+    facts: list[str]  # what a reader should see of the policies next to the log
+    discrete: bool  # whether actions are
 
     @property
     def names(self) -> list[str]:
@@ -73,33 +61,26 @@ class Compared:
         """Whether every policy can act in states that are not logged."""
         return not any(isinstance(policy, ArrayPolicy) for policy in self.policies)
 
-    def without_copies(self) -> Compared:
-        """Return this with the first of the policies that act alike."""
-        kept = np.unique(self.first)
-        policies, distances = [self.policies[i] for i in kept], self.distances[np.ix_(kept, kept)]
-        return replace(self, policies=policies, distances=distances, first=np.arange(len(kept)))
 
-    @classmethod
-    def build(cls, policies: Policies, log: Any) -> Compared:
-        """Read the log and ask P policies for their actions."""
-        subsets = None if isinstance(log, Transitions) else as_subsets(log)
-        given, log = log, load_given(log) if subsets is None else subsets.to("cpu")
-        adapted, total = policies.for_log(data_rows(log), given), state_count(log)
-        rows = spread(log, _ROWS)
-        states, source = read_rows(log, rows)
-        logged = getattr(log, "actions", None)
-        layout = probe(adapted, states, source, logged=logged)
-        columns = collect_shared(adapted, states, source, layout).numpy()
-        found = facts(adapted, layout, columns, states.numpy(), logged, rows) + _one_episode(log)
-        first = _first_alike([columns])
-
-        for group in [np.flatnonzero(first == i) for i in np.unique(first)]:
-            if len(group) > 1 and total > len(rows):
-                own, parts = [adapted[i] for i in group], np.array_split(np.arange(total), -(-total // _ROWS))
-                everywhere = (collect_shared(own, *read_rows(log, part), layout).numpy() for part in parts)
-                first[group] = group[_first_alike(everywhere)]
-        distances, is_discrete = mutual_distances(columns), layout.kind == "discrete"
-        return cls(adapted, log, distances, len(states), first, total, found, is_discrete)
+def read(
+    policies: Policies, log: Any, returns: pandas.DataFrame, incumbent: str | None = None
+) -> tuple[Compared, Measured]:
+    """Read the log and ask policies for their actions; return those that act differently, and what is known of all."""
+    subsets = None if isinstance(log, Transitions) else as_subsets(log)
+    given, log = log, load_given(log) if subsets is None else subsets.to("cpu")
+    adapted, total = policies.for_log(data_rows(log), given), state_count(log)
+    rows, states, layout, columns = act_on_log(adapted, log)
+    found = facts(adapted, layout, columns, states.numpy(), getattr(log, "actions", None), rows) + _one_episode(log)
+    first = _first_alike([columns])
+    for group in [np.flatnonzero(first == i) for i in np.unique(first)]:
+        if len(group) > 1 and total > len(rows):
+            own, parts = [adapted[i] for i in group], np.array_split(np.arange(total), -(-total // _ROWS))
+            everywhere = (collect_shared(own, *read_rows(log, part), layout).numpy() for part in parts)
+            first[group] = group[_first_alike(everywhere)]
+    kept = np.unique(first)
+    distances, is_discrete = mutual_distances(columns)[np.ix_(kept, kept)], layout.kind == "discrete"
+    compared = Compared([adapted[i] for i in kept], log, distances, len(states), found, is_discrete)
+    return compared, Measured([*policies], first, returns, incumbent, total)
 
 
 def _one_episode(log: Any) -> list[str]:
@@ -107,26 +88,6 @@ def _one_episode(log: Any) -> list[str]:
     if not isinstance(log, Transitions) or len(log.episodes) > 2 or log.terminals.any():
         return []
     return [f"the log is one episode of {counted(len(log), 'step')}: if it holds several, mark where they end"]
-
-
-def mutual_distances(columns: np.ndarray) -> np.ndarray:
-    """Return `policy_distances` (P, P) of policies to each other, from their columns (P, N, d).
-
-    Scalar products take a tenth of the time of differences. Their rounding errors are below 1e-12 of the spread of the
-    columns; distances that are not larger are 0.
-    """
-    flat = torch.from_numpy(columns).flatten(1)
-    products = torch.zeros(len(flat), len(flat), dtype=torch.float64, device="cpu")
-    with torch_on_one_thread():  # which gives the same bits in all processes
-        for part in flat.split(_ROWS, 1):
-            part = part.double()
-            part -= part.mean(0)
-            products.addmm_(part, part.T)
-    squares = products.diagonal().clone()
-    sums = squares[:, None] + squares
-    distances = sums - (products + products.T)  # in this order symmetric to the bit
-    distances[distances <= _ROUNDING * sums] = 0
-    return distances.numpy() / columns.shape[1]
 
 
 def _first_alike(parts: Iterable[np.ndarray]) -> np.ndarray:

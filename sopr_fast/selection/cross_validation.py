@@ -17,10 +17,9 @@ from ..inputs.returns import check_ordered, with_returns
 from ..runtime.checks import integer
 from ..runtime.progress import Timings, part
 from ..runtime.text import one_line
-from .compared import Compared
+from .compared import Compared, read
 from .evaluation import FEWEST_RANKED, Evaluation
 from .folds import Fold, checkpoint_file, group_folds, quiet, random_folds, read_groups
-from .measured import Measured
 
 
 def evaluate(
@@ -69,9 +68,8 @@ def evaluate(
     known, table = with_returns(loaded, returns)
     group_of = dict(zip(known, read_groups(groups, list(known), list(loaded)), strict=True))
     cv = integer(2)("cv", cv)
-    compared = Compared.build(known, log)
-    measured = Measured(list(known), compared.first, table, states=compared.all_states)
-    compared, names, (values, errors) = compared.without_copies(), measured.representatives, measured.pooled
+    compared, measured = read(known, log, table)
+    names, (values, errors) = measured.representatives, measured.pooled
     splits = random_folds(len(names), cv, seed)
     if np.ptp(values) == 0:
         raise ValueError("the returns of all policies are equal: there is no order to evaluate")

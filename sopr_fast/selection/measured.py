@@ -16,21 +16,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """Returns of P policies, of which G act differently; policies that act alike everywhere are copies.
-
-    Attributes:
-        names: P names.
-        first: (P,) int64 index of the first policy that acts alike; its own without one.
-        table: Columns return, error and rollouts of the P policies as they were given, NaN where unknown.
-        incumbent: Name of the policy in use, or None.
-        states: Number of states in which copies act alike.
-    """
+    """Returns of P policies, of which G act differently; policies that act alike everywhere are copies."""
 
     names: list[str]
-    first: np.ndarray
-    table: pandas.DataFrame
+    first: np.ndarray  # (P,) int64 index of the first policy that acts alike; its own without one
+    table: pandas.DataFrame  # columns return, error and rollouts of the P policies as they were given, NaN if unknown
     incumbent: str | None = None
-    states: int = 0
+    states: int = 0  # in which copies act alike
 
     @cached_property
     def groups(self) -> list[list[int]]:

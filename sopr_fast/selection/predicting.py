@@ -20,9 +20,8 @@ from ..inputs.returns import check_ordered, find_returns
 from ..results.estimates import Estimates
 from ..runtime.checks import integer
 from ..runtime.text import list_names, printable, suggest
-from .compared import Compared, possible_returns
+from .compared import Compared, possible_returns, read
 from .folds import checkpoint_file, quiet, read_groups
-from .measured import Measured
 from .predictions import EPISODES, SHORT_EPISODES
 from .selection import Selection
 from .training_progress import trained_shares
@@ -91,9 +90,8 @@ def select(
     if returns is not None:
         table = find_returns(returns, everyone).loc[names]
     shares = None if progress is None else trained_shares(progress, names, read_groups(groups, names, names))
-    compared = Compared.build(loaded, log)
-    measured = Measured(names, compared.first, table, incumbent, compared.all_states)
-    compared, (values, _) = compared.without_copies(), measured.pooled
+    compared, measured = read(loaded, log, table, incumbent)
+    values, _ = measured.pooled
     told = _of_log(compared) | _value(compared, values, estimator, checkpoints, seed)
     has_rewards = compared.has_rewards
     if "values" not in told and not np.isfinite(values).any():
