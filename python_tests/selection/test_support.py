@@ -9,8 +9,8 @@ from support.selection_problems import Scripted, gains, log, true_values
 from sopr_fast.estimators.log_support import unsupported_in_words
 from sopr_fast.estimators.member_errors import member_errors, relative_errors
 from sopr_fast.selection import select
-from sopr_fast.selection.training_progress import trained_shares
-from sopr_fast.selection.widening import unchecked
+from sopr_fast.selection.posterior import unchecked
+from sopr_fast.selection.predicting import trained_shares
 
 POLICIES = gains(14)
 TRUTH = true_values(POLICIES)

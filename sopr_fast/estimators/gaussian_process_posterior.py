@@ -50,21 +50,13 @@ _Point: TypeAlias = tuple[float, tuple[float, float], tuple[float, float]]  # le
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """Joint normal distribution of the returns of P policies.
+    """Joint normal distribution of the returns of P policies."""
 
-    Attributes:
-        mean: (P,) expected returns.
-        covariance: (P, P) covariance of the returns.
-        unit: Spread of the returns and values, from which the priors take their unit.
-        left_out: (2, P) expectation and standard deviation of each known return without itself; NaN for candidates.
-        limits: Least and largest possible return, to which draws are clipped.
-    """
-
-    mean: np.ndarray
-    covariance: np.ndarray
-    unit: float
-    left_out: np.ndarray
-    limits: tuple[float, float] = (-np.inf, np.inf)
+    mean: np.ndarray  # (P,)
+    covariance: np.ndarray  # (P, P)
+    unit: float  # spread of the returns and values, from which the priors take their unit
+    left_out: np.ndarray  # (2, P) expectation and deviation of each known return without itself; NaN for candidates
+    limits: tuple[float, float] = (-np.inf, np.inf)  # least and largest possible return, to which draws are clipped
 
     @property
     def deviation(self) -> np.ndarray:
@@ -73,25 +65,15 @@ class Posterior:
 
 
 def fit(
-    distances: np.ndarray,
-    returns: np.ndarray,
-    errors: np.ndarray,
-    values: np.ndarray | None = None,
-    logged_spread: float = 0.0,
-    members: np.ndarray | None = None,
-    trained: np.ndarray | None = None,
+    distances: np.ndarray,  # (P, P) action distances (Eq. 3 of SOPR-T)
+    returns: np.ndarray,  # (P,) known returns; NaN where unknown
+    errors: np.ndarray,  # (P,) standard errors of the known returns; 0 where a return is exact
+    values: np.ndarray | None = None,  # (P,) values by a simulator, in units of returns
+    logged_spread: float = 0.0,  # least unit of the priors if no return is known
+    members: np.ndarray | None = None,  # (P, M) values by each member of the simulator, if it has several
+    trained: np.ndarray | None = None,  # (P,) how far policies were trained, in standard deviations; 0 if unknown
 ) -> Posterior:
-    """Compute the posterior of the returns of all policies.
-
-    Args:
-        distances: (P, P) action distances (Eq. 3 of SOPR-T).
-        returns: (P,) known returns; NaN where unknown.
-        errors: (P,) standard errors of the known returns; 0 where a return is exact.
-        values: (P,) values by a simulator, in units of returns; None for none.
-        logged_spread: Least unit of the priors if no return is known.
-        members: (P, M) values by each member of the simulator; None if it has one.
-        trained: (P,) how far policies were trained, in standard deviations; 0 where that is unknown.
-    """
+    """Compute the posterior of the returns of all policies."""
     known, count = np.isfinite(returns), len(returns)
     unit, left_out = _unit(returns[known], values), np.full((2, count), np.nan)
     trained = np.zeros(count) if trained is None else trained
@@ -166,25 +148,15 @@ class _Scale:
 
 @dataclass(frozen=True, eq=False)
 class _Evidence:
-    """What tells of P returns, of which M are known, on the scale of the model.
+    """What tells of P returns, of which M are known, on the scale of the model."""
 
-    Attributes:
-        distances: (P, P) action distances.
-        known: (M,) indices of the known policies.
-        target: (M,) known returns, over what training lets expect.
-        noise: (M,) variances of their errors.
-        feature: (P,) values, over that and over their mean among known policies; NaN where they do not count.
-        sizes: (P,) relative deviations of f.
-        trained: (P,) how far policies were trained.
-    """
-
-    distances: np.ndarray
-    known: np.ndarray
-    target: np.ndarray
-    noise: np.ndarray
-    feature: np.ndarray
-    sizes: np.ndarray
-    trained: np.ndarray
+    distances: np.ndarray  # (P, P) action distances
+    known: np.ndarray  # (M,) indices of the known policies
+    target: np.ndarray  # (M,) known returns, over what training lets expect
+    noise: np.ndarray  # (M,) variances of their errors
+    feature: np.ndarray  # (P,) values, over that and over their mean among known ones; NaN where they do not count
+    sizes: np.ndarray  # (P,) relative deviations of f
+    trained: np.ndarray  # (P,) how far policies were trained
 
     def posterior(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return mean (P,) and covariance (P, P), and mean and deviation (2, M) of known returns without themselves."""

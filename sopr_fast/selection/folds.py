@@ -28,19 +28,12 @@ _STEP = re.compile(
 
 @dataclass(frozen=True, eq=False)
 class Fold:
-    """One split of policies.
+    """One split of policies."""
 
-    Attributes:
-        kind: "random", or "group" (one group left out).
-        name: Number of a random fold, or the group that is left out.
-        train: (M,) int64 indices of the policies to learn from.
-        test: (T,) int64 indices of the policies to value.
-    """
-
-    kind: str
-    name: str
-    train: np.ndarray
-    test: np.ndarray
+    kind: str  # "random", or "group" (one group left out)
+    name: str  # number of a random fold, or the group that is left out
+    train: np.ndarray  # (M,) int64 indices of the policies to learn from
+    test: np.ndarray  # (T,) int64 indices of the policies to value
 
 
 def random_folds(count: int, folds: int, seed: int) -> list[Fold]:

@@ -24,7 +24,6 @@ from .compared import Compared, possible_returns, read
 from .folds import checkpoint_file, quiet, read_groups
 from .predictions import EPISODES, SHORT_EPISODES
 from .selection import Selection
-from .training_progress import trained_shares
 
 
 def select(
@@ -109,7 +108,7 @@ def select(
         seed=seed,
         episodes=SHORT_EPISODES if compared.is_of_single_steps else EPISODES,
         settings=settings,
-        progress=None if shares is None else shares[[group[0] for group in measured.groups]],
+        progress=None if shares is None else _standardised(shares[[group[0] for group in measured.groups]]),
         are_costs=has_rewards and compared.log.are_costs,
         **told,
     )
@@ -125,6 +124,32 @@ def leave_out(policies: Policies, exclude: Collection[str], incumbent: str | Non
     if incumbent is not None and incumbent not in left:
         raise ValueError(f"the incumbent {printable(incumbent)} is none of the policies: {list_names(list(left))}")
     return left
+
+
+def trained_shares(progress: Mapping[str, float], names: Sequence[str], runs: Sequence[str]) -> np.ndarray:
+    """Return how far each policy (P,) was trained, as a share of the last step of its run.
+
+    It is NaN for a policy without a step, or whose run has no other one. ValueError is raised if a name is unknown, or
+    a step is not a finite number above 0.
+    """
+    import pandas
+
+    if strangers := [name for name in progress if name not in names]:
+        raise ValueError(f"progress: there is no policy {strangers[0]!r}; the policies are {list_names(list(names))}")
+    for name, step in progress.items():
+        if not 0 < step < np.inf:
+            raise ValueError(f"progress of {name!r} must be a number of steps above 0, got {step}")
+    steps = pandas.Series([progress.get(name, np.nan) for name in names], dtype=float)
+    of_run = steps.groupby(list(runs))
+    return (steps / of_run.transform("max")).where(of_run.transform("nunique") > 1).to_numpy()
+
+
+def _standardised(shares: np.ndarray) -> np.ndarray:
+    """Return shares (P,) with mean 0 and standard deviation 1; 0 for policies without one."""
+    found, has = np.zeros(len(shares)), np.isfinite(shares)
+    if has.sum() > 1:
+        found[has] = (shares[has] - shares[has].mean()) / (shares[has].std() or 1.0)
+    return found
 
 
 def _default(compared: Compared) -> Estimator | None:

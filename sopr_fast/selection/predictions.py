@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from ..estimators.gaussian_process_posterior import Posterior, fit, likeness
-from ..estimators.unbiased_posterior import combine
 from ..inputs.logs import Transitions
 from ..results.metrics import agreement, spearman
 from ..runtime.checks import number
@@ -18,8 +17,7 @@ from ..runtime.text import list_names
 from .compared import FEWEST_KNOWN, distance_ratios
 from .draws import draw_returns, probability_beats, probability_best
 from .measured import Measured
-from .training_progress import standardised
-from .widening import unchecked, widening
+from .posterior import combine, unchecked, widening
 
 LIMIT = 1.4  # distance ratio above which known returns say nothing of a candidate
 LEVEL = 0.8
@@ -47,7 +45,7 @@ class Predictions:
         state_error: Share of the change of state that a simulator misses on held-out rows; 0 if unknown.
         members: (P, M) float64 values by each member of a simulator; None without several.
         unsupported: (P,) float64 share of each policy's decisions that the log does not support; None if unknown.
-        progress: (P,) float64 how far each policy was trained, see `trained_shares`; None if unknown.
+        progress: (P,) float64 how far each policy was trained, in standard deviations, 0 if unknown; None for all.
         logged_spread: Standard deviation of the returns of the log's episodes; 0 if unknown.
         covariance: (P, P) float64 covariance of the errors of unbiased `values`, NaN for policies that the log hardly
             covers; None if the known returns have to show these errors.
@@ -109,9 +107,8 @@ class Predictions:
         values, members = self._believed, None
         if values is not None and self.members is not None:
             members = self.members.clip(*self.bounds)
-        known_and_valued = self.distances, self.returns, self.return_errors, values
-        trained = standardised(self.progress, len(self.names))
-        posterior = fit(*known_and_valued, self.logged_spread, members, trained)
+        known = self.distances, self.returns, self.return_errors
+        posterior = fit(*known, values, self.logged_spread, members, self.progress)
         if self.unsupported is not None or members is not None:
             alike = likeness(self.distances, self.known)
         if self.unsupported is not None:
