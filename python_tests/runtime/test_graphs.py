@@ -119,10 +119,9 @@ def assert_same(ranker, expected):
     [
         ({"loss": "listwise"}, {}),
         ({"score": "sort"}, {"validation": VALIDATION}),
-        ({"validation_metric": "loss"}, {"validation": VALIDATION}),
         ({"encoder": "mlp", "loss": "mse", "gradient_clip": 0.0}, {}),
     ],
-    ids=["listwise", "sort", "validation", "mlp"],
+    ids=["listwise", "sort", "mlp"],
 )
 def test_replayed_steps_are_those_of_an_eager_run(changes, options, monkeypatch):
     config = dataclasses.replace(SHORT, **changes)

@@ -69,7 +69,7 @@ def with_nan(actions):
         ({"validation": ladder([0.3])}, "validation must be a pair"),
         ({"validation": (ladder([0.3]), [0.3])}, "at least two validation policies"),
         ({"validation": (TWO, [1, 1])}, "validation policies are equal"),
-        ({"validation": (TWO, [1, 1.1]), **quick(tie_margin=0.2, validation_metric="loss")}, "equal within .*=0.2"),
+        ({"validation": (TWO, [1, 1.1]), **quick(tie_margin=0.2)}, "equal within .*=0.2"),
         ({"validation": (TWO, [1, 1e300]), **quick(loss="mse")}, "mse' cannot .* returns of the validation policies"),
         ({"seed": -1}, "seed must be an integer, 0 or more, got -1"),
         ({"keep_subsets": -1}, "keep_subsets must be an integer, 0 or more, got -1"),

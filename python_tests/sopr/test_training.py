@@ -30,7 +30,7 @@ ENCODERS = [{}, {"score": "sort"}, {"encoder": "mlp"}]
         {"score": "sort"},
         {"encoder": "mlp", "steps": 120},
         {"tie_margin": 0.2},
-        {"training_precision": "bf16", "precision": "bf16"},
+        {"precision": "bf16"},
         {"subsets": 40},
     ],
     ids=str,
@@ -59,10 +59,11 @@ def test_the_defaults_and_contexts_of_the_caller_change_no_bit(options, tmp_path
         assert np.array_equal(actual, expected), name
 
 
-def test_where_activations_and_subsets_come_from_changes_no_bit():
+def test_where_activations_and_subsets_come_from_changes_no_bit(monkeypatch):
     config = dataclasses.replace(TINY, steps=3)
     expected = weights(fit(config))
-    with sopr_fast.options(activation_memory=0):  # all are computed again
+    with monkeypatch.context() as patch:
+        patch.setattr(update, "_ACTIVATION_BYTES", 0)  # all are computed again
         assert torch.equal(weights(fit(config)), expected)
     with torch.inference_mode():
         subsets = sopr_fast.Subsets.draw(log(), TINY.subsets, size=TINY.subset_size, clusters=TINY.clusters)
@@ -170,25 +171,20 @@ def test_fits_side_by_side_leave_one_another_and_the_global_generators_alone(tmp
     assert all(torch.equal(model, alone) for model in actual)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_fit_does_not_depend_on_the_number_of_threads(precision, on_threads):
-    config = dataclasses.replace(TINY, training_precision=precision)
-    first, *others = on_threads(lambda: weights(fit(config, validation=VALIDATION)), 1, 2, 3)
+def test_fit_does_not_depend_on_the_number_of_threads(on_threads):
+    first, *others = on_threads(lambda: weights(fit(validation=VALIDATION)), 1, 2, 3)
     assert all(torch.equal(first, other) for other in others)
 
 
-@pytest.mark.parametrize("metric", ["rank_correlation", "loss"])
-def test_validation_keeps_the_latest_best_weights(metric):
-    config = dataclasses.replace(TINY, validation_metric=metric)
+def test_validation_keeps_the_latest_best_weights():
     validation = (ladder([0.3, 0.8, 0.6]), [0.3, 0.8, 0.6])
-    ranker = fit(config, validation=validation)
+    ranker = fit(validation=validation)
     history = ranker.history
-    values = np.array(history[f"validation_{metric}"])
-    values = -values if metric == "loss" else values
+    values = np.array(history["validation_rank_correlation"])
     validated = np.array([*range(0, TINY.steps, 4), TINY.steps - 1])
     assert history["best_step"] == validated[values[validated] == values.max()][-1]
     assert all(values[step] == values[step // 4 * 4] for step in range(TINY.steps - 1))  # of the last validation
-    short = dataclasses.replace(config, steps=history["best_step"] + 1)
+    short = dataclasses.replace(TINY, steps=history["best_step"] + 1)
     assert torch.equal(weights(ranker), weights(fit(short, validation=validation)))
 
 

@@ -28,7 +28,6 @@ class Context(Checked):
     batch_size: int = option(16384, integer(1))
     device: torch.device | None = option(None, optional(Check(_to_device)))  # noqa: RUF009
     precision: Literal["fp32", "bf16"] | None = option(None, optional(choice("fp32", "bf16")))
-    activation_memory: int = option(1 << 30, integer(0))
 
 
 _context: ContextVar[Context] = ContextVar("sopr_fast.options", default=Context())  # noqa: B039
@@ -53,7 +52,6 @@ def options(
     batch_size: int | None = None,
     device: torch.device | str | None = None,
     precision: Literal["fp32", "bf16"] | None = None,
-    activation_memory: int | None = None,
 ) -> Iterator[None]:
     """Set runtime choices of all functions called in a `with` block; blocks nest, and None keeps a choice.
 
@@ -68,20 +66,11 @@ def options(
             Policies act where they are.
         precision: Operands of matrix products when `rank` scores and the simulator trains, "fp32" or "bf16".
             By default that of the model's `Config`; for the simulator bf16 on CPUs that compute in it.
-        activation_memory: Bytes of activations that a training step on the CPU keeps for its backward pass, by default
-            1 GiB; the rest is computed again. The result has the same bits.
 
     Raises:
         ValueError: A choice has a wrong value, or torch cannot use the device.
     """
-    choices: dict[str, Any] = {
-        "progress": progress,
-        "batch_size": batch_size,
-        "device": device,
-        "precision": precision,
-        "activation_memory": activation_memory,
-    }
-    changes = {name: value for name, value in choices.items() if value is not None}
+    changes: dict[str, Any] = {name: value for name, value in locals().items() if value is not None}
     token = _context.set(replace(current(), **changes))
     try:
         yield

@@ -41,10 +41,8 @@ class Config(Checked):
         learning_rate: Learning rate of Adam.
         warmup_steps: Steps in which the learning rate rises linearly.
         gradient_clip: Largest norm of the gradient; 0 for no limit.
-        validation_metric: What chooses the weights to keep, the latest best: "rank_correlation" or "loss".
         precision: Operands of matrix products when scoring, "fp32" or "bf16"; fp32 if the processor has no bf16,
             if a GPU uses no tensor cores, and for the MLP.
-        training_precision: Operands of matrix products when training, as `precision`.
 
     Raises:
         ValueError: An option has a wrong value, or two contradict each other.
@@ -71,9 +69,7 @@ class Config(Checked):
     learning_rate: float = option(1e-3, number(above=0))
     warmup_steps: int = option(20, integer(0))
     gradient_clip: float = option(1.0, number())
-    validation_metric: str = option("rank_correlation", choice("rank_correlation", "loss"))
     precision: str = option("fp32", choice("fp32", "bf16"))
-    training_precision: str = option("fp32", choice("fp32", "bf16"))
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -86,13 +86,13 @@ class ScoringModel(nn.Module):
 
         Args:
             rng: (2,) int64 seed and step of dropout, needed in training mode.
-            precision: Operands of matrix products, "fp32" or "bf16"; by default that of the config.
+            precision: Operands of matrix products, "fp32" or "bf16"; by default fp32 in training, else the config's.
             weights: Parameters by blocks of policies, see `weights`, needed in training mode.
             first_policy: Place of the first policy in a training batch, for its dropout masks.
             long_tiles: See `ops.segment_encoder`; `Subsets.long_tiles`.
         """
         assert weights is not None or not self.training, "weights of the batch are needed in training mode"
-        precision = precision or (self.config.training_precision if self.training else self.config.precision)
+        precision = precision or ("fp32" if self.training else self.config.precision)
         with without_autocast(states.device):
             weights = self.weights() if weights is None else weights
             encode: Callable[..., Tensor] = functools.partial(

@@ -19,7 +19,7 @@ from .model import ScoringModel
 from .subsets import Subsets
 from .training_policies import TrainingPolicies
 
-_FORMAT = 8
+_FORMAT = 9
 
 
 _DESCRIPTION = record(

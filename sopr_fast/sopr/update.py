@@ -16,7 +16,7 @@ from ..ops.segment_encoder_blocks import Arena
 from ..runtime import devices, distributed, graphs
 from ..runtime.adam import Adam
 from ..runtime.distributed import Blocks
-from ..runtime.options import current
+from ..runtime.limits import tile_bytes
 from .config import Config
 from .input_norm import Moments, merge_moments, part_moments
 from .losses import Objective
@@ -27,6 +27,7 @@ from .subsets import Subsets
 _VALIDATE_EVERY = 4  # steps
 _VALIDATION_SUBSETS = 3  # of a validation
 _FEWEST_OF_A_BLOCK = 4  # policies in a step
+_ACTIVATION_BYTES = 1 << 30  # kept for the backward pass, at most; the rest is computed again, to the same bits
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Update:
         self._rng = torch.zeros(2, dtype=torch.int64, device=device)
         self._step = torch.zeros((), dtype=torch.int64, device=device)
         has_arena = config.encoder == "transformer" and not devices.runs_ahead(device)
-        self._arena = Arena(current().activation_memory) if has_arena else None
+        self._arena = Arena(tile_bytes(_ACTIVATION_BYTES)) if has_arena else None
         self.results = torch.zeros(1 if validation is None else 3, dtype=torch.float64, device=device)
         self.best = torch.full((), -math.inf, dtype=torch.float64, device=device)
         self.best_step = torch.full_like(self._step, -1)
@@ -191,9 +192,8 @@ class Update:
         loss = validation.objective.loss(scores).double()
         correlation = _spearman(self._labels, scores)
         self.results[1], self.results[2] = loss, correlation
-        quality = -loss if self.config.validation_metric == "loss" else correlation
-        better = quality >= self.best
-        self.best.copy_(torch.where(better, quality, self.best))
+        better = correlation >= self.best
+        self.best.copy_(torch.where(better, correlation, self.best))
         self.best_step.copy_(torch.where(better, self._step, self.best_step))
         for name, value in self.model.state_dict().items():
             best = self.best_weights[name]
