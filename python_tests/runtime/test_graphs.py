@@ -31,7 +31,6 @@ WAITING = {  # of a GPU: what they return, or its shape, depends on values; or t
     aten.repeat_interleave.Tensor,
     aten._unique2.default,
 }
-IDLE = {"empty", "empty_like", "empty_strided", "new_empty", "_unsafe_view", "detach"}  # launch nothing
 
 
 def tensors_of(values):
@@ -64,16 +63,6 @@ class Tape(TorchDispatchMode):
                 if old.data_ptr() != new.data_ptr():
                     old.copy_(new)
 
-    def launches(self):
-        """Return the names of torch's operators that launch kernels, and of ours."""
-        theirs, ours = [], []
-        for operator, *_ in self.calls:
-            if operator.namespace == "sopr_fast":
-                ours.append(operator.overloadpacket.__name__)
-            elif not operator.is_view and operator.overloadpacket.__name__ not in IDLE:
-                theirs.append(operator.overloadpacket.__name__)
-        return theirs, ours
-
 
 class Graph:
     """Takes the place of torch.cuda.CUDAGraph; what capture did counts as the first replay."""
@@ -105,7 +94,6 @@ def stand_in(monkeypatch, *, captures=True):
     return made
 
 
-STEP, MOMENTS = 182, 8  # launches of torch in a step, and of these again for every eight policies
 SHORT = dataclasses.replace(TINY, steps=7, warmup_steps=4, subsets=3)
 VALIDATION = (ladder([0.3, 0.8, 0.6]), [0.3, 0.8, 0.6])
 
@@ -169,39 +157,6 @@ def test_a_replayed_run_resumes_from_its_checkpoint(tmp_path, monkeypatch):
     assert_same(fit(SHORT, validation=VALIDATION, checkpoint=path), whole)
 
 
-def paper_sized(policies, subsets=None, **changes):
-    config = Config(subset_size=40, clusters=4, subsets=2, **changes)
-    subsets = subsets or Subsets.draw(log(), 2, size=40, clusters=4)
-    columns = torch.randn(policies, len(subsets.states), 3, generator=torch.Generator().manual_seed(0))
-    returns = np.arange(float(policies))
-    examples = Examples(columns, slice(0, policies), returns, Objective.from_returns(config, returns, 0.0, 1.0))
-    return _Trainer(subsets, examples, None, config, 0)
-
-
-@pytest.mark.parametrize("policies", [7, 30])
-def test_launches_of_a_training_step(policies, monkeypatch):
-    """Ours are one forward and backward a level; torch's do not grow with policies, but for moments of eight each."""
-    made = stand_in(monkeypatch)
-    trainer = paper_sized(policies, policy_share=1.0)
-    for _ in range(3):
-        trainer.step()
-    theirs, ours = made[0].tape.launches()
-    assert sorted(ours) == sorted(["segment_encoder", "segment_encoder_backward"] * 2)
-    assert len(theirs) == STEP + MOMENTS * -(-policies // 8)
-    assert theirs.count("_fused_adamw_") == 1 and "_foreach_mul_" in theirs
-
-
-def test_launches_of_a_ranking_tile(monkeypatch, generator):
-    made = stand_in(monkeypatch)
-    monkeypatch.setattr(scoring, "_TILE_BYTES", 1)
-    config = Config(clusters=4, subset_size=40)
-    subsets = Subsets.draw(log(), 4, size=40, clusters=4)
-    model = ScoringModel(subsets.state_dim + 2, config).eval()
-    scoring.score_grid(model, subsets, torch.randn(1, len(subsets.states), 2, generator=generator))
-    theirs, ours = made[0].tape.launches()
-    assert ours == ["segment_encoder"] * 2 and len(theirs) == 37
-
-
 @pytest.mark.parametrize("options", [{}, {"score": "sort"}, {"encoder": "mlp"}], ids=str)
 def test_replayed_tiles_have_the_scores_of_an_eager_run(options, monkeypatch, generator):
     config = dataclasses.replace(TINY, **options)
@@ -233,10 +188,13 @@ def test_what_cannot_be_captured_runs_launch_by_launch(caplog, monkeypatch):
 )
 def test_a_process_on_a_gpu_takes_all_policies_at_once(encoder, processes, blocks, monkeypatch):
     subsets = Subsets.draw(log(), 2, size=40, clusters=4)  # processes of a group would share the work
-    assert len(paper_sized(30, subsets).update.blocks) == 4  # on a CPU
+    config, returns = Config(subset_size=40, clusters=4, subsets=2, encoder=encoder), np.arange(30.0)
+    columns, objective = torch.zeros(30, len(subsets.states), 3), Objective.from_returns(config, returns, 0.0, 1.0)
+    examples = Examples(columns, slice(0, 30), returns, objective)
+    assert len(_Trainer(subsets, examples, None, config, 0).update.blocks) == 4  # on a CPU
     stand_in(monkeypatch)
     monkeypatch.setattr(distributed, "current", lambda: Group(0, processes))
-    made = paper_sized(30, subsets, encoder=encoder).update
+    made = _Trainer(subsets, examples, None, config, 0).update
     assert len(made.blocks) == blocks and made._run._allowed == (processes == 1)
 
 

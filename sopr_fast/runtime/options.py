@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from .checks import Check, Checked, choice, flag, integer, option, optional
+from .checks import Check, Checked, flag, integer, option, optional
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +27,6 @@ class Context(Checked):
     progress: bool = option(True, flag)
     batch_size: int = option(16384, integer(1))
     device: torch.device | None = option(None, optional(Check(_to_device)))  # noqa: RUF009
-    precision: Literal["fp32", "bf16"] | None = option(None, optional(choice("fp32", "bf16")))
 
 
 _context: ContextVar[Context] = ContextVar("sopr_fast.options", default=Context())  # noqa: B039
@@ -51,7 +50,6 @@ def options(
     progress: bool | None = None,
     batch_size: int | None = None,
     device: torch.device | str | None = None,
-    precision: Literal["fp32", "bf16"] | None = None,
 ) -> Iterator[None]:
     """Set runtime choices of all functions called in a `with` block; blocks nest, and None keeps a choice.
 
@@ -64,8 +62,6 @@ def options(
         batch_size: Largest number of states that a policy gets at a time, by default 16384.
         device: Device that clusters, trains and scores. By default "cpu", or the device of the model that ranks.
             Policies act where they are.
-        precision: Operands of matrix products when `rank` scores and the simulator trains, "fp32" or "bf16".
-            By default that of the model's `Config`; for the simulator bf16 on CPUs that compute in it.
 
     Raises:
         ValueError: A choice has a wrong value, or torch cannot use the device.

@@ -143,7 +143,7 @@ class Ranker:
         acting = loaded.with_action_count(action_count).for_log(drawn.states_count, states)
         names = list(loaded)
         group.check_same(
-            options=[seed, current().precision, current().batch_size],
+            options=[seed, current().batch_size],
             names_of_policies=names,
             states=drawn.states,
             subsets=drawn.rows,
@@ -178,7 +178,7 @@ class Ranker:
             settings={
                 "subsets": scores.shape[1],
                 "seed": seed,
-                "precision": current().precision or self.config.precision,
+                "precision": self.config.precision,
             },
         )
         if self.collapsed:
@@ -239,7 +239,7 @@ class Ranker:
         at_once = max(1, tile_bytes(_TILE_BYTES) // (4 * columns.shape[1] * columns.shape[2]))
         with timings.stage("encoding"), progress_bar(len(columns), "ranking", "policy") as bar:
             for some in columns.split(at_once) if len(columns) else ():
-                parts.append(score_grid(model, subsets, some.contiguous(), precision=current().precision))
+                parts.append(score_grid(model, subsets, some.contiguous()))
                 bar.update(len(some))
             scores = distributed.current().gather(torch.cat(parts).cpu()).double().numpy()
         if not np.isfinite(scores).all():
