@@ -21,8 +21,7 @@ from support.pickles import Runs
 
 from sopr_fast.inputs.policies import load_policies as load
 from sopr_fast.inputs.returns import load_returns
-from sopr_fast.runtime import pickles
-from sopr_fast.runtime.pickles import SPACE_RECORDS, read_pickle
+from sopr_fast.runtime.pickles import read_pickle
 
 DEPTH = 60
 
@@ -43,7 +42,7 @@ def torch_file(content):
 
 
 REPEATED = "repeats values until they are far larger than the file"
-KEY = "a key that is neither text nor a number, or too large"
+KEY = "a key that is neither text nor a small integer"
 TEXT = b"X\x20\xa1\x07\x00" + b"a" * 500_000 + b"q\x000"
 
 
@@ -53,7 +52,6 @@ BOMBS = {
     "its own item": (b"\x80\x02]q\x00(h\x00h\x00e.", "nests values more than 64 deep"),
     "deep": (b"\x80\x02" + b"]" * 1000 + b"a" * 999 + b".", "nests values more than 64 deep"),
     "copies by reduce": (b"\x80\x02" + TEXT + b"](" + b"c_codecs\nencode\nh\x00\x85R" * 3000 + b"e.", REPEATED),
-    "copies by inst": (b"\x80\x02" + TEXT + b"](" + b"(h\x00i_codecs\nencode\n" * 3000 + b"e.", REPEATED),
     "shared arrays": (pickle.dumps([array := np.zeros(10**5)] + [array] * 500), REPEATED),
     "shared lists": (pickle.dumps([[[] for _ in range(10**4)]] * 10), REPEATED),
     "length": (b"\x80\x05\x96" + struct.pack("<Q", 2**40) + b".", "damaged"),
@@ -62,12 +60,12 @@ BOMBS = {
     "bytes": (b"\x80\x02cbuiltins\nbytes\n\x8a\x08" + struct.pack("<Q", 10**9) + b"\x85R.", "damaged"),
     "tensor without a storage": (b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n(ctorch\ndevice\n)R}X\x05\x00\x00\x00"
         b"dtypeX\x04\x00\x00\x00loadsbK\x00))tR.", "a tensor of another kind|names torch"),
-    "a dtype of 2^60 parts": (doubled() + b"cnumpy\ndtype\nh%c\x85R." % DEPTH, "an array of dtype tuple"),
+    "a dtype of 2^60 parts": (doubled() + b"cnumpy\ndtype\nh%c\x85R." % DEPTH, REPEATED),
     "a call of 2^60 parts": (doubled() + b"K\x01R.", "a call of tuple with int"),
     "names of long names": (pickle.dumps({"k" * 10**5: {str(i): 0 for i in range(10**5)}}), "longer than 400"),
     "many names": (pickle.dumps({str(i): 0 for i in range(10**5)}), "more than 10,000 values"),
     "no characters": (pickle.dumps({"a": np.array("ab")}).replace(b"a\0\0\0b\0\0\0", b"\xff" * 8), "text that is not"),
-    "keys of floats": (pickle.dumps({0.5: 0}), "found 0.5"),
+    "keys of floats": (pickle.dumps({0.5: 0}), KEY),
     "keys of arrays": (pickle.dumps({Runs(REBUILD, *ARGUMENTS): 0}), KEY),
     "a key that takes 2^60 steps to hash": (doubled() + b"}h%cK\x01s." % DEPTH, KEY),
     "keys that may have one hash": (pickle.dumps({2**61 - 1: 0}), KEY),
@@ -94,23 +92,21 @@ def tensor(name=NAME, shape=b"(K\x01t"):
 
 RECORD = b"ctorch\ndevice\n)\x81"
 POINTER = {"__array_interface__": {"data": (4096, False), "shape": (9,), "typestr": "<f8", "version": 3}}
-NAMED = RECORD + b"}" + text(b"__name__") + b"h%csb" % DEPTH + b"q\xff0(h\xffK\x01o."
 LONG = b"(" + b"N" * 10**6 + b"tq\x000"
 KIND = "a tensor of another kind"
+FORMS = (b"\x82\xef", b"\x8f", b"(\x91", RECORD[:-2] + b")}\x92", b"(ios\nsystem\n", b"(" + RECORD[:-2] + b"o")
 
 
 TENSORS = (  # in a file of torch, after the protocol of its pickle
-    (doubled() + NAMED, "damaged"),
     (number(1 << 4_000_000) + b"q\xff0" + tensor(shape=b"(" + b"h\xff" * 10**5 + b"t"), KIND),
-    (tensor(name=b"h%c" % DEPTH), KIND),  # text of a name of 2^60 parts would never end
+    (tensor(name=b"h%c" % DEPTH), REPEATED),
     (tensor(shape=b"J\xff\xff\xff\x7f(K\x01t\x86"), KIND),  # a size times a tuple would fill the memory
-    (LONG + b"ctorch\ndevice\nq\x010" + b"h\x01h\x00R0" * 10**5 + b"N.", "a call of type with tuple"),
-    (LONG + b"ctorch\ndevice\nq\x010" + b"h\x01h\x00}\x920" * 10**5 + b"N.", "sets, or classes of the process"),
-    (LONG + b"h\x00Q0" * 10**5 + b"N.", KIND),
+    (LONG + b"ctorch\ndevice\nq\x010]" + b"h\x01h\x00Ra" * 10**5 + b".", REPEATED),
+    (LONG + b"]" + b"h\x00Qa" * 10**5 + b".", KIND),
     (text(b"a" * 10**6) + b"q\x000" + text(b"b") + b"q\x010" + b"h\x00h\x01\x930" * 10**5 + b"N.", "repeats|names"),
     (b"N" + b"".join(b"p%d\n" % (i * (2**61 - 1)) for i in range(1, 60_000)) + b".", "leaves out places"),
     (RECORD + pickle.dumps(POINTER, 2)[2:-1] + b"b.", "attributes of Python's own"),
-    (b"\x82\xef.", "sets, or classes of the process"),
+    *((form + b".", "sets, or objects of unusual forms") for form in FORMS),
 )  # fmt: skip
 FILES = [(suffix, made(content), message) for content, message in BOMBS.values()
          for suffix, made in ((".pkl", bytes), (".pt", torch_file))]  # fmt: skip
@@ -123,17 +119,6 @@ def test_small_files_of_large_values(tmp_path, suffix, content, message):
     path.write_bytes(content)
     with pytest.raises((ValueError, MemoryError), match=rf"p{suffix}: .*({message})"):
         load(path)
-
-
-def test_names_are_counted_before_they_become_classes():
-    with pytest.raises(ValueError, match=REPEATED):
-        read_pickle(b"".join(b"cgym.spaces\n%x\n0" % i for i in range(10_000)) + b"N.", records=SPACE_RECORDS)
-
-
-def test_pickles_of_too_many_values(monkeypatch):
-    monkeypatch.setattr(pickles, "_MOST_STEPS", 100)
-    with pytest.raises(ValueError, match="its pickle holds more than 100 values"):
-        read_pickle(pickle.dumps(list(range(200))))
 
 
 def test_torch_opens_no_file_without_trust(tmp_path, monkeypatch):
@@ -228,23 +213,6 @@ def test_messages_escape_what_files_say(tmp_path):
             load(tmp_path / name)
         message = str(caught.value)
         assert message.isprintable() and len(message) < 1500
-
-
-def colliding(count, bits=13):
-    """Integers below 2**60 whose hashes take places of a dictionary that others have taken."""
-    mask, place, chain = (1 << bits) - 1, 1, []
-    for _ in range(count):
-        chain.append(place)
-        place = (5 * place + 1) & mask
-    return chain
-
-
-def test_keys_of_a_file_are_bounded_together():
-    """Not of each dictionary: a file can make many of one list of pairs."""
-    pairs = b"".join(number(key) + b"N\x86" for key in colliding(3000))
-    content = b"\x80\x04(" + pairs + b"lq\x000](" + b"ccollections\nOrderedDict\nh\x00\x85R" * 4 + b"e."
-    with pytest.raises(ValueError, match="too many keys that are not text, over 4,000"):
-        read_pickle(content)
 
 
 def test_returns_that_inflate_are_refused(tmp_path):

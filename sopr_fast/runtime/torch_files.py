@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .containers import Archive, open_archive
 from .files import open_regular, opened, size_of
-from .pickles import MOST_DEPTH, NAMES, REFUSAL, PlainUnpickler, RefusedError
+from .pickles import MOST_DEPTH, REFUSAL, Made, PlainUnpickler, Record, RefusedError
 
 _STORAGES = {
     f"torch.{kind}Storage": dtype
@@ -24,7 +24,8 @@ _STORAGES = {
         "Bool": torch.bool, "ComplexFloat": torch.complex64, "ComplexDouble": torch.complex128,
     }.items()
 }  # fmt: skip
-_RECORDS = ("torch.device", *map(str, _STORAGES.values()))
+_RECORDS = ("torch.device", *_STORAGES, *map(str, _STORAGES.values()))
+_STORAGE = "storage"  # name of what persistent identifiers make
 _ZIP, _HEAD = b"PK\x03\x04", 20  # first bytes
 _MAGIC = (0x1950A86A20F9469CFC6C).to_bytes(10, "little")  # of torch.save before 1.6
 
@@ -34,40 +35,26 @@ class _Storage(NamedTuple):
     key: str
 
 
-class _Tensor(NamedTuple):
-    storage: _Storage
-    offset: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-
-
-_NAMES: dict[str, Any] = {
-    **NAMES,
-    "torch._utils._rebuild_tensor": lambda *parts: _Tensor(*parts[:4]),
-    "torch._utils._rebuild_tensor_v2": lambda *parts: _Tensor(*parts[:4]),
-    "torch._utils._rebuild_parameter": lambda data, *_: data,
-    "torch.Size": lambda sizes: sizes,
-    **_STORAGES,
-}
-
-
 class _TorchUnpickler(PlainUnpickler):
     """Unpickler of tensors, too; `member` returns the bytes of a storage by its key."""
 
     def __init__(self, stream: Any, size: int, member: Callable[[str], bytes]) -> None:
-        super().__init__(stream, size, _RECORDS, _NAMES)
+        super().__init__(stream, size, _RECORDS)
         self._member, self._tensors = member, dict[str, Tensor]()
+        self.names |= {
+            "torch._utils._rebuild_tensor": self._tensor,
+            "torch._utils._rebuild_tensor_v2": self._tensor,
+            "torch._utils._rebuild_parameter": lambda state, data, *_: data,
+            "torch.Size": lambda state, sizes: sizes,
+            _STORAGE: _storage,
+        }
 
-    def persistent_load(self, pid: Any) -> _Storage:
-        is_storage = type(pid) is tuple and len(pid) == 5 and isinstance(pid[1], torch.dtype)
-        if not is_storage or type(pid[2]) is not str:
-            raise RefusedError(f"its pickle has a tensor of another kind; {REFUSAL}")
-        return _Storage(pid[1], pid[2])
+    def persistent_load(self, pid: Any) -> Made:
+        return Made(_STORAGE, (pid,))
 
-    def plain(self, value: Any, depth: int = 0) -> Any:
-        return self._tensor(*value) if type(value) is _Tensor else super().plain(value, depth)
-
-    def _tensor(self, storage: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Tensor:
+    def _tensor(
+        self, state: Any, storage: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: Any
+    ) -> Tensor:
         is_whole = isinstance(storage, _Storage) and len(shape) == len(strides) <= MOST_DEPTH
         if not is_whole or not all(type(n) is int and 0 <= n < 2**62 for n in (offset, *shape, *strides)):
             raise RefusedError(f"its pickle has a tensor of another kind; {REFUSAL}")
@@ -77,6 +64,14 @@ class _TorchUnpickler(PlainUnpickler):
         if storage.key not in self._tensors:
             self._tensors[storage.key] = torch.frombuffer(bytearray(self._member(storage.key)), dtype=storage.dtype)
         return self._tensors[storage.key].as_strided(shape, strides, offset)
+
+
+def _storage(state: Any, pid: Any) -> _Storage:
+    """Return the storage of a tensor; `pid` is what torch writes of it."""
+    is_storage = type(pid) is tuple and len(pid) == 5 and isinstance(pid[1], Record) and type(pid[2]) is str
+    if not is_storage or pid[1].source not in _STORAGES:
+        raise RefusedError(f"its pickle has a tensor of another kind; {REFUSAL}")
+    return _Storage(_STORAGES[pid[1].source], pid[2])
 
 
 def is_torch_file(path: Path) -> bool:
@@ -111,4 +106,4 @@ def _read(archive: Archive, size: int) -> Any:
         raise ValueError("written on a machine of another byte order; save it again on this one")
     content = io.BytesIO(archive.read(pickles[0]))
     unpickler = _TorchUnpickler(content, size, lambda key: archive.read(f"{root}data/{key}"))
-    return unpickler.plain(unpickler.load())
+    return unpickler.load()

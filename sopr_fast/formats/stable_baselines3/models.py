@@ -73,7 +73,7 @@ def _actor(
     if len(shape := shape_of(_unpickled(settings, "observation_space", SPACE_RECORDS))) > 2:
         raise RefusedError(f"it reads images of shape {shape}")
     policy_class = _unpickled(settings, "policy_class", SB3_RECORDS)
-    source = policy_class.source if isinstance(policy_class, type) and issubclass(policy_class, Record) else "?"
+    source = policy_class.source if isinstance(policy_class, Record) else "?"
     if not _MODULES.fullmatch(source.rpartition(".")[0]):
         raise RefusedError(f"a policy of class {source}, which this package does not read")
     warn_of_masks(options.name, source)
