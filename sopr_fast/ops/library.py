@@ -50,7 +50,7 @@ def define(
     backward: Callable | None = None,
     setup_context: Callable = lambda ctx, inputs, output: None,
 ) -> Callable:
-    """Register `sopr_fast::<schema>` and return the operator.
+    """Register `sopr_fast::<schema>` and return the operator; NAME_backward, a backward pass, has no derivative.
 
     Its kernel has the same name, and takes arguments, results and sizes by their names here. Kernels read addresses,
     and compiled or exported code calls the operator itself, so the operator checks its arguments.
@@ -91,10 +91,15 @@ def define(
         outputs = (new or make)(checked(*arguments))
         return outputs if len(outputs) > 1 else outputs[0]
 
+    def refuse(*_: Any) -> NoReturn:
+        raise NotImplementedError(f"{name.removesuffix('_backward')} is differentiable once")
+
     library.impl(name, compute, "CPU")
     if native._cuda is not None and name in native._cuda.keywords:
         library.impl(name, compute, "CUDA")
     torch.library.register_fake(f"sopr_fast::{name}", fake, lib=library)
+    if name.endswith("_backward"):  # torch would return zeros
+        backward = refuse
     if backward is not None:
         torch.library.register_autograd(f"sopr_fast::{name}", backward, setup_context=setup_context, lib=library)
 
@@ -115,15 +120,6 @@ def _is_plain(arguments: Sequence[Any]) -> bool:
     tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
     needs_grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     return not needs_grad and all(type(tensor) is Tensor and tensor.device.type == "cpu" for tensor in tensors)
-
-
-def differentiable_once(operator: str) -> Callable:
-    """Return a backward that raises on second derivatives instead of returning zeros."""
-
-    def backward(ctx: Any, *_: Any) -> NoReturn:
-        raise NotImplementedError(f"{operator} is differentiable once")
-
-    return backward
 
 
 def _why_no_kernel(device: torch.device) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..runtime.devices import without_autocast
-from .library import Fields, define, differentiable_once, run_kernel
+from .library import Fields, define, run_kernel
 from .tensor_checks import common_device
 
 _EPS = 1e-8
@@ -205,7 +205,6 @@ _mlp_backward = define(
     check_sizes=_check_sizes,
     new=_new_gradients,
     run=_run,
-    backward=differentiable_once("mlp"),
 )
 
 

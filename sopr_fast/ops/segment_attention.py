@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import native
-from .library import Fields, define, differentiable_once, longest_first, run_kernel
+from .library import Fields, define, longest_first, run_kernel
 from .segment_dropout import ATTENTION_WEIGHTS
 from .tensor_checks import check_dropout, check_offsets, check_tensor
 
@@ -80,7 +80,6 @@ _segment_attention_backward = define(
     _SHAPES,
     check=check_offsets,
     run=_run,
-    backward=differentiable_once("segment_attention"),
 )
 
 

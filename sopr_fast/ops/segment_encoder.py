@@ -21,7 +21,6 @@ from .library import (
     contiguous,
     current_device,
     define,
-    differentiable_once,
     longest_first,
     run_kernel,
 )
@@ -222,7 +221,6 @@ _segment_encoder_backward = define(
     check=_check_rows,
     new=_new_gradients,
     run=_run,
-    backward=differentiable_once("segment_encoder"),
 )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .library import define, differentiable_once
+from .library import define
 from .tensor_checks import check_offsets
 
 
@@ -36,7 +36,6 @@ _segment_mean_backward = define(
     "segment_mean_backward(Tensor grad_out, Tensor offsets, SymInt tokens) -> Tensor grad_x",
     {"grad_out": "segments, width", "offsets": "segments + 1", "grad_x": "tokens, width"},
     check=check_offsets,
-    backward=differentiable_once("segment_mean"),
 )
 
 

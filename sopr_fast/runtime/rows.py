@@ -105,26 +105,19 @@ class FileRows:
         with open(self._path, "rb", buffering=0) as file:
             self._version.check(os.fstat(file.fileno()))
 
-            def read_bytes(start: int, count: int) -> bytearray:
-                content, place = bytearray(count), 0
-                file.seek(start)
-                with memoryview(content) as view:
-                    while place < count and (few := file.readinto(view[place:])):
-                        place += few
-                if place < count:
+            def read_values(place: int, count: int) -> np.ndarray:
+                file.seek(self._start + place * self.dtype.itemsize)
+                values = np.fromfile(file, self.dtype, count)
+                if len(values) < count:
                     raise ValueError(f"{self.name}: the file was cut short after it was opened; load it again")
-                return content
+                return values
 
             def read(start: int, stop: int) -> np.ndarray:
+                count, columns = stop - start, math.prod(self.shape[1:])
                 if not self._is_transposed:
-                    content = read_bytes(self._start + start * self.row_bytes, (stop - start) * self.row_bytes)
-                    return np.frombuffer(content, self.dtype).reshape(stop - start, *self.shape[1:])
-                columns, size = math.prod(self.shape[1:]), self.dtype.itemsize
-                table = np.empty((columns, stop - start), self.dtype)
-                for i in range(columns):
-                    place = self._start + (i * len(self) + start) * size
-                    table[i] = np.frombuffer(read_bytes(place, (stop - start) * size), self.dtype)
-                return table.T.reshape(stop - start, *self.shape[1:], order="F")
+                    return read_values(start * columns, count * columns).reshape(count, *self.shape[1:])
+                table = [read_values(i * len(self) + start, count) for i in range(columns)]
+                return np.reshape(table, (columns, count)).T.reshape(count, *self.shape[1:], order="F")
 
             yield read
             self._version.check(os.fstat(file.fileno()))
