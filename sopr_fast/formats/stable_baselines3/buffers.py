@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from ...inputs.lazy_arrays import flatten
-from ...runtime.warn import warn
 
 _ARRAYS = ("observations", "actions", "rewards", "dones", "next_observations", "timeouts")
 _ROUNDING = 1e-3  # of actions scaled to [-1, 1] in float32
@@ -53,10 +52,9 @@ def _unscaled(actions: np.ndarray, space: Any, where: str) -> np.ndarray:
     if not np.isfinite([low, high]).all() or (np.all(low == -1) and np.all(high == 1)):
         return actions
     if (largest := np.abs(actions).max()) > 1 + _ROUNDING:
-        warn(
-            f"{where}: actions up to {largest:.3g} are taken as they are: Stable-Baselines3 stores actions of a space "
-            f"from {low.min():g} to {high.max():g} scaled to [-1, 1]; if the environment got others, write the arrays "
-            "to an .npz file"
+        raise ValueError(
+            f"{where}: actions up to {largest:.3g}, but Stable-Baselines3 stores actions of a space from {low.min():g} "
+            f"to {high.max():g} scaled to [-1, 1]; if these are what the environment got, write the arrays to an .npz "
+            "file"
         )
-        return actions
     return low + 0.5 * (actions + 1) * (high - low)
