@@ -177,12 +177,11 @@ def add_log(parser: argparse.ArgumentParser, whole: bool = True, option: str = "
             help="time limit of the environment, if the log does not show where it cut episodes, or if policies may "
             "reach it; 1 for a bandit",
         )
-        group.add_argument("--rows", type=int, metavar="N", help="rows to keep of a larger log, in whole episodes")
 
 
 def read_log(path: str | Path, options: argparse.Namespace) -> Any:
     """Load the log at a path; that of clustered subsets is returned."""
-    keys = ("columns", "ends", "max_episode_steps", "sort", "rows")
+    keys = ("columns", "ends", "max_episode_steps", "sort")
     given = {key: getattr(options, key) for key in keys if getattr(options, key) is not None}
     if str(path).endswith(".safetensors"):
         if given:

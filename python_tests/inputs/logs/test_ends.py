@@ -341,15 +341,3 @@ def test_unfilled_rows_of_a_buffer_are_left_out(fields):
     full = {key: np.arange(60)[:, None] * 1.0 for key in ("obs", "actions")} | {"rewards": np.arange(60.0)}
     full |= {"next_obs": full["obs"] + 1, "terminals": np.arange(60) == 59, "timeouts": np.arange(60) == 19}
     assert load(full | {"size": 60, "ptr": 20}).source.tolist() == [*range(20, 60), *range(20)]
-
-
-def test_a_number_of_rows_keeps_whole_episodes():
-    whole = load(WALK | FLAGS)
-    for rows, most in ((1, 6), (10, 10), (COUNT, COUNT)):
-        for log in (load(WALK | FLAGS, rows=rows), sopr_fast.load_log(whole, rows=rows)):
-            assert 0 < len(log) <= most and {*np.diff(log.episodes).tolist()} <= {*LENGTHS}
-            np.testing.assert_array_equal(log.states, whole.states[log.source])
-            assert (log.terminals | log.timeouts)[log.episodes[1:] - 1].all() and log.source_count == COUNT
-            count = len(log.episodes) - 1
-            drawn = f"{count} episode{'s' * (count > 1)}, drawn from " if len(log) < COUNT else ""
-            assert log.summary == drawn + whole.summary

@@ -5,7 +5,6 @@ import os
 import pickle
 import tracemalloc
 import zlib
-from collections import deque
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -139,12 +138,7 @@ SOURCES = {
     "batches": lambda arrays: [only(rows, arrays | {"eps_id": NUMBERS}) for rows in (ROWS < 5, ROWS >= 5)],
     "steps": lambda arrays: [only(row, arrays) for row in ROWS],
     "nested steps": lambda arrays: [only(row, arrays) | {"infos": {"c": row} if row else {}} for row in ROWS],
-    "episodes of steps": lambda arrays: [
-        [only(i, each) for i in range(len(each["rewards"]))] for each in episodes_of(arrays)
-    ],
     "steps of own names": lambda arrays: [only(row, renamed(arrays, OWN)) for row in ROWS],
-    "deque of steps": lambda arrays: deque(only(row, arrays) for row in ROWS),
-    "array of episodes": lambda arrays: np.array([*episodes_of(arrays), None], object)[:-1],
     "indexed frame": indexed,
     "short names": lambda arrays: renamed(arrays, SHORT),
     "long names": lambda arrays: frame_of(renamed(arrays, LONG), "{}_{}"),
@@ -186,10 +180,6 @@ def test_parts_are_mapped_to_columns(tmp_path, arrays):
         reordered = load_states(source, columns=["x_2", "x_0"])
         np.testing.assert_array_equal(np.asarray(reordered, np.float32), arrays["observations"][:, [2, 0]])
         assert load_states(source, columns="x_1").shape == (14, 1)
-    tables = {"states": ["observations_2", "observations[0]"]}
-    log = sopr_fast.load_log(arrays, columns=tables)
-    np.testing.assert_array_equal(log.states, arrays["observations"][:, [2, 0]])
-    np.testing.assert_array_equal(log.next_states, arrays[NEXT][:, [2, 0]])
     for wrong, message in (
         ({**columns, "states": "z"}, r"log\.csv: no column 'z' for the states; it has x_"),
         ({"stats": "x"}, "columns name the part 'stats'; a log's parts are states, actions"),

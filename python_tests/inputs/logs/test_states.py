@@ -1,7 +1,6 @@
 """States of files and array-like objects: only drawn rows are read, the right ones, also of files that change."""
 
 import os
-import warnings
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -87,26 +86,6 @@ class Recorder:
     @contextmanager
     def reader(self):
         yield lambda start, stop: self.slices.append((start, stop)) or self.values[start:stop]
-
-
-FORMS = [
-    lambda states, _: states,
-    lambda states, path: write(path / "log.npy", states),
-    lambda states, _: transitions(states, states, states[:, 0], max_episode_steps=1),
-]
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("offset", [4.5e8, 1e14, 0])
-@pytest.mark.parametrize("dtype", [np.float64, np.int64])
-def test_columns_that_float32_rounds_away_are_told(form, offset, dtype, tmp_path):
-    """With an offset of 1e14, the second column is one float32 number; the third is constant."""
-    states = np.stack([np.arange(64) % 2, 100 * np.arange(64) + offset, np.full(64, 0.1)], 1).astype(dtype)
-    with warnings.catch_warnings(record=True, action="always") as caught:
-        draw(form(states, tmp_path), 1, size=64)
-    told = [str(warning.message) for warning in caught if "float32" in str(warning.message)]
-    assert len(told) == bool(offset)
-    assert all("column 1 of the states varies by" in message for message in told)
 
 
 def test_only_drawn_rows_are_read_in_pieces_that_are_bounded():

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ...runtime.arrays import as_numbers
 from ...runtime.checks import integer
-from ...runtime.text import counted, escaped_errors
+from ...runtime.text import escaped_errors
 from ..accepted import LogLike
 from .parts import Parts
 from .schema import Columns, advise, check_needed, find_parts, missing
@@ -43,7 +42,6 @@ def load_log(
     ends: str | None = None,
     max_episode_steps: int | None = None,
     sort: Sequence[str] = (),
-    rows: int | None = None,
 ) -> Transitions | StoredStates:
     """Load a log: transitions into memory, or only states if there are neither rewards nor costs.
 
@@ -66,7 +64,6 @@ def load_log(
         max_episode_steps: Time limit of the environment, if the log does not show where it cut episodes, or if
             policies may reach it; 1 for a contextual bandit, whose every row is an episode.
         sort: Names of arrays by which to sort the rows first, such as ["episode", "step"].
-        rows: Most transitions to keep; whole episodes are drawn from a larger log.
 
     Raises:
         FileNotFoundError, ImportError: No such file, or the extra that reads it is not installed.
@@ -75,15 +72,14 @@ def load_log(
             enough. Names the row, and what to pass.
 
     Warns:
-        UserWarning: float32 loses the differences within a column of states, or a reward is far beyond the others.
+        UserWarning: A reward is far beyond the others.
     """
-    rows = None if rows is None else integer(1)("rows", rows)
     if isinstance(source, Transitions | StoredStates):
         if (columns, ends, max_episode_steps, *sort) != (None, None, None):
             raise ValueError(
                 "columns, ends, max_episode_steps and sort are for logs that are not loaded yet; leave them out"
             )
-        return source if rows is None or isinstance(source, StoredStates) else thin(source, rows)
+        return source
     arrays, where = read_arrays(source)
     parts = find_parts(arrays, columns, where)
     if not {"rewards", "costs"} & parts.arrays.keys() and ends is None and max_episode_steps is None:
@@ -96,8 +92,7 @@ def load_log(
     filled = filled_rows(arrays, parts.count or 0)
     if filled is not None:
         order = filled if order is None else order[np.isin(order, filled)]
-    log = build(parts, ends, limit, order)
-    return log if rows is None else thin(log, rows)
+    return build(parts, ends, limit, order)
 
 
 def _order(arrays: Mapping[str, Any], names: Sequence[str], where: str) -> np.ndarray | None:
@@ -167,17 +162,6 @@ def _states_of(parts: Parts, arrays: Mapping[str, Any]) -> StoredStates:
     filled = filled_rows(arrays, parts.count or 0)
     rows = None if filled is None else len(filled)
     return StoredStates(values, name, rows, parts.columns, parts.arrays.get("actions"))
-
-
-def thin(log: Transitions, rows: int) -> Transitions:
-    """Return whole episodes of a log, drawn at random, of at most `rows` rows together, but one episode at least."""
-    drawn = np.random.default_rng(0).permutation(len(log.episodes) - 1)
-    lengths = np.diff(log.episodes)
-    few = max(1, int(np.searchsorted(np.cumsum(lengths[drawn]), rows, side="right")))
-    taken = log.take(np.sort(drawn[:few]))
-    return (
-        taken if few == len(lengths) else replace(taken, summary=f"{counted(few, 'episode')}, drawn from {log.summary}")
-    )
 
 
 def describe(log: LogLike) -> str:

@@ -14,7 +14,6 @@ from ...runtime.arrays import as_numbers
 from ...runtime.checks import TOO_LARGE
 from ...runtime.rows import FileRows
 from ...runtime.text import NAME_WIDTH, counted, list_names, printable
-from ...runtime.warn import warn
 from ..lazy_arrays import Lazy, shape_of
 
 STORED = (Lazy, FileRows)  # arrays that are read when they are needed, into memory of their own
@@ -24,8 +23,6 @@ LABELS = ("episodes", "agents")
 _MARKS = (*FLAGS, "first", "valid")
 _EXACT = ("steps", "times")  # as float64
 _PIECE = 4096  # rows that are checked together
-_SAMPLED_ROWS = 4096
-_COARSE = 300  # distances between float32 numbers
 _DICTIONARIES = (
     "; pass a list of dictionaries, one for each episode or step: of tuples, [dict(zip(('state', 'action', …), step)) "
     "for step in log]; of a dictionary of lists, [dict(zip(log, one)) for one in zip(*log.values())]; of arrays of all "
@@ -88,8 +85,7 @@ class Parts:
         if part in TABLES:
             return self._converted(part, values.reshape(table_shape(values.shape, name)))
         if values.shape not in ((len(values),), (len(values), 1)):
-            hint = f"; choose one of {self.names[part]}_0, …" if values.ndim == 2 else ""
-            hint = "; pass only that of the logged action" if part == "probabilities" else hint
+            hint = "; pass only that of the logged action" if part == "probabilities" else ""
             raise ValueError(f"{name} must have shape (rows,), got {values.shape}{hint}")
         values = values.reshape(-1)
         if part in LABELS:
@@ -153,10 +149,7 @@ class Parts:
         remedy = _REMEDIES.get(part, _FILL)
         check_finite(exact, self._name(part), largest, remedy, may_be_unknown=part == "next_states")
         dtype = np.float64 if part in _EXACT else np.float32
-        values = np.array(exact, dtype, order="C", copy=None if isinstance(self.arrays[part], STORED) else True)
-        if part == "states":
-            warn_of_rounding(exact, f"{self.where}: ")
-        return values
+        return np.array(exact, dtype, order="C", copy=None if isinstance(self.arrays[part], STORED) else True)
 
 
 def _numbered(labels: np.ndarray, name: str) -> np.ndarray:
@@ -243,16 +236,3 @@ def check_finite(
                     "out, or divide all by a constant, and returns too"
                 )
             raise ValueError(f"{name} is not finite (as float32) at row {row}: {remedy}")
-
-
-def warn_of_rounding(states: np.ndarray, where: str) -> None:
-    """Warn if a column varies by so little around a large value that float32 rounds its differences away."""
-    if np.can_cast(states.dtype, np.float32):
-        return
-    sample = states[np.linspace(0, len(states) - 1, min(len(states), _SAMPLED_ROWS)).astype(np.int64)]
-    span, spacing = np.ptp(sample, 0), np.spacing(np.abs(sample).max(0).astype(np.float32))
-    for k in np.flatnonzero((span > 0) & (span < _COARSE * spacing))[:1]:
-        warn(
-            f"{where}column {k} of the states varies by {span[k]:.3g} around {sample[0, k]:.6g}, where numbers of "
-            f"float32 are {spacing[k]:.3g} apart, so policies see rounded states: shift it in the log and the policies"
-        )

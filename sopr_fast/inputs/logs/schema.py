@@ -188,31 +188,20 @@ def _named(arrays: Mapping[str, Any], columns: Columns, where: str) -> dict[str,
         if part in chosen:
             raise ValueError(f"{where}: both {names!r} and {', '.join(chosen[part])!r} are given as the {part}")
         chosen[part] = [names] if isinstance(names, str) else [*map(str, names)]
-        if absent := [name for name in chosen[part] if _array(name, arrays) is None]:
+        if absent := [name for name in chosen[part] if name not in arrays]:
             several = advise(part, *map(str.strip, absent[0].split(",")))
             hint = f"; of several, pass {several}" if "," in absent[0] else ""
             raise ValueError(f"{where}: no column {absent[0]!r} for the {part}; it has {list_names([*arrays])}{hint}")
         if len(chosen[part]) > 1 and part not in (*TABLES, "episodes", "agents", UNREAD):
             raise ValueError(f"columns name several arrays for the {part}; name one")
     following = [f"next_{name}" for name in chosen.get("states", [])]
-    if following and "next_states" not in chosen and all(_array(name, arrays) is not None for name in following):
+    if following and "next_states" not in chosen and all(name in arrays for name in following):
         chosen["next_states"] = following
     return chosen
 
 
-def _array(name: str, arrays: Mapping[str, Any]) -> Any:
-    """Return the array of a name, or the column of a table, such as `obs_0` of `obs`; None without one."""
-    stem, column = numbered(name)
-    if name in arrays or column is None or stem not in arrays:
-        return arrays.get(name)
-    table, shape = arrays[stem], shape_of(arrays[stem])
-    if len(shape) != 2 or column >= shape[1]:
-        return None
-    return Lazy(shape[:1], getattr(table, "dtype", np.float64), lambda: as_numbers(table)[:, column])
-
-
 def _joined(arrays: Mapping[str, Any], names: Sequence[str], part: str) -> Any:
-    found = [_array(name, arrays) for name in names]
+    found = [arrays[name] for name in names]
     if part in ("episodes", "agents") and len(found) > 1:
         import pandas
 

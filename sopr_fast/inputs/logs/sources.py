@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -37,7 +36,6 @@ READERS: dict[str, Callable[[Path], Any]] = {  # suffix → function that return
 }
 _MINARI_ID = re.compile(r"(?:[\w.-]+/)*[\w.-]+-v\d+")
 _MINARI_DATA = "main_data.hdf5"
-_DEEPEST = 2  # list in a list, of episodes and their steps
 _SPARSEST = 100  # values of a table of steps for each that is given
 _SEVERAL = "of several files, one for each episode, pass [dict(numpy.load(path)) for path in paths] or the like"
 _OF_EPISODES = ("observations", "actions", "rewards", "terminations", "truncations", "terminated")
@@ -99,12 +97,8 @@ def _read_path(path: Path) -> Any:
     return READERS[suffix](path)
 
 
-def _named(content: Any, where: str, depth: int = 0) -> dict[str, Any] | None:
+def _named(content: Any, where: str, is_item: bool = False) -> dict[str, Any] | None:
     """Return the arrays of a mapping, frame, dataset, episode, or list of these or of steps; None of anything else."""
-    if isinstance(content, np.ndarray) and content.dtype == object:
-        content = content.tolist()
-    if isinstance(content, deque):
-        content = [*content]
     if hasattr(content, "to_pandas") and not is_frame(content):  # tables of arrow, datasets of Hugging Face
         content = content.to_pandas()
     if isinstance(content, Mapping) and content and all(isinstance(x, Mapping) and "0" in x for x in content.values()):
@@ -121,11 +115,11 @@ def _named(content: Any, where: str, depth: int = 0) -> dict[str, Any] | None:
     if any(hasattr(content, key) for key in ("iterate_episodes", "episodes")):
         with reading(where, "a dataset of Minari or d3rlpy"):
             content = [*(getattr(content, "episodes", None) or content.iterate_episodes())]
-    if not isinstance(content, list | tuple) or depth == _DEEPEST:
+    if not isinstance(content, list | tuple) or is_item:
         return flatten({key: getattr(content, key) for key in _OF_EPISODES if hasattr(content, key)}, where) or None
     items = []
     for item in content:
-        if (arrays := _named(item, where, depth + 1)) is None:
+        if (arrays := _named(item, where, is_item=True)) is None:
             return None
         items.append(arrays)
     return _join(items, where) if items else None

@@ -12,7 +12,7 @@ from ...runtime.checks import TOO_LARGE
 from ...runtime.rows import Read, gather
 from ...runtime.text import printable
 from ..file_errors import reading
-from .parts import check_finite, table_shape, warn_of_rounding
+from .parts import check_finite, table_shape
 
 
 class StoredStates:
@@ -36,8 +36,7 @@ class StoredStates:
     ) -> None:
         self.dtype, self.name = np.dtype(values.dtype), printable(name)
         self.columns, self.actions = columns, actions
-        self._where = f"{self.name}: " if self.name else ""
-        self._what = f"{self._where}the array of states"
+        self._what = f"{self.name}: the array of states" if self.name else "the array of states"
         if self.dtype.kind not in "fiub":
             raise TypeError(f"{self._what} must be numbers, got dtype {self.dtype}")
         count, width = table_shape(values.shape, self._what)
@@ -61,13 +60,9 @@ class StoredStates:
 
         Raises:
             ValueError: A row cannot be read, is not finite or too large.
-
-        Warns:
-            UserWarning: A column loses its differences in float32.
         """
         states = self._gather(rows)
         check_finite(states, self._what, TOO_LARGE, rows=rows)
-        warn_of_rounding(states, self._where)
         return np.ascontiguousarray(states, np.float32)
 
     def has_rows(self, rows: np.ndarray, states: np.ndarray) -> bool:
