@@ -269,8 +269,6 @@ def test_every_command_that_reads_a_log_takes_its_names_and_time_limit(shell, co
     monkeypatch.setattr("sopr_fast.inputs.logs.load_log", lambda *a, **k: read.append(load_log(*a, **k)) or read[-1])
     shell(f"{command} --max-episode-steps 10 --sort run")
     assert (np.diff(read[0].episodes) == 9).all()  # without next states, the last step of each is dropped
-    shell(f"{command} --max-episode-steps 10 --sort run --rows 100")
-    assert len(read[-1]) == 99
 
 
 def test_states_of_a_table_have_names_of_their_own(shell, columns):
