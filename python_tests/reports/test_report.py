@@ -218,8 +218,8 @@ def test_a_ranking_shows_its_numbers(pages, tmp_path):
     ("change", "expected"),
     [
         ({}, "is no return"),
-        ({"in_training": [True] * 6}, "act exactly as a training policy"),
-        ({"distances": np.full(6, np.nan)}, "distance of some candidates to the known policies is unknown"),
+        ({"in_training": [True] * 6}, "act exactly like them"),
+        ({"distances": np.full(6, np.nan)}, "Unknown distance to the training policies: "),
         ({"distance_limit": 1e9}, "the highest score of 6 candidates"),
         ({"training": None}, "keeps nothing of how its scores were made"),
         ({"subset_scores": None}, "before you deploy one"),

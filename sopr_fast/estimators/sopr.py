@@ -36,9 +36,6 @@ class SOPR(SupervisedEstimator):
 
     Diagnostics:
         scores: (P,) scores in the units of the model.
-        distances: (P,) action distances to the nearest training policies.
-        distance_limit: Distance beyond which a policy is foreign.
-        foreign: (P,) whether each policy is foreign.
         history: Losses and correlations of each training step.
 
     Warns:
@@ -69,21 +66,14 @@ class SOPR(SupervisedEstimator):
             ranking = ranker.rank(candidates)
             scale, offset = _units(ranker, returns)
             assert ranking.replicates is not None
-            replicates = ranking.replicates * scale + offset
-            replicates[np.array(ranking.foreign, bool)] = np.nan  # how far they err is unknown
             return Estimates(
                 ranking.names,
                 ranking.scores * scale + offset,
-                ranking.standard_errors * scale,
-                replicates=replicates,
+                replicates=ranking.replicates * scale + offset,
+                distances=ranking.distances,
+                distance_limit=ranking.distance_limit,
                 method=self.name,
-                diagnostics={
-                    "scores": ranking.scores,
-                    "distances": ranking.distances,
-                    "distance_limit": ranking.distance_limit,
-                    "foreign": ranking.foreign,
-                    "history": ranker.history,
-                },
+                diagnostics={"scores": ranking.scores, "history": ranker.history},
             )
 
         return value

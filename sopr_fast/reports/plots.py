@@ -51,7 +51,7 @@ def plot_ranking(
     Raises:
         TypeError, ValueError: A candidate has no return, or returns are not finite numbers.
     """
-    order, foreign = ranking.places, ranking.is_foreign()
+    order, foreign = ranking.places, ranking.foreign
     if returns is not None:
         return _plot_returns(ranking, check_returns(returns, ranking.names), order, foreign, ax)
     shown = order[:rows]

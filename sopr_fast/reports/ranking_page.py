@@ -22,8 +22,8 @@ def ranking_page(ranking: Ranking, returns: Any = None) -> dict[str, Any]:
     """Return what the report says; `returns` are true returns of the candidates, if they are known."""
     true = None if returns is None else check_returns(returns, ranking.names)
     collapsed = ranking.training is not None and bool(ranking.training.history.get("collapsed"))
-    foreign = ranking.is_foreign()
-    strangers, tied = [ranking.names[i] for i in ranking.places if foreign[i]], _tied(ranking)
+    foreign, tied = ranking.foreign, _tied(ranking)
+    strangers = [ranking.names[i] for i in ranking.places if foreign[i]]
     settings, pictures = dict(ranking.settings), []
     if ranking.training is not None:
         own = ranking.training.settings
@@ -37,7 +37,7 @@ def ranking_page(ranking: Ranking, returns: Any = None) -> dict[str, Any]:
         tone="bad" if collapsed else "open" if ranking.order[0] in strangers else "",
         reasons=_reasons(ranking, strangers, tied, true),
         now="Train again with another seed or more policies." if collapsed else _now(ranking, strangers),
-        notes=_notes(ranking, strangers),
+        notes=[*getattr(ranking, "notes", []), *(doubt[0].upper() + doubt[1:] for doubt, _ in ranking.doubts)],
         main=_main(ranking),
         title="All candidates",
         tables=[_table(ranking, foreign, true)],
@@ -94,18 +94,6 @@ def _now(ranking: Ranking, strangers: list[str]) -> str:
     if ranking.subset_scores is None:
         return f"{measure} before you deploy one."
     return f"Scores order policies; they are not returns. {measure}; or let select say whether to deploy one."
-
-
-def _notes(ranking: Ranking, strangers: list[str]) -> list[str]:
-    notes = [*getattr(ranking, "notes", [])]
-    if strangers:
-        scores = "this score" if len(strangers) == 1 else "these scores"
-        notes.append(f"Unlike every known policy: {in_words(strangers)}. Measure before you believe {scores}.")
-    if ranking.foreign and any(one is None for one in ranking.foreign):
-        notes.append("The distance of some candidates to the known policies is unknown: their scores may be wrong.")
-    if ranking.in_training and any(ranking.in_training):
-        notes.append("Some candidates act exactly as a training policy: their scores are no test of the model.")
-    return notes
 
 
 def _main(ranking: Ranking) -> figures.Picture:

@@ -90,10 +90,10 @@ class Estimates(Ranking):
             raise ValueError(f"bound must be 'normal' or 'bernstein', got {bound!r}")
         return self.values[:, None] + half[:, None] * [-1, 1]
 
-    def columns(self) -> dict[str, np.ndarray]:
-        """Return the numbers of each policy, see `Ranking.columns`, and the share of unsupported decisions if known."""
+    def columns(self) -> dict[str, Any]:
+        """Return the columns of the table, see `Ranking.columns`, and the share of unsupported decisions if known."""
         found = self.diagnostics.get("unsupported")
-        return super().columns() | ({} if found is None else {"unsupported": np.asarray(found)})
+        return super().columns() | ({} if found is None else {"unsupported": np.asarray(found)[self.places]})
 
     def table(self, rows: int | None = None) -> str:
         """Return the method and the ranking as text of 80 columns, see `Ranking.table`."""
@@ -102,5 +102,5 @@ class Estimates(Ranking):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists and numbers, ready for JSON; critics and other callables are left out."""
-        shown = ("method", "names", "values", "standard_errors", "diagnostics", "notes")
-        return plain({name: getattr(self, name) for name in shown})
+        shown = ("method", "values", "diagnostics", "notes")
+        return super().to_dict() | plain({name: getattr(self, name) for name in shown})

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..inputs.accepted import ReturnsLike
 from ..inputs.returns import check_returns
-from ..runtime.text import counted
+from ..runtime.text import counted, list_names
 from ..runtime.warn import warn
 from . import metrics
 from .numbers import Numbers
 from .result import Result
 from .tables import plain, to_text
-from .warnings import ForeignPolicyWarning
-
-if TYPE_CHECKING:
-    import pandas
+from .warnings import ForeignPolicyWarning, TrainingPolicyWarning
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +47,8 @@ class Ranking(Result):
         training: How the model was trained, or None.
         settings: What the ranking rests on, as plain text and numbers.
     """
+
+    index: ClassVar[str | None] = "rank"
 
     names: list[str]
     scores: np.ndarray
@@ -107,7 +106,7 @@ class Ranking(Result):
         """
         first = int(self.places[0])
         name = self.names[first]
-        if self.foreign is not None and self.foreign[first]:
+        if self.foreign[first]:
             warn(
                 f"the best candidate {name!r} is foreign: its score is an extrapolation. Measure its return before you "
                 "rely on it, or choose the next candidate in `order` that is not foreign",
@@ -149,16 +148,40 @@ class Ranking(Result):
         floor = 1e-12 * np.maximum(largest[first], largest[second])  # differences of equal scores, by rounding
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.where((np.abs(mean) <= floor) & (error <= floor), 0.0, mean / error)
-        foreign = self.is_foreign()
-        ratio[foreign[first] | foreign[second]] = np.nan
+        ratio[self.foreign[first] | self.foreign[second]] = np.nan
         return stdtr(self.replicates.shape[1] - 1, ratio)
 
     @property
-    def foreign(self) -> list[bool | None] | None:
-        """(P,) whether each candidate is foreign, None for one whose distance is unknown; None without distances."""
+    def foreign(self) -> np.ndarray:
+        """(P,) bool, whether each candidate is farther than the limit; False if its distance is unknown."""
         if self.distances is None or self.distance_limit is None:
-            return None
-        return [None if np.isnan(distance) else bool(distance > self.distance_limit) for distance in self.distances]
+            return np.zeros(len(self), bool)
+        return self.distances > self.distance_limit
+
+    @property
+    def doubts(self) -> list[tuple[str, type[Warning]]]:
+        """What to know of candidates that are foreign, of unknown distance or of the training, with its warning."""
+        found: list[tuple[str, type[Warning]]] = []
+        distances = np.zeros(len(self)) if self.distances is None else self.distances
+        if foreign := [f"{self.names[i]!r} ({distances[i]:.3g})" for i in np.flatnonzero(self.foreign)]:
+            text = (
+                f"unlike every known policy: {list_names(foreign, 5)}; scores of candidates farther than "
+                f"{self.distance_limit:.3g} from the nearest one are extrapolations: measure them"
+            )
+            found.append((text, ForeignPolicyWarning))
+        if unknown := [repr(self.names[i]) for i in np.flatnonzero(np.isnan(distances))]:
+            text = (
+                f"unknown distance to the training policies: {list_names(unknown, 5)}; their scores may be "
+                "extrapolations. Rank arrays of actions on the training log or on the subsets of the model to know it"
+            )
+            found.append((text, ForeignPolicyWarning))
+        if known := [repr(self.names[i]) for i in np.flatnonzero(self.in_training or [])]:
+            text = (
+                "the model was trained on candidates, or on policies that act exactly like them: "
+                f"{list_names(known, 5)}. Their scores are no test of the model"
+            )
+            found.append((text, TrainingPolicyWarning))
+        return found
 
     def spearman(self, returns: ReturnsLike) -> float:
         """Return Spearman's rank correlation of scores and returns, see `sopr_fast.metrics.spearman`.
@@ -183,12 +206,15 @@ class Ranking(Result):
         """
         return metrics.regret_at_k(returns=check_returns(returns, self.names), scores=self.scores, k=k)
 
-    def columns(self) -> dict[str, np.ndarray]:
-        """Return the numbers of each candidate: score and standard_error, and distance if known."""
-        columns = {"score": self.scores, "standard_error": self.standard_errors}
+    def columns(self) -> dict[str, Any]:
+        """Return the columns of the table, best first; distance, foreign and in_training if they are known."""
+        columns = {"rank": self.ranks, "policy": np.array(self.names, object), "score": self.scores}
+        columns["standard_error"] = self.standard_errors
         if self.distances is not None:
-            columns["distance"] = self.distances
-        return columns
+            columns |= {"distance": self.distances, "foreign": self.foreign}
+        if self.in_training is not None:
+            columns["in_training"] = np.array(self.in_training, bool)
+        return {head: column[self.places] for head, column in columns.items()}
 
     def table(self, rows: int | None = None) -> str:
         """Return the ranking as text of 80 columns, best first.
@@ -199,44 +225,23 @@ class Ranking(Result):
         Args:
             rows: Number of candidates beyond which only the first and the last five are shown; None for all.
         """
-        order = self.places
-        foreign = self.is_foreign()
-        cells = {"rank": [str(place) for place in range(1, len(self) + 1)], "policy": self.order}
-        show = Numbers(self.scores, self.standard_errors)
-        cells["score"] = [show(self.scores[i]) for i in order]
-        if not np.isnan(self.standard_errors).all():
-            cells["± error"] = ["foreign" if foreign[i] else show(self.standard_errors[i]) for i in order]
-        for head, column in self.columns().items():
-            if head not in ("score", "standard_error"):
-                cells[head] = [Numbers(column)(column[i]) for i in order]
-        if self.in_training is not None and any(self.in_training):
-            cells[""] = ["in training" if self.in_training[i] else "" for i in order]
+        columns, show = self.columns(), Numbers(self.scores, self.standard_errors)
+        foreign, in_training = self.foreign[self.places], columns.pop("in_training", np.zeros(0))
+        cells = {"rank": list(map(str, columns.pop("rank"))), "policy": columns.pop("policy")}
+        cells["score"] = list(map(show, columns.pop("score")))
+        errors = columns.pop("standard_error")
+        if not np.isnan(errors).all():
+            cells["± error"] = np.where(foreign, "foreign", list(map(show, errors))).tolist()
+        columns.pop("foreign", None)
+        cells |= {head: list(map(Numbers(column), column)) for head, column in columns.items()}
+        if in_training.any():
+            cells[""] = np.where(in_training, "in training", "").tolist()
         return to_text(cells, left=("policy", ""), rows=rows)
 
     def to_dict(self) -> dict[str, Any]:
         """Return lists and numbers ready for JSON; candidates in the order of `names`, NaN if a value is undefined."""
         shown = ("order", "names", "ranks", "scores", "standard_errors", "subset_scores", "distances", "distance_limit")
         return plain({name: getattr(self, name) for name in (*shown, "foreign", "in_training", "timings")})
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return a data frame, best first, indexed by rank.
-
-        Its columns are policy, those of `columns()`, and foreign and in_training if known.
-        """
-        import pandas
-
-        index = pandas.Index(self.ranks, name="rank")
-        names = pandas.Series(self.names, index, dtype=object)  # a `str` of pandas must be UTF-8
-        columns: dict[str, Any] = {"policy": names, **self.columns()}
-        if self.foreign is not None:
-            columns["foreign"] = pandas.array(self.foreign, dtype="boolean")
-        if self.in_training is not None:
-            columns["in_training"] = self.in_training
-        return pandas.DataFrame(columns, index=index).sort_index()
-
-    def is_foreign(self) -> np.ndarray:
-        """Return (P,) bool, True if foreign; False if the distance is unknown."""
-        return np.array([bool(foreign) for foreign in self.foreign or [False] * len(self)], bool)
 
 
 def ranks_of(values: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ import json
 import math
 from abc import ABC, abstractmethod
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from .tables import SHORTENED, to_html
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 class Result(ABC):
     """Base of `Ranking`, `Estimates`, `Evaluation` and `Selection`."""
+
+    index: ClassVar[str | None] = None  # column that data frames are indexed by
 
     @property
     @abstractmethod
@@ -36,8 +38,22 @@ class Result(ABC):
         """Return plain lists and numbers, NaN where a number is undefined."""
 
     @abstractmethod
+    def columns(self) -> dict[str, Any]:
+        """Return the columns of a data frame by name, the best first."""
+
     def to_pandas(self) -> pandas.DataFrame:
-        """Return a data frame, the best first."""
+        """Return a data frame of `columns`, the best first."""
+        frame = self._frame()
+        return frame if self.index is None else frame.set_index(self.index)
+
+    def _frame(self) -> pandas.DataFrame:
+        """Return the columns as a data frame without index; a `str` of pandas must be UTF-8, so names are objects."""
+        import pandas
+
+        def series(column: Any) -> pandas.Series:
+            return pandas.Series(column, dtype=object if any(isinstance(each, str) for each in column) else None)
+
+        return pandas.DataFrame({name: series(column) for name, column in self.columns().items()})
 
     def to_json(self, **fields: Any) -> str:
         """Return `to_dict`, with more `fields`, as JSON: null in place of NaN and infinities."""
@@ -51,8 +67,7 @@ class Result(ABC):
         return self.table(SHORTENED)
 
     def _repr_html_(self) -> str:
-        frame = self.to_pandas()
-        return to_html(self.headline, frame if frame.index.name is None else frame.reset_index())
+        return to_html(self.headline, self._frame())
 
 
 def _without_nan(value: Any) -> Any:

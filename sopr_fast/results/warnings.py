@@ -26,29 +26,6 @@ class TrainingPolicyWarning(UserWarning):
     """A candidate or validation policy was a training policy, so its score is no test of the model."""
 
 
-def warn_of_candidates(names: Sequence[str], distances: np.ndarray, limit: float, in_training: Sequence[bool]) -> None:
-    """Warn of foreign candidates, of those whose distance is unknown, and of those that were in training."""
-    rows = list(zip(names, distances.tolist(), strict=True))
-    if foreign := [f"{name!r} ({distance:.3g})" for name, distance in rows if distance > limit]:
-        warn(
-            f"unlike every known policy: {list_names(foreign, 5)}; scores of candidates farther than {limit:.3g} from "
-            "the nearest one are extrapolations",
-            ForeignPolicyWarning,
-        )
-    if unknown := [repr(name) for name, distance in rows if math.isnan(distance)]:
-        warn(
-            f"unknown distance to the training policies: {list_names(unknown, 5)}; their scores may be extrapolations. "
-            "Rank arrays of actions on the training log or on the subsets of the model to know their distance",
-            ForeignPolicyWarning,
-        )
-    if known := [repr(name) for name, is_known in zip(names, in_training, strict=True) if is_known]:
-        warn(
-            "the model was trained on candidates, or on policies that act exactly like them: "
-            f"{list_names(known, 5)}. Their scores are no test of the model",
-            TrainingPolicyWarning,
-        )
-
-
 def warn_of_states(states: Tensor, training: Tensor) -> None:
     """Warn of columns of states (U, dim_s) far from those of training (R, dim_s), as after a change of units."""
     states = states[:: -(-len(states) // len(training))].double()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,9 +13,6 @@ from ..results.numbers import number
 from ..results.result import Result
 from ..results.tables import plain, to_text, wrapped
 from .folds import Fold
-
-if TYPE_CHECKING:
-    import pandas
 
 MEASURES = ("spearman", "regret@1", "regret@3")  # the first orders methods
 _REPLICATES = 200
@@ -165,13 +162,11 @@ class Evaluation(Result):
         shown = ("names", "returns", "return_errors", "groups", "dropped", "seconds", "notes")
         return plain({name: getattr(self, name) for name in shown} | {"measures": measures, "folds": folds})
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return a data frame with one row for each kind of folds, method and measure."""
-        import pandas
-
-        columns = ["folds", "method", "measure", "mean", "low", "high"]
-        frame = pandas.DataFrame(self._rows(), columns=columns, dtype=object)  # a `str` of pandas must be UTF-8
-        return frame.astype(dict.fromkeys(columns[3:], float))
+    def columns(self) -> dict[str, Any]:
+        """Return one row for each kind of folds, method and measure."""
+        return dict(
+            zip(("folds", "method", "measure", "mean", "low", "high"), zip(*self._rows(), strict=True), strict=True)
+        )
 
     def _rows(self) -> list[tuple[Any, ...]]:
         """Return kind of folds, method, measure, mean, low and high of all measures."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,9 +21,6 @@ from .doubts import doubts
 from .predictions import Predictions
 from .verdict import MEASURE, Verdict, as_good, find_rival, judge, to_measure
 
-if TYPE_CHECKING:
-    import pandas
-
 _LISTED = 5  # policies
 
 
@@ -33,6 +30,8 @@ class Selection(Predictions, Result):
 
     Attributes are those of `Predictions`.
     """
+
+    index: ClassVar[str | None] = "policy"
 
     def __post_init__(self) -> None:
         """Refuse costs that are given as returns where the log tells them apart."""
@@ -198,11 +197,3 @@ class Selection(Predictions, Result):
             "incumbent": self.incumbent,
             "notes": [*agreement_in_words(self.agreement), *self.remarks],
         }
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return the table as a data frame, the highest return first."""
-        import pandas
-
-        columns = self.columns()
-        names = pandas.Index(columns.pop("policy"), dtype=object, name="policy")  # a `str` of pandas must be UTF-8
-        return pandas.DataFrame(columns, index=names)

@@ -15,7 +15,7 @@ from ..inputs.accepted import LogLike, PoliciesLike
 from ..inputs.logs import StoredStates
 from ..inputs.policies import ArrayPolicy, Layout, Policy, check_widths, collect, load_policies, warn_of_answers
 from ..results.ranking import Ranking, Training
-from ..results.warnings import warn_of_candidates, warn_of_scores, warn_of_states
+from ..results.warnings import warn_of_scores, warn_of_states
 from ..runtime import distributed
 from ..runtime.checks import integer
 from ..runtime.limits import tile_bytes
@@ -155,7 +155,7 @@ class Ranker:
             and isinstance(log, StoredStates)
             and log.has_rows(training.source.numpy(), training.states.numpy())
         )
-        has_distance, limit = ~is_array | on_training_log, training.distance_limit
+        has_distance = ~is_array | on_training_log
         with timings.stage("policies"):
             columns, sampled = self._act(acting[group.part(len(acting))], drawn, log_is_known=bool(has_distance.all()))
             to_training, is_copy = map(group.gather, compare(sampled, training.columns))
@@ -166,7 +166,7 @@ class Ranker:
             names,
             scores,
             distances=nearest,
-            distance_limit=limit,
+            distance_limit=training.distance_limit,
             in_training=in_training,
             timings=dict(timings),
             training=Training(
@@ -186,7 +186,8 @@ class Ranker:
         if states is not None:
             warn_of_states(drawn.states, training.states)
         warn_of_scores(names, scores, distances, float(np.ptp(training.scores.numpy())))
-        warn_of_candidates(names, nearest, limit, in_training)
+        for doubt, category in ranking.doubts:
+            warn(doubt, category)
         return ranking
 
     def _draw(self, states: Any, subsets: int | None, seed: int) -> tuple[Drawing | Subsets, StoredStates | Subsets]:
