@@ -72,12 +72,20 @@ def test_log_ratios_are_clipped(log):
     np.testing.assert_allclose(clipped.values, float(0.9 ** np.arange(10) @ rewards), rtol=1e-6)
 
 
-def test_bootstrap_samples_of_equal_episodes_have_the_value_of_one():
-    states, rewards = np.zeros((12, 1)), np.tile([1.0, 3.0], 6)
-    log = transitions(states, states, rewards, states, None, [0, 1] * 6, log_probs=np.zeros(12))
-    estimates = ImportanceWeighting(discount=0.5).estimate([lambda s: 0 * s], log)
-    assert estimates.values[0] == pytest.approx(1 + 0.5 * 3)
-    np.testing.assert_allclose(estimates.replicates, 2.5)
+def test_errors_are_those_of_a_bootstrap_over_episodes():
+    """Densities are 1 under the policy, so that weights are one over those of the log."""
+    random = np.random.default_rng(0)
+    rewards, log_probs = random.standard_normal((2, 400, 3)) * [[[1.0]], [[0.3]]]
+    states, cut = np.zeros((1200, 1)), np.tile([0, 0, 1], 400)
+    log = transitions(
+        states, states, rewards.ravel(), states, None, cut, log_probs.ravel() - 0.5 * math.log(2 * math.pi)
+    )
+    estimates = ImportanceWeighting(discount=0.5, noise=1.0).estimate([lambda s: 0 * s], log)
+    weights = np.exp(-log_probs.cumsum(1))
+    counts = random.multinomial(400, np.full(400, 1 / 400), 2000)
+    values = (counts @ (weights * rewards)) / (counts @ weights) @ [1, 0.5, 0.25]
+    assert estimates.standard_errors == pytest.approx(values.std(), rel=0.1)
+    assert estimates.values == pytest.approx((weights * rewards).sum(0) / weights.sum(0) @ [1, 0.5, 0.25])
 
 
 def test_an_episode_without_density_has_no_weight():

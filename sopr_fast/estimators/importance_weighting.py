@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
+from ..inputs.logs import Transitions
 from ..inputs.policies import Policy
 from ..inputs.policies.actor import LARGEST
 from ..results.estimates import warn_about
@@ -27,7 +28,6 @@ from .policy_actions import PolicyActions
 from .reward_estimator import Evaluated, RewardEstimator
 
 EDGE = 1 - 1e-4  # actions beyond ±EDGE are clipped, so that their inverse tanh stays small
-_BOOTSTRAPS = 100
 _FEWEST_EFFECTIVE_EPISODES = 5
 _NEGLIGIBLE = 0.1  # share of the discounted weight of steps
 _COMPONENTS = 5  # normals in the mixture of the behaviour
@@ -62,8 +62,7 @@ class ImportanceWeighting(RewardEstimator):
         held_out_log_prob: Mean log-probability of held-out actions under the fit, if there was one.
         range, episodes: See `Estimates.intervals`; of logs of one-step episodes.
 
-    The standard error is the standard deviation of the values of 100 bootstrap samples of the episodes; of one-step
-    episodes it is computed from the steps.
+    Standard errors and replicates rest on what each episode adds to the value, to first order.
 
     Warns:
         UncertainEstimateWarning: A policy has an `effective_sample_size` below 5; its standard error is NaN.
@@ -81,26 +80,17 @@ class ImportanceWeighting(RewardEstimator):
             behaviour, edge = log.transitions.log_probs.astype(np.float64), LARGEST
         else:
             (behaviour, diagnostics), edge = self._fit(log, actions.seed, checkpoint), EDGE
-        episodes = len(log.transitions.episodes) - 1
-        one_step = episodes == log.count
-        bootstrap = np.random.default_rng([actions.seed, 4])
-        resamples = bootstrap.multinomial(episodes, np.full(episodes, 1 / episodes), 0 if one_step else _BOOTSTRAPS)
 
         def weigh(part: slice) -> Tensor:
             ratios = self._log_probs(policies[part.start], log, edge) - behaviour
             if self.clip is not None:
                 ratios = ratios.clip(*self.clip)
-            if one_step:
-                row = _weigh_steps(ratios, log.transitions.rewards.astype(np.float64))
-            else:
-                row = np.hstack(_weigh(ratios, log, self.discount, resamples))
-            return torch.from_numpy(row)[None]
+            return torch.from_numpy(_weigh(ratios, log.transitions, self.discount))[None]
 
         rows = share_policies(len(policies), weigh, singly=True, description="weighting").numpy()
-        if one_step:
-            spread, rows = rows[:, 0] * np.ptp(log.transitions.rewards), rows[:, 1:]
-            diagnostics |= {"range": spread, "episodes": episodes}
-        effective, values, replicates = rows[:, 0], rows[:, 1], rows[:, 2:]
+        largest, effective, values, replicates = rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3:]
+        if len(log.transitions.episodes) - 1 == log.count:
+            diagnostics |= {"range": largest * np.ptp(log.transitions.rewards), "episodes": log.count}
         low = effective < _FEWEST_EFFECTIVE_EPISODES
         replicates[low] = np.nan
         warn_about(
@@ -158,19 +148,17 @@ class ImportanceWeighting(RewardEstimator):
         return Normal(means, self.noise, validate_args=False).log_prob(actions).sum(1) + log_jacobian
 
 
-def _weigh(log_ratios: np.ndarray, log: Log, discount: float, resamples: np.ndarray) -> tuple[float, float, np.ndarray]:
-    """Return the effective sample size, the value and bootstrap values (R,) of one policy.
+def _weigh(log_ratios: np.ndarray, transitions: Transitions, discount: float) -> np.ndarray:
+    """Return largest weight over the mean, effective sample size, value and replicates (R,) of the value of one policy.
 
-    `log_ratios` (N,) are of the policy's density to the behaviour's; `resamples` (R, E) says how often each bootstrap
-    sample holds each episode.
+    `log_ratios` (N,) are of the policy's density to the behaviour's.
     """
-    transitions = log.transitions
     episodes = transitions.episodes
     first, length = episodes[:-1], np.diff(episodes)
     ended = transitions.terminals[episodes[1:] - 1]
     horizon = int(length.max())
-    cumulative = np.zeros(len(length))
-    value, replicates, effective = 0.0, np.zeros(len(resamples)), np.zeros(horizon)
+    cumulative, added = np.zeros((2, len(length)))
+    value, largest, effective = 0.0, 0.0, np.zeros(horizon)
     for t in range(horizon):
         alive = t < length
         rows = first[alive] + t
@@ -183,33 +171,19 @@ def _weigh(log_ratios: np.ndarray, log: Log, discount: float, resamples: np.ndar
         weights = np.exp(log_weights - top) if np.isfinite(top) else np.zeros(len(length))
         total = weights.sum()
         if total > 0:
-            log_total = top + math.log(total)
-            effective[t] = min(total**2 / (weights**2).sum(), math.exp(min(log_total, 700.0)))
+            effective[t] = min(total**2 / (weights**2).sum(), math.exp(min(top + math.log(total), 700.0)))
         else:
             # No logged episode is possible under the policy: use the log's mean, with an effective size of 0.
             weights = present.astype(float)
-        value += discount**t * float(weights @ rewards / weights.sum())
-        sums = resamples @ weights
-        with np.errstate(invalid="ignore", divide="ignore"):
-            replicates += discount**t * np.where(sums > 0, resamples @ (weights * rewards) / sums, 0.0)
+        weights /= weights.mean()
+        mean = float(weights @ rewards) / len(weights)
+        value += discount**t * mean
+        added += discount**t * weights * (rewards - mean)
+        largest = max(largest, float(weights.max()))
     order = effective.argsort()
     share = (discount ** np.arange(horizon))[order].cumsum()
     worst = order[np.searchsorted(share / share[-1], _NEGLIGIBLE, side="right")]
-    return effective[worst], value, replicates
-
-
-def _weigh_steps(log_ratios: np.ndarray, rewards: np.ndarray) -> np.ndarray:
-    """Return the largest weight over the mean one, the effective sample size, the value, and replicates (R,) of it.
-
-    `log_ratios` and `rewards` (N,) are of episodes of one step.
-    """
-    top, effective, weights = log_ratios.max(), 0.0, np.ones(len(log_ratios))
-    if np.isfinite(top):  # else no logged step is possible under the policy
-        weights = np.exp(log_ratios - top)
-        effective = min(weights.sum() ** 2 / (weights**2).sum(), weights.sum() * math.exp(min(top, 600.0)))
-        weights /= weights.mean()
-    value = float(weights @ rewards) / len(weights)
-    return np.append([weights.max(), effective], replicated(value, weights * (rewards - value)))
+    return np.append([largest, effective[worst]], replicated(value, added))
 
 
 def _before_tanh(actions: Tensor) -> tuple[Tensor, Tensor]:
