@@ -66,7 +66,7 @@ def _rank(folder: Path, command: str, quick: bool) -> list[str]:
     shown = frame[["policy", "score", "standard_error", "true return"]].to_json(orient="records")
     figure = cast(Any, ranking.plot(true).figure)
     figure.savefig(folder / "demo.png", dpi=150, metadata={"Description": shown})
-    report(ranking, folder / "demo.html", returns=true, title="HalfCheetah", command=command)
+    report(ranking, folder / "demo.html", title="HalfCheetah", command=command)
     return ["demo.safetensors", "demo.json", "demo.png", "demo.html"]
 
 

@@ -142,9 +142,7 @@ def _parser() -> argparse.ArgumentParser:
     info = add_command(
         commands, "info", "describe the installation, a model or a log", "[FILE]", "out/pendulum/log.npz", _info
     )
-    info.add_argument(
-        "path", type=Path, nargs="?", metavar="FILE", help="model, log of states or transitions, or .npz of layers"
-    )
+    info.add_argument("path", type=Path, nargs="?", metavar="FILE", help="model, or log of states or transitions")
     add_log(info)
     add_policies(info, required=False)
     return parser
@@ -165,14 +163,6 @@ def _info(options: argparse.Namespace) -> None:
         for name, value in (info | {f"modules.{name}": path or why_no_cuda for name, path in modules.items()}).items():
             text = ", ".join(value) if isinstance(value, list) else value
             print(f"{name:<28} {text or 'none'}")
-        return
-    from ..runtime.containers import member_names
-
-    if options.path.suffix.lower() == ".npz" and any(n.endswith(".weight.npy") for n in member_names(options.path)):
-        from ..inputs.policies import load_policies
-
-        for name, policy in load_policies(options.path).items():
-            print(f"{printable(name)}: states of width {policy.state_dim}, actions of {policy.action_dim}")
         return
     from ..inputs.logs import describe
     from ..inputs.logs.sources import is_log

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import os
 from pathlib import Path
-from typing import Any
 
 from ..results.ranking import Ranking
 from ..runtime.files import atomic_path, check_place
@@ -27,7 +26,6 @@ def report(
     path: str | os.PathLike,
     *,
     title: str = "",
-    returns: Any = None,
     command: str = "",
     date: str | None = None,
 ) -> None:
@@ -37,21 +35,18 @@ def report(
         result: The result of `rank`, `evaluate`, `select`, or of an estimator.
         path: File to write or replace, .html.
         title: What it is about, such as the name of the log or the task, to print with the date.
-        returns: True returns to print next to the scores of a ranking, see `Ranking.spearman`.
         command: Command that makes the report again.
         date: Date to print; None for today.
 
     Raises:
         OSError: The file cannot be written.
-        TypeError: There is no report of such a result, or `returns` is given for another than a ranking.
-        ValueError: The name does not end in .html, a candidate has no return, or returns are not finite numbers.
+        TypeError: There is no report of such a result.
+        ValueError: The name does not end in .html.
     """
     if not isinstance(result, Ranking | Evaluation | Selection):
         raise TypeError(
             f"result must be what rank, evaluate, select or an estimator returned, got {type(result).__name__}"
         )
-    if returns is not None and not isinstance(result, Ranking):
-        raise TypeError("returns belong to the report of a ranking: leave them out")
     check_report(path)
     from .evaluation_page import evaluation_page  # here, because jinja2 and matplotlib are needed only to write
     from .page import render
@@ -59,7 +54,7 @@ def report(
     from .selection_page import selection_page
 
     if isinstance(result, Ranking):
-        page = ranking_page(result, returns)
+        page = ranking_page(result)
     elif isinstance(result, Evaluation):
         page = evaluation_page(result)
     else:

@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from ..inputs.returns import check_returns
-from ..results.metrics import spearman
 from ..results.numbers import MISSING, Numbers, chance, in_words, number
 from ..results.ranking import Ranking
 from . import figures
@@ -18,36 +16,30 @@ _SURE = 0.9  # probability from which a score is higher than another
 _TRAINING = ("loss", "subset_size", "clusters", "subsets", "steps", "encoder", "width", "low_layers", "high_layers")
 
 
-def ranking_page(ranking: Ranking, returns: Any = None) -> dict[str, Any]:
-    """Return what the report says; `returns` are true returns of the candidates, if they are known."""
-    true = None if returns is None else check_returns(returns, ranking.names)
+def ranking_page(ranking: Ranking) -> dict[str, Any]:
+    """Return what the report says."""
     collapsed = ranking.training is not None and bool(ranking.training.history.get("collapsed"))
-    foreign, tied = ranking.foreign, _tied(ranking)
-    strangers = [ranking.names[i] for i in ranking.places if foreign[i]]
-    settings, pictures = dict(ranking.settings), []
+    tied, settings = _tied(ranking), dict(ranking.settings)
     if ranking.training is not None:
         own = ranking.training.settings
         settings |= {f"training_{name}": own[name] for name in (*_TRAINING, "seed") if name in own}
-    if true is not None:
-        caption = "True returns over scores. A cloud that rises means that the order is right."
-        pictures = [figures.scatter(ranking.scores, true, axes=("score", "true return"), caption=caption)]
     return dict(
         kind="Ranking of policies",
         headline="Training collapsed: this order means nothing." if collapsed else _headline(ranking, tied),
-        tone="bad" if collapsed else "open" if ranking.order[0] in strangers else "",
-        reasons=_reasons(ranking, strangers, tied, true),
-        now="Train again with another seed or more policies." if collapsed else _now(ranking, strangers),
+        tone="bad" if collapsed else "open" if ranking.foreign[ranking.places[0]] else "",
+        reasons=_reasons(ranking, tied),
+        now="Train again with another seed or more policies." if collapsed else _now(ranking),
         notes=[*getattr(ranking, "notes", []), *(doubt[0].upper() + doubt[1:] for doubt, _ in ranking.doubts)],
         main=_main(ranking),
         title="All candidates",
-        tables=[_table(ranking, foreign, true)],
+        tables=[_table(ranking)],
         legend="Errors and probabilities come from replicates, such as bootstrap samples or members of an ensemble."
         if ranking.subset_scores is None
         else "Errors and probabilities are over draws of states only: they do not say whether the model orders "
         "policies as their returns do. Distance is that of actions to the nearest known policy: above 1 a candidate is "
         "foreign, farther from them than they usually are from each other.",
         evidence=_evidence(ranking),
-        pictures=pictures,
+        pictures=[],
         settings=settings,
     )
 
@@ -66,7 +58,7 @@ def _headline(ranking: Ranking, tied: list[str]) -> str:
     return f"{in_words([ranking.order[0], *tied])} {have} of {len(ranking):,} candidates."
 
 
-def _reasons(ranking: Ranking, strangers: list[str], tied: list[str], true: np.ndarray | None) -> list[str]:
+def _reasons(ranking: Ranking, tied: list[str]) -> list[str]:
     reasons, by_subsets = [], ranking.subset_scores is not None
     if len(ranking) > 1:
         win, second = float(ranking.wins(ranking.places[:1], ranking.places[1:2])[0]), ranking.order[1]
@@ -79,17 +71,16 @@ def _reasons(ranking: Ranking, strangers: list[str], tied: list[str], true: np.n
             reasons.append(f"It scores above the next, {second}, in {chance(win)} of {draws}.")
         else:
             reasons.append(f"The next is {second}.")
-    if ranking.order[0] in strangers:
+    if ranking.foreign[ranking.places[0]]:
         reasons.append("It acts unlike every known policy, so its score is an extrapolation.")
-    if true is not None and len(ranking) > 1:
-        correlation = number(spearman(true, ranking.scores))
-        reasons.append(f"The scores have a rank correlation of {correlation} with the true returns.")
     return reasons
 
 
-def _now(ranking: Ranking, strangers: list[str]) -> str:
-    order, foreign = ranking.order, {*strangers}
-    best = [name for name in order if name not in foreign][:3] + [name for name in order[:1] if name in foreign]
+def _now(ranking: Ranking) -> str:
+    foreign = dict(zip(ranking.names, ranking.foreign, strict=True))
+    best = [name for name in ranking.order if not foreign[name]][:3] + [
+        one for one in ranking.order[:1] if foreign[one]
+    ]
     measure = f"Measure {in_words(best)} by 20 episodes{' each' if len(best) > 1 else ''}"
     if ranking.subset_scores is None:
         return f"{measure} before you deploy one."
@@ -103,8 +94,8 @@ def _main(ranking: Ranking) -> figures.Picture:
     return figures.draw(lambda ax: plot_ranking(ranking, ax=ax, rows=figures.ROWS), height(rows), caption)
 
 
-def _table(ranking: Ranking, foreign: np.ndarray, true: np.ndarray | None) -> Table:
-    order, scores = ranking.places, Numbers(ranking.scores)
+def _table(ranking: Ranking) -> Table:
+    order, foreign, scores = ranking.places, ranking.foreign, Numbers(ranking.scores)
     errors = np.where(foreign, np.nan, ranking.standard_errors)[order]
     distances = np.full(len(ranking), np.nan)
     if ranking.distances is not None and ranking.distance_limit:
@@ -115,7 +106,6 @@ def _table(ranking: Ranking, foreign: np.ndarray, true: np.ndarray | None) -> Ta
         column("error", errors, lambda error: f"± {scores(error)}" if np.isfinite(error) else MISSING),
         column("above the next", np.append(ranking.wins(order[:-1], order[1:]), np.nan), chance),
     ]
-    columns += [] if true is None else [column("true return", true[order], Numbers(true))]
     remarks = np.where(foreign, "foreign", np.where(ranking.in_training or False, "in training", ""))
     return Table(
         "Candidates by score",

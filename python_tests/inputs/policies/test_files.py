@@ -8,7 +8,6 @@ import pytest
 import torch
 from support.needs import to_parquet
 
-from sopr_fast.cli.main import main as command
 from sopr_fast.inputs.policies import collect, probe
 from sopr_fast.inputs.policies import load_policies as load
 
@@ -32,7 +31,7 @@ def oracle(arrays, states, i=(), activation=lambda x: np.maximum(x, 0)):
     return torch.from_numpy(x @ arrays["mean.weight"][i].T.astype(float) + arrays["mean.bias"][i])
 
 
-def test_stack_of_actors(tmp_path, states, capsys):
+def test_stack_of_actors(tmp_path, states):
     arrays = make_layers(stack=(4,))
     np.savez(tmp_path / "sac.npz", **arrays)
     policies = list(load([tmp_path / "sac.npz"]).values())
@@ -44,8 +43,6 @@ def test_stack_of_actors(tmp_path, states, capsys):
         torch.testing.assert_close(together[i].double(), expected, atol=1e-5, rtol=1e-5)
         assert torch.equal(together[i], policy.act(states))
     assert list(load({"run": tmp_path / "sac.npz"}))[1] == "run-001"
-    assert command(["info", str(tmp_path / "sac.npz")]) == 0
-    assert capsys.readouterr().out.splitlines()[3] == f"sac-003: states of width {DS}, actions of {DA}"
 
 
 def test_a_single_actor_by_the_texts_in_its_file(tmp_path, states):
