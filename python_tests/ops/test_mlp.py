@@ -4,7 +4,6 @@ import itertools
 
 import pytest
 import torch
-from support import operators
 from torch import nn
 
 from sopr_fast import ops
@@ -87,26 +86,3 @@ def test_no_rows_give_no_outputs_and_no_gradients():
     out = ops.mlp(torch.empty(2, 0, 2), parameters, [2, 3, 1])
     assert out.shape == (2, 0, 1)
     assert not torch.autograd.grad(out.sum(), parameters)[0].any()
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"activation": "gelu"}, "activation must be 'relu' or 'tanh', got 'gelu'"),
-        ({"sizes": [5]}, "sizes must be at least two widths of at least 1"),
-        ({"sizes": [5, 0, 3]}, "sizes must be at least two widths of at least 1"),
-        ({"sizes": [5, 70, 33, 2]}, r"parameters must have shape \(C, 2831\)"),
-        ({"x": torch.zeros(150, 6)}, r"x must have shape \(3, B, 5\) or \(B, 5\), got \(1, 150, 6\)"),
-        ({"x": torch.zeros(2, 150, 5)}, r"x must have shape \(3, B, 5\)"),
-    ],
-)
-def test_mlp_refuses(change, message):
-    with pytest.raises(ValueError, match=message):
-        ops.mlp(**operators.CALLS["mlp"].arguments | change)
-
-
-def test_training_refuses_to_change_a_view_with_gaps():
-    arguments = operators.CALLS["mlp_step"].arguments
-    gaps = arguments["means"].repeat(1, 2)[:, ::2]
-    with pytest.raises(ValueError, match="means must be contiguous"):
-        ops.mlp_step(**arguments | {"means": gaps})

@@ -3,6 +3,7 @@
 import contextlib
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from support import operators
@@ -52,27 +53,118 @@ def test_operator_ignores_torch_defaults(name):
     assert all(map(torch.equal, result, expected))
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def ints(*values):
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def at(place, value):
+    points = torch.zeros(2, 30, 3)
+    points[place] = value
+    return points
+
+
+ARGUMENTS = {name: one.arguments for name, one in operators.CALLS.items()}
+ARGUMENTS |= {name: {"points": torch.zeros(2, 30, 3), "k": 3} for name in ("kmeans", "kmeans_init")}
+WIDE = torch.zeros(236, 4097, 1)
+REFUSED = {  # operator → changes of its arguments, message
+    "kmeans": [
+        ({"k": 0}, "k must be between 1 and 30"),
+        ({"k": 31}, "k must be between 1 and 30, the number of points of a problem, got 31"),
+        ({"init": "means"}, r"init must be 'k-means\+\+', 'random' or a tensor"),
+        ({"init": np.zeros((2, 3, 3))}, "or a tensor of centroids, got ndarray"),
+        ({"init": torch.zeros(2, 4, 3)}, r"init must have shape \(2, 3, 3\), got \(2, 4, 3\)"),
+        ({"init": torch.zeros(2, 3, 3), "restarts": 2}, "restarts must be 1 if init is a tensor"),
+        ({"init": torch.full((2, 3, 3), torch.nan)}, "init must be finite; problem 0, centroid 0"),
+        ({"iterations": -1}, "iterations and tolerance"),
+        ({"tolerance": torch.nan}, "iterations and tolerance must be at least 0 and .* got 300, nan and 1"),
+        ({"seeds": torch.zeros(3, dtype=torch.int64)}, r"seeds must have shape \(2\)"),
+        ({"seeds": torch.zeros(2)}, "seeds must be torch.int64"),
+        ({"seeds": 2**63 - 2}, r"seeds must be between -2\^63 and 2\^63 - 1 - 2, got 9223372036854775806"),
+        ({"seeds": -(2**63) - 1}, r"seeds must be between .*, got -9223372036854775809"),
+        ({"points": torch.zeros(2, 30, 3, dtype=torch.float64)}, "points must be torch.float32"),
+        ({"points": torch.zeros(30, 3)}, "points must have shape"),
+        ({"points": torch.zeros(1, 5, 0)}, r"points must have at least one column, got shape \(1, 5, 0\)"),
+        ({"points": [[0.0]]}, "points must be a tensor"),
+        ({"points": at((1, 17, 2), torch.nan)}, "points must be finite; problem 1, row 17, column 2 is nan"),
+        ({"points": at((0, 3, 1), -torch.inf)}, "points must be finite; problem 0, row 3, column 1 is -inf"),
+    ],
+    "kmeans_init": [
+        ({"points": torch.zeros(1, 5, 0)}, r"points must have at least one column, got shape \(1, 5, 0\)"),
+        ({"points": at((1, 17, 2), torch.inf)}, "points must be finite; problem 1, row 17, column 2 is inf"),
+        ({"method": "means"}, r"method must be 'k-means\+\+' or 'random'"),
+        ({"restart": -1}, r"restart must be between 0 and 2\^32 - 1, got -1"),
+        ({"restart": 2**32}, r"restart must be between 0 and 2\^32 - 1"),  # would draw as restart 0
+    ],
+    "segment_mean": [({"offsets": ints(*wrong)}, "offsets") for wrong in ([0, 3], [1, 236], [0, 5, 4, 236], [])],
+    "segment_dropout": [
+        ({"offsets": ints(0, 237)}, "offsets must ascend from 0 to 236"),
+        ({"probability": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
+        ({"level": -1}, "level must be 0 or 1, got -1"),
+        ({"level": 256}, "level must be 0 or 1, got 256"),  # would have the masks of level 0
+        ({"layer": 256}, "layer must be between 0 and 255, got 256"),  # would have the masks of the next level
+        ({"site": 16}, "site must be between 0 and 3, got 16"),  # would have the masks of the next layer
+    ],
+    "segment_attention": [
+        ({"offsets": ints(0, 237)}, "offsets must ascend from 0 to 236"),
+        ({"level": 2}, "level must be 0 or 1, got 2"),
+        ({"k": torch.zeros(236, 1, 12)}, r"k must have shape \(236, 2, 12\), got \(236, 1, 12\)"),
+        (dict.fromkeys("qkv", WIDE), "with dropout, heads must be between 0 and 4096, got 4097"),
+    ],
+    "segment_encoder": [
+        ({"heads": 3}, "heads must divide the width"),
+        ({"layers": -1}, "layers must be at least 0"),
+        ({"dropout": 1.0}, "dropout must be at least 0 and below 1"),
+        ({"level": 2}, "level must be 0 or 1, got 2"),
+        ({"precision": "fp16"}, "precision must be"),
+        ({"project": False}, "the number of inputs, 8, must equal the width, 16"),
+        ({"rng": torch.tensor([1])}, "rng must have shape"),
+        ({"layers": 3}, "parameters must have shape"),
+        ({"states": torch.zeros(300, 0), "columns": torch.zeros(3, 300, 0)}, "at least one column between"),
+        ({"states": torch.zeros(300, 5, requires_grad=True)}, r"has no gradient of states; pass states.detach\(\)"),
+        *(({"offsets": ints(wrong, wrong)}, "offsets") for wrong in ([0, 5, 241], [1, 5, 14], [0, 9, 5], [])),
+        *(({"rows": torch.full((2, 240), row).int()}, r"rows must be in \[0, 300\)") for row in (-1, 300)),
+    ],
+    "mlp": [
+        ({"activation": "gelu"}, "activation must be 'relu' or 'tanh', got 'gelu'"),
+        ({"sizes": [5]}, "sizes must be at least two widths of at least 1"),
+        ({"sizes": [5, 0, 3]}, "sizes must be at least two widths of at least 1"),
+        ({"sizes": [5, 70, 33, 2]}, r"parameters must have shape \(C, 2831\)"),
+        ({"x": torch.zeros(150, 6)}, r"x must have shape \(3, B, 5\) or \(B, 5\), got \(1, 150, 6\)"),
+        ({"x": torch.zeros(2, 150, 5)}, r"x must have shape \(3, B, 5\)"),
+    ],
+    "mlp_step": [
+        (
+            {"means": ARGUMENTS["mlp_step"]["means"].repeat(1, 2)[:, ::2]},
+            "means must be contiguous, since it is changed",
+        ),
+    ],
+}
+
+
 @pytest.mark.parametrize(
-    ("name", "argument", "message"),
+    ("name", "changes", "message"), [(name, *one) for name, cases in REFUSED.items() for one in cases], ids=str
+)
+def test_operator_refuses(name, changes, message):
+    with pytest.raises((NotImplementedError, TypeError, ValueError), match=message):
+        getattr(ops, name)(**ARGUMENTS[name] | changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"),
     [
-        ("kmeans", "points", "points must be finite"),
-        ("kmeans", "start", "init must be finite"),
-        ("kmeans_init", "points", "points must be finite"),
-        ("segment_mean", "offsets", "offsets must ascend from 0 to 236"),
-        ("segment_dropout", "offsets", "offsets must ascend from 0 to 236"),
-        ("segment_attention", "offsets", "offsets must ascend from 0 to 236"),
-        ("segment_encoder", "offsets", "must ascend from 0 to at most 240"),
-        ("segment_encoder", "rows", "rows must be in"),
+        ("kmeans", "points"),
+        ("kmeans_init", "points"),
+        *((name, "offsets") for name in ("segment_mean", "segment_dropout", "segment_attention", "segment_encoder")),
+        ("segment_encoder", "rows"),
     ],
 )
-def test_operator_refuses_invalid_values(name, argument, message, compiled):
+def test_compiled_operator_refuses_invalid_values(name, argument):
     one = operators.CALLS[name]
-    operator = torch.compile(one.operator, backend="eager") if compiled else one.operator
+    operator = torch.compile(one.operator, backend="eager")
     operator(**one.arguments)
     value = one.arguments[argument]
     wrong = value * torch.inf if value.is_floating_point() else value + 9
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"{argument}.* must (be finite|ascend|be in)"):
         operator(**one.arguments | {argument: wrong})
 
 
@@ -148,9 +240,7 @@ def test_operator_refuses_tensors_of_several_devices(name):
 
 
 @pytest.mark.parametrize("operator", [ops.kmeans, ops.kmeans_init])
-def test_kmeans_refuses_points_without_columns_and_more_rows_than_int32_numbers(operator):
-    with pytest.raises(ValueError, match=r"points must have at least one column, got shape \(1, 5, 0\)"):
-        operator(torch.empty(1, 5, 0), 2)
+def test_kmeans_refuses_more_rows_than_int32_numbers(operator):
     with pytest.raises(ValueError, match=r"must have fewer than 2\^31 rows a problem, got 2147483648"):
         operator(torch.empty(1, 2**31, 1, device="meta"), 2)  # takes no memory
 

@@ -36,19 +36,3 @@ def test_no_dropout_without_columns_rng_or_probability(ops):
     assert ops.segment_dropout(x[:, :0], offsets, probability=0.1, rng=RNG).shape == (5, 0)
     for probability, rng in ((0.5, None), (0.0, RNG)):
         assert torch.equal(ops.segment_dropout(x, offsets, probability=probability, rng=rng), x)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"probability": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
-        ({"level": -1}, "level must be 0 or 1, got -1"),
-        ({"level": 256}, "level must be 0 or 1, got 256"),  # has the masks of level 0
-        ({"layer": 256}, "layer must be between 0 and 255, got 256"),  # has the masks of the next level
-        ({"site": 16}, "site must be between 0 and 3, got 16"),  # has the masks of the next layer
-    ],
-)
-def test_dropout_refuses_places_that_would_share_their_masks(options, message, ops):
-    x, *_, offsets = batch([5], 2, 4)
-    with pytest.raises(ValueError, match=message):
-        ops.segment_dropout(x[:, 0], offsets, **{"probability": 0.5, "rng": RNG} | options)

@@ -187,38 +187,3 @@ def test_segment_encoder_keeps_only_inputs():
     with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
         ops.segment_encoder(*tensors, **options)
     assert {t.data_ptr() for t in saved} <= {t.data_ptr() for t in tensors}
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"heads": 3}, "heads must divide the width"),
-        ({"layers": -1}, "layers must be at least 0"),
-        ({"dropout": 1.0}, "dropout must be at least 0 and below 1"),
-        ({"level": 2}, "level must be 0 or 1, got 2"),
-        ({"precision": "fp16"}, "precision must be"),
-        ({"project": False}, "the number of inputs, 8, must equal the width, 16"),
-        ({"rng": torch.tensor([1])}, "rng must have shape"),
-        ({"layers": 3}, "parameters must have shape"),
-        ({"states": torch.zeros(16, 0), "columns": torch.zeros(2, 16, 0)}, "at least one column between"),
-        *(
-            ({"offsets": torch.tensor([wrong], dtype=torch.int32)}, "offsets")
-            for wrong in ([0, 5, 17], [1, 5, 14], [0, 9, 5], [])
-        ),
-        *(({"rows": torch.full((1, 16), row).int()}, r"rows must be in \[0, 16\)") for row in (-1, 16)),
-    ],
-)
-def test_segment_encoder_refuses(change, message):
-    tensors, options = problem([5, 9], **SMALL)
-    named = dict(zip(("states", "columns", "rows", "offsets", "parameters"), tensors, strict=True))
-    with pytest.raises(ValueError, match=message):
-        ops.segment_encoder(**named | options | change)
-
-
-def test_segment_encoder_refuses_gradients_of_states(ops):
-    (states, *tensors), options = problem([5, 9], **SMALL)
-    states.requires_grad_()
-    with pytest.raises(NotImplementedError, match=r"no gradient of states; pass states.detach\(\)"):
-        ops.segment_encoder(states, *tensors, **options)
-    with torch.no_grad():
-        ops.segment_encoder(states, *tensors, **options)
