@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from support.problems import KINDS_OF_ARRAYS, TINY, LinearPolicy, ladder, log, training_gains
+from support.problems import TINY, LinearPolicy, ladder, log, training_gains
 
 import sopr_fast
 from sopr_fast import Subsets
@@ -150,17 +150,6 @@ def test_options_for_a_small_log_are_offered_and_work(count, config):
 
 def test_actions_in_clustered_subsets_train_like_functions():
     np.testing.assert_allclose(fit(policies=ACTIONS, states=DRAWN).history["loss"], fit().history["loss"], rtol=1e-5)
-
-
-@pytest.mark.parametrize("change", KINDS_OF_ARRAYS)
-def test_kinds_of_states_and_actions_give_the_same_model(change, tmp_path):
-    kinds = {name: change(actions, tmp_path) for name, actions in ACTIONS.items()}
-    expected, actual = fit(policies=ACTIONS), fit(policies=kinds, states=change(log(), tmp_path))
-    weights = expected.model.state_dict()
-    assert all(torch.equal(weights[name], value) for name, value in actual.model.state_dict().items())
-    for states in ((), (log(),)):
-        a, b = expected.rank(ACTIONS, *states), actual.rank(kinds, *states)
-        assert np.array_equal(a.subset_scores, b.subset_scores)
 
 
 def test_rank_refuses_inputs_that_do_not_fit_the_model():

@@ -1,7 +1,6 @@
 """A small problem with a known answer: policies scale a fixed linear map, and larger gains are better."""
 
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -108,26 +107,3 @@ def fit(config=TINY, gains=None, **options):
 
 def weights(ranker) -> torch.Tensor:
     return torch.cat([value.double().flatten() for value in ranker.model.state_dict().values()])
-
-
-def mapped(x: np.ndarray, folder: Path) -> np.ndarray:
-    path = folder / f"{len(list(folder.iterdir()))}.npy"
-    np.save(path, x)
-    return np.load(path, mmap_mode="r")
-
-
-def _read_only(x: np.ndarray, _: Path) -> np.ndarray:
-    x = x.copy()
-    x.flags.writeable = False
-    return x
-
-
-# Functions of an array (rows, columns) and a folder that return the same numbers in another kind of array.
-KINDS_OF_ARRAYS = [
-    lambda x, _: x.astype(np.float64),
-    lambda x, _: np.asfortranarray(x),
-    lambda x, _: np.repeat(x, 2, 1)[:, ::2],
-    lambda x, _: torch.from_numpy(x),
-    mapped,
-    _read_only,
-]
