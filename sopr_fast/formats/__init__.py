@@ -24,7 +24,7 @@ POLICIES: dict[str, Any] = {  # suffix → function of a path and `ReadingOption
     **dict.fromkeys((".pt", ".pth", ".cleanrl_model"), "sopr_fast.formats.state_dicts:read_torch"),
     **dict.fromkeys((".pkl", ".pickle"), "sopr_fast.formats.state_dicts:read_torch"),
 }
-LOGS = {  # package of an object's class → function of the object, or a record of it, and its name that returns arrays
+LOGS = {  # package of an object's class → function of the object, or a record of it, that returns arrays
     "stable_baselines3": "sopr_fast.formats.stable_baselines3.buffers:of_buffer",
 }
 STATE_DICT = "sopr_fast.formats.state_dicts:read_content"  # function of a mapping and `ReadingOptions`

@@ -27,12 +27,18 @@ def reading(where: str | Path, kind: str) -> Iterator[None]:
 
 
 @contextmanager
-def documented(where: str | Path) -> Iterator[None]:
-    """Make errors of types that no reader documents ValueErrors that name the file, which may be damaged."""
+def naming(source: str | Path) -> Iterator[None]:
+    """Make every error inside the block begin with the name of what is read: nothing below the door needs to know it.
+
+    Errors of types that no reader documents become ValueErrors, since the source may be damaged.
+    """
     try:
         yield
-    except (ImportError, MemoryError, OSError, TypeError, ValueError):
-        raise
     except Exception as error:
-        what = f"damaged, or of a form that cannot be read ({type(error).__name__}: {error})"
-        raise ValueError(f"{where}: {what}") from error
+        if isinstance(error, ImportError | OSError) or str(error).startswith(str(source)):
+            raise
+        if not isinstance(error, MemoryError | TypeError | ValueError):
+            what = f"damaged, or of a form that cannot be read ({type(error).__name__}: {error})"
+            raise ValueError(f"{source}: {what}") from error
+        error.args = (f"{source}: {error}",)
+        raise

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..runtime.arrays import as_numbers, is_tensor
 
-_LONGEST_NAME = 400
+LONGEST_NAME = 400
 
 
 class Lazy:
@@ -42,20 +42,20 @@ def shape_of(values: Any) -> tuple[int, ...]:
     return ()
 
 
-def check_names(names: Iterable[Any], where: str) -> None:
+def check_names(names: Iterable[Any]) -> None:
     """Raise ValueError for a name that is too long: messages and nested names that repeat it could fill the memory."""
-    if any(len(str(name)) > _LONGEST_NAME for name in names):
-        raise ValueError(f"{where}: an array whose name is longer than {_LONGEST_NAME} characters")
+    if any(len(str(name)) > LONGEST_NAME for name in names):
+        raise ValueError(f"an array whose name is longer than {LONGEST_NAME} characters")
 
 
-def flatten(tree: Mapping[Any, Any], where: str, prefix: str = "") -> dict[str, Any]:
+def flatten(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
     """Return the leaves of nested mappings by their paths, such as `observations/position`; lists become arrays."""
     leaves: dict[str, Any] = {}
     for key, value in tree.items():
         name = f"{prefix}{key}"
-        check_names([name], where)
+        check_names([name])
         if isinstance(value, Mapping):
-            leaves |= flatten(value, where, f"{name}/")
+            leaves |= flatten(value, f"{name}/")
         elif value is not None:
             leaves[name] = np.asarray(value) if isinstance(value, list) and shape_of(value) else value
     return leaves

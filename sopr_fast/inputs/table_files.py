@@ -78,7 +78,7 @@ def is_frame(source: Any) -> bool:
     return all(hasattr(source, part) for part in ("columns", "to_numpy", "__getitem__"))
 
 
-def read_frame(frame: Any, where: str) -> dict[str, Any]:
+def read_frame(frame: Any) -> dict[str, Any]:
     """Return the columns of a data frame, and named levels of its index, by name; one without name is `unnamed`."""
     arrays: dict[str, Any] = {}
     levels = [name for name in getattr(getattr(frame, "index", None), "names", ()) if name is not None]
@@ -87,10 +87,10 @@ def read_frame(frame: Any, where: str) -> dict[str, Any]:
     for key in frame.columns:
         name = "/".join(map(str, key)) if isinstance(key, tuple) else str(key) or "unnamed"
         if name in arrays:
-            raise ValueError(f"{where}: it has several columns {name!r}; leave only one of them")
+            raise ValueError(f"several columns {name!r}; leave only one of them")
         values = frame[key].to_numpy()
         if values.dtype == object and len(values):
-            read = functools.partial(to_cells, values, f"{where}: {name!r}")
+            read = functools.partial(to_cells, values, repr(name))
             values = Lazy((len(values), *_shape(map(_cell, values))), object, read)
         arrays[name] = values
     return arrays

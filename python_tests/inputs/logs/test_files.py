@@ -71,7 +71,7 @@ def minari_episodes(arrays):
 
 def write_hdf5(path, arrays):
     with h5py.File(path, "w") as file:
-        for key, values in flatten(arrays, "log").items():
+        for key, values in flatten(arrays).items():
             file[key] = values
 
 
@@ -388,7 +388,7 @@ def test_wanted_arrays_larger_than_the_free_memory_are_not_read(tmp_path, arrays
     monkeypatch.setattr(containers, "free_memory", lambda: 10_000)
     assert_same(sopr_fast.load_log(tmp_path / name), arrays)
     monkeypatch.setattr(containers, "free_memory", lambda: 100)
-    with pytest.raises(MemoryError, match=rf"{name}: [\d,]+ bytes when read, larger than the free memory"):
+    with pytest.raises(MemoryError, match=rf"{name}: the log: [\d,]+ bytes when read, larger than the free memory"):
         sopr_fast.load_log(tmp_path / name)
 
 
@@ -426,7 +426,7 @@ BOUNDED = [  # suffix, function that writes the file, message
     ("hdf5", lambda path: write_bomb(path, deflates=2), "chunks far larger .* packed twice"),
     ("hdf5", lambda path: write_bomb(path, payload=1 << 27), "a chunk inflates to more than its 1,024"),
     ("hdf5", write_groups, "groups more than 100 deep"),
-    ("hdf5", lambda path: write_groups(path, 3, "b" * 200), "name is longer than 400 characters"),
+    ("hdf5", lambda path: write_groups(path, 3, "b" * 200), "or a name of more than 400 characters"),
     ("csv", lambda path: path.write_text(f"obs_0,{'1' * 401}x\n1,2\n"), "longer than 400 characters"),
     ("jsonl", lambda path: path.write_text(SPARSE), "steps have 301 different names"),
 ]

@@ -276,7 +276,7 @@ class Statement:
     def _refuse(self, what: str) -> NoReturn:
         if self.names.get("episodes", "").startswith(ITEM):
             what += f"; if items of the list are steps of several environments, {_STACK}"
-        raise ValueError(f"{self.parts.where}: {what}")
+        raise ValueError(what)
 
     def _some(self, marked: np.ndarray, noun: str = "row") -> str:
         """Return how many rows (N,) bool are marked, and which is the first of them in the user's data."""

@@ -13,9 +13,10 @@ from ...runtime.arrays import as_numbers
 from ...runtime.checks import integer
 from ...runtime.text import escaped_errors
 from ..accepted import LogLike
+from ..file_errors import naming
 from .parts import Parts
 from .schema import Columns, advise, check_needed, find_parts, missing
-from .sources import read_arrays
+from .sources import name_of, read_arrays
 from .states import StoredStates
 from .stores import filled_rows
 from .transitions import Transitions, build
@@ -80,27 +81,28 @@ def load_log(
                 "columns, ends, max_episode_steps and sort are for logs that are not loaded yet; leave them out"
             )
         return source
-    arrays, where = read_arrays(source)
-    parts = find_parts(arrays, columns, where)
-    if not {"rewards", "costs"} & parts.arrays.keys() and ends is None and max_episode_steps is None:
-        states = _states_of(parts, arrays)
-        states.summary = f"only states are read, since there are no rewards{parts.not_read}"
-        return states
-    check_needed(parts.arrays, arrays, where)
-    limit = None if max_episode_steps is None else integer(1)("max_episode_steps", max_episode_steps)
-    order = _order(arrays, [sort] if isinstance(sort, str) else sort, where)
-    filled = filled_rows(arrays, parts.count or 0)
-    if filled is not None:
-        order = filled if order is None else order[np.isin(order, filled)]
-    return build(parts, ends, limit, order)
+    with naming(name_of(source)):
+        arrays = read_arrays(source)
+        parts = find_parts(arrays, columns)
+        if not {"rewards", "costs"} & parts.arrays.keys() and ends is None and max_episode_steps is None:
+            states = _states_of(parts, arrays, name_of(source))
+            states.summary = f"only states are read, since there are no rewards{parts.not_read}"
+            return states
+        check_needed(parts.arrays, arrays)
+        limit = None if max_episode_steps is None else integer(1)("max_episode_steps", max_episode_steps)
+        order = _order(arrays, [sort] if isinstance(sort, str) else sort)
+        filled = filled_rows(arrays, parts.count or 0)
+        if filled is not None:
+            order = filled if order is None else order[np.isin(order, filled)]
+        return build(parts, ends, limit, order)
 
 
-def _order(arrays: Mapping[str, Any], names: Sequence[str], where: str) -> np.ndarray | None:
+def _order(arrays: Mapping[str, Any], names: Sequence[str]) -> np.ndarray | None:
     """Return the rows in the order of some arrays, of which later ones order rows that are equal in earlier ones."""
     if not names:
         return None
     if absent := [name for name in names if name not in arrays]:
-        raise ValueError(f"{where}: no array {absent[0]!r} to sort by")
+        raise ValueError(f"no array {absent[0]!r} to sort by")
     import pandas
 
     keys = pandas.DataFrame({name: as_numbers(arrays[name]).reshape(-1) for name in names})
@@ -143,16 +145,17 @@ def load_states(states: LogLike, *, columns: str | Sequence[str] | None = None) 
         return states
     if isinstance(states, Transitions):
         return StoredStates(states.states, columns=states.columns, actions=states.actions)
-    arrays, where = read_arrays(states)
-    chosen = None if columns is None else {"states": columns}
-    return _states_of(find_parts(arrays, chosen, where, ("states", "actions")), arrays)
+    with naming(name_of(states)):
+        arrays = read_arrays(states)
+        chosen = None if columns is None else {"states": columns}
+        return _states_of(find_parts(arrays, chosen, ("states", "actions")), arrays, name_of(states))
 
 
-def _states_of(parts: Parts, arrays: Mapping[str, Any]) -> StoredStates:
+def _states_of(parts: Parts, arrays: Mapping[str, Any], name: str) -> StoredStates:
     """Return the states among the parts of a log; rows of a buffer that were not filled are left out."""
     if "states" not in parts.arrays:
-        raise missing("states", arrays, parts.where)
-    values, name = parts.arrays["states"], parts.where
+        raise missing("states", arrays)
+    values = parts.arrays["states"]
     if hasattr(values, "reader"):
         name = values.name
         with values.reader():  # raises if the file does not hold them

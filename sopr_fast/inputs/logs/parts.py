@@ -43,7 +43,6 @@ _REMEDIES = {  # part → what to do where it is not finite
 class Parts:
     """Arrays of a log by what they mean."""
 
-    where: str  # beginning of messages, such as the file's path
     arrays: dict[str, Any]  # part of the log → its array, which may not be read yet
     names: dict[str, str]  # part of the log → name of the array
     unread: list[str]  # names of arrays with one value a row that are not read
@@ -105,9 +104,7 @@ class Parts:
         _refuse(self._name("probabilities"), values, values <= 0, "must be above 0", "name logarithms 'log_probs'")
         if logs is not None and not np.allclose(np.exp(logs), values, rtol=1e-3, atol=1e-6):
             first, second = self.names["probabilities"], self.names["log_probs"]
-            raise ValueError(
-                f"{self.where}: {first!r} and {second!r} disagree; leave one out by columns={{'unread': {first!r}}}"
-            )
+            raise ValueError(f"{first!r} and {second!r} disagree; leave one out by columns={{'unread': {first!r}}}")
         return np.log(values) if logs is None else logs
 
     def numbers(self, part: str) -> np.ndarray:
@@ -116,7 +113,7 @@ class Parts:
         try:
             values = as_numbers(self.arrays[part])
         except (OverflowError, RuntimeError, TypeError, ValueError) as error:
-            if str(error).startswith(self.where):
+            if isinstance(self.arrays[part], STORED):
                 raise
             raise ValueError(f"{name} is no array: {error}{_DICTIONARIES}") from error
         if values.dtype.kind in "OSU" and part not in LABELS:
@@ -141,7 +138,7 @@ class Parts:
         return values
 
     def _name(self, part: str) -> str:
-        return f"{self.where}: {self.names[part]!r}"
+        return repr(self.names[part])
 
     def _converted(self, part: str, exact: np.ndarray) -> np.ndarray:
         """Return finite numbers (rows, …) in memory of their own."""

@@ -86,23 +86,23 @@ def advise(part: str, *names: str) -> str:
     return f"columns={{{part!r}: {shown}}}"
 
 
-def missing(part: str, arrays: Mapping[str, Any], where: str) -> ValueError:
+def missing(part: str, arrays: Mapping[str, Any]) -> ValueError:
     """Return the error of a log without a part, which names parts to join, if there are some."""
     if inner := [name for name in arrays if part in map(part_of, name.split("/")[:-1])]:  # such as `obs/position`
-        return ValueError(f"{where}: the {part} have names: choose by {advise(part, *inner)}")
+        return ValueError(f"the {part} have names: choose by {advise(part, *inner)}")
     first, *others = KEYS[part]
     likewise = "; name actions, rewards, episodes and steps likewise" if part == "states" else ""
     return ValueError(
-        f"{where}: no array {first!r} (or {', '.join(others)}): name yours by {advise(part)}; the arrays there "
+        f"no array {first!r} (or {', '.join(others)}): name yours by {advise(part)}; the arrays there "
         f"are {list_names([*map(str, arrays)])}{likewise}"
     )
 
 
-def check_needed(parts: Iterable[str], arrays: Mapping[str, Any], where: str) -> None:
+def check_needed(parts: Iterable[str], arrays: Mapping[str, Any]) -> None:
     """Raise ValueError if states, actions, or rewards and costs, are not among the parts of a log with these arrays."""
     found = {*parts} | ({"rewards"} if "costs" in parts else set())
     if absent := [part for part in NEEDED if part not in found]:
-        raise missing(absent[0], arrays, where)
+        raise missing(absent[0], arrays)
 
 
 def check_is_policy(names: Iterable[str], parts: Iterable[str] = (*NEEDED, "next_states", *ENDS)) -> None:
@@ -114,16 +114,16 @@ def check_is_policy(names: Iterable[str], parts: Iterable[str] = (*NEEDED, "next
             )
 
 
-def find_parts(arrays: Mapping[str, Any], columns: Columns | None, where: str, wanted: Sequence[str] = ()) -> Parts:
+def find_parts(arrays: Mapping[str, Any], columns: Columns | None, wanted: Sequence[str] = ()) -> Parts:
     """Find the parts of a log among named arrays: all, or the wanted ones. Raise ValueError if two arrays disagree."""
-    own, arrays = {*arrays}, join_numbered(arrays, where)
-    found = _named(arrays, columns or {}, where)
+    own, arrays = {*arrays}, join_numbered(arrays)
+    found = _named(arrays, columns or {})
     unread = {*found.pop(UNREAD, ())}
     found = {part: names for part, names in found.items() if unread.isdisjoint(names)}
     left_out = unread | {name for names in found.values() for name in names}
     free = {name: x for name, x in arrays.items() if name not in left_out and numbered(name)[0] not in unread}
     if not wanted:
-        _refuse_rows_of_states(free, where)
+        _refuse_rows_of_states(free)
     by_part: dict[str, list[str]] = {}
     for name in free:
         by_part.setdefault(part_of(name), []).append(name)
@@ -134,7 +134,7 @@ def find_parts(arrays: Mapping[str, Any], columns: Columns | None, where: str, w
         if part in _IF_ONE_A_ROW:
             names = [name for name in names if shape_of(arrays[name]) in shapes]
         if part not in found and names:
-            found[part] = names if part == "agents" else [_one_of(names, part, free, where)]
+            found[part] = names if part == "agents" else [_one_of(names, part, free)]
         if part == "agents" and part in found and "episodes" in found:  # rows of different ones are of other episodes
             part, found["episodes"] = "episodes", [*dict.fromkeys(found["episodes"] + found[part])]
         if part in found:
@@ -144,7 +144,6 @@ def find_parts(arrays: Mapping[str, Any], columns: Columns | None, where: str, w
     used = {name for names in found.values() for name in names}
     rest = [name for name in by_part.get("", []) if name in own and numbered(name)[0] not in used]
     return Parts(
-        where,
         values,
         {part: ", ".join(names) for part, names in found.items() if part in values},
         [name for name in rest if shape_of(arrays[name]) in shapes],
@@ -152,9 +151,9 @@ def find_parts(arrays: Mapping[str, Any], columns: Columns | None, where: str, w
     )
 
 
-def join_numbered(arrays: Mapping[str, Any], where: str) -> dict[str, Any]:
+def join_numbered(arrays: Mapping[str, Any]) -> dict[str, Any]:
     """Return arrays, and those of one number each, such as `obs_0`, together as `obs`, in the order of the numbers."""
-    check_names(arrays, where)
+    check_names(arrays)
     groups: dict[str, list[tuple[int, str]]] = {}
     for name in arrays:
         stem, number = numbered(name)
@@ -166,7 +165,7 @@ def join_numbered(arrays: Mapping[str, Any], where: str) -> dict[str, Any]:
         if len(numbers) > 1 and [*numbers] not in ([*range(len(numbers))], [*range(1, len(numbers) + 1)]):
             fault = "leave some out: add these" if len({*numbers}) == len(numbers) else "repeat one: rename it"
             raise ValueError(
-                f"{where}: numbers of the columns {list_names(names)} {fault}, or name those that you mean, in order, "
+                f"numbers of the columns {list_names(names)} {fault}, or name those that you mean, in order, "
                 f"by {advise('states', *names)} or another part"
             )
         return side_by_side([arrays[name] for name in names])
@@ -174,7 +173,7 @@ def join_numbered(arrays: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {**arrays} | {group: opened_later(functools.partial(join, group)) for group in groups}
 
 
-def _named(arrays: Mapping[str, Any], columns: Columns, where: str) -> dict[str, list[str]]:
+def _named(arrays: Mapping[str, Any], columns: Columns) -> dict[str, list[str]]:
     """Return the names of arrays that `columns` give to parts; next states are those of `next_` and a state's name."""
     if not isinstance(columns, Mapping) or not all(columns.values()):
         raise TypeError(
@@ -186,12 +185,12 @@ def _named(arrays: Mapping[str, Any], columns: Columns, where: str) -> dict[str,
         if part not in (*KEYS, UNREAD):
             raise ValueError(f"columns name the part {key!r}; a log's parts are {', '.join((*KEYS, UNREAD))}")
         if part in chosen:
-            raise ValueError(f"{where}: both {names!r} and {', '.join(chosen[part])!r} are given as the {part}")
+            raise ValueError(f"both {names!r} and {', '.join(chosen[part])!r} are given as the {part}")
         chosen[part] = [names] if isinstance(names, str) else [*map(str, names)]
         if absent := [name for name in chosen[part] if name not in arrays]:
             several = advise(part, *map(str.strip, absent[0].split(",")))
             hint = f"; of several, pass {several}" if "," in absent[0] else ""
-            raise ValueError(f"{where}: no column {absent[0]!r} for the {part}; it has {list_names([*arrays])}{hint}")
+            raise ValueError(f"no column {absent[0]!r} for the {part}; it has {list_names([*arrays])}{hint}")
         if len(chosen[part]) > 1 and part not in (*TABLES, "episodes", "agents", UNREAD):
             raise ValueError(f"columns name several arrays for the {part}; name one")
     following = [f"next_{name}" for name in chosen.get("states", [])]
@@ -211,7 +210,7 @@ def _joined(arrays: Mapping[str, Any], names: Sequence[str], part: str) -> Any:
     return found[0] if len(found) == 1 else side_by_side(found)
 
 
-def _one_of(names: list[str], part: str, arrays: Mapping[str, Any], where: str) -> str:
+def _one_of(names: list[str], part: str, arrays: Mapping[str, Any]) -> str:
     """Return the first of the names of a part in the order of the table; the arrays of the others must equal it."""
     name, *others = sorted(names, key=lambda x: KEYS[part].index(words(x)))
     for other in others:
@@ -219,24 +218,24 @@ def _one_of(names: list[str], part: str, arrays: Mapping[str, Any], where: str) 
         first, second = (1 - x if marks_by_0(each) else x for x, each in ((first, name), (second, other)))
         if not np.array_equal(first, second):
             raise ValueError(
-                f"{where}: {name!r} and {other!r} both mean the {part} and disagree; choose one by "
+                f"{name!r} and {other!r} both mean the {part} and disagree; choose one by "
                 f"{advise(part, name)} and leave the other out by {advise(UNREAD, other)}"
             )
     columns = [x for x in arrays if x != name and numbered(x)[0] == name] if part in TABLES else []
     if columns and (shape := shape_of(arrays[name])) and shape[1:] != (len(columns),):
         own = [name] * (shape == shape_of(arrays[columns[0]])) + columns
-        raise ValueError(f"{where}: there are {name!r} and {columns[-1]!r}; choose by {advise(part, *own)}")
+        raise ValueError(f"there are {name!r} and {columns[-1]!r}; choose by {advise(part, *own)}")
     return name
 
 
-def _refuse_rows_of_states(arrays: Mapping[str, Any], where: str) -> None:
+def _refuse_rows_of_states(arrays: Mapping[str, Any]) -> None:
     """Raise ValueError for rows as of dm_env, RLDS and Dreamer, which may not hold a state and the action there."""
     marks = [name for name in arrays if words(name) in _OF_STATES]
     flags = {part_of(name): name for name in arrays if words(name) in _OF_RLDS}
     if marks or len(flags) > 1:
         columns = flags | ({UNREAD: marks} if marks else {})
         raise ValueError(
-            f"{where}: rows with {list_names([*map(repr, [*marks, *flags.values()])])} are of dm_env, RLDS, Dreamer or "
+            f"rows with {list_names([*map(repr, [*marks, *flags.values()])])} are of dm_env, RLDS, Dreamer or "
             "DrQ-v2, of which some hold only the last state of an episode, or the action that led to their state: make "
             "episodes of them by a recipe (docs/files.md, rows of other libraries); if each row holds a state and the "
             f"action taken there, say so by columns={columns}"

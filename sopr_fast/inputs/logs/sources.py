@@ -15,7 +15,6 @@ from ... import formats
 from ...runtime.extras import library
 from ...runtime.files import check_regular
 from ...runtime.pickles import Record
-from ..file_errors import reading
 from ..lazy_arrays import end_to_end, flatten, opened_later, shape_of
 from ..table_files import is_frame, load_csv, load_json, read_frame
 from .schema import ENDS, ITEM, missing, part_of
@@ -52,8 +51,15 @@ def _is_minari_id(source: Any) -> bool:
     return is_path and not os.path.exists(source) and _MINARI_ID.fullmatch(str(source)) is not None
 
 
-def read_arrays(source: Any) -> tuple[Mapping[str, Any], str]:
-    """Return the named arrays of a source, see `load_log`, and its name for messages; an array without name is states.
+def name_of(source: Any) -> str:
+    """Return the name of a source for messages."""
+    if isinstance(source, str | os.PathLike):
+        return str(source)
+    return "data frame" if is_frame(source) else "dataset"
+
+
+def read_arrays(source: Any) -> Mapping[str, Any]:
+    """Return the named arrays of a source, see `load_log`; an array without name is states.
 
     Arrays of files may be read when they are needed. Nested names are joined, such as `observations/position`.
     """
@@ -61,18 +67,14 @@ def read_arrays(source: Any) -> tuple[Mapping[str, Any], str]:
         source = library("minari", "minari", f"{source}: reading it").load_dataset(str(source))
     if isinstance(source, list | tuple) and source and all(isinstance(item, str | os.PathLike) for item in source):
         raise TypeError(f"a list of paths, expected one log; {_SEVERAL}")
-    if isinstance(source, str | os.PathLike):
-        where, expected = str(source), "an object of arrays, or a list of objects"
+    if is_path := isinstance(source, str | os.PathLike):
         source = _read_path(Path(source))
-        arrays = _named(source, where)
-    else:
-        where, expected = "data frame" if is_frame(source) else "dataset", "a path, array, frame, dictionary or list"
-        arrays = _named(source, where)
-        if arrays is None and hasattr(source, "__len__"):
-            arrays = {"states": source}
-    if arrays is None:
-        raise TypeError(f"{where}: expected {expected}, got {type(source).__name__}")
-    return arrays, where
+    if (arrays := _named(source)) is not None:
+        return arrays
+    if not is_path and hasattr(source, "__len__"):
+        return {"states": source}
+    expected = "an object of arrays, or a list of objects" if is_path else "a path, array, frame, dictionary or list"
+    raise TypeError(f"expected {expected}, got {type(source).__name__}")
 
 
 def _read_path(path: Path) -> Any:
@@ -82,22 +84,22 @@ def _read_path(path: Path) -> Any:
     if path.is_dir():
         if not (files := sorted(path.glob("*.npy"))):
             raise ValueError(
-                f"{path}: a folder is a log if it has .npy files, one of each array, or main_data.hdf5 of Minari; "
+                f"a folder is a log if it has .npy files, one of each array, or main_data.hdf5 of Minari; "
                 f"{_SEVERAL}; of other forms of Minari's datasets, pass the object that minari.load_dataset returns"
             )
         return {file.stem: opened_later(partial(open_npy, file)) for file in files}
     if (suffix := path.suffix.lower()) == ".safetensors":
-        raise ValueError(f"{path}: weights where a log belongs: pass a model as model=…, others as policies")
+        raise ValueError("weights where a log belongs: pass a model as model=…, others as policies")
     if suffix not in READERS:
         raise ValueError(
-            f"{path}: expected a log in a file of {', '.join(READERS)}, or a Minari dataset; open others "
+            f"expected a log in a file of {', '.join(READERS)}, or a Minari dataset; open others "
             "by their library, such as pandas or torch.load, and pass the data frame or the arrays"
         )
     check_regular(path)
     return READERS[suffix](path)
 
 
-def _named(content: Any, where: str, is_item: bool = False) -> dict[str, Any] | None:
+def _named(content: Any, is_item: bool = False) -> dict[str, Any] | None:
     """Return the arrays of a mapping, frame, dataset, episode, or list of these or of steps; None of anything else."""
     if hasattr(content, "to_pandas") and not is_frame(content):  # tables of arrow, datasets of Hugging Face
         content = content.to_pandas()
@@ -106,54 +108,52 @@ def _named(content: Any, where: str, is_item: bool = False) -> dict[str, Any] | 
 
         content = pandas.DataFrame(content)  # as pandas writes JSON
     if isinstance(content, Mapping):
-        return flatten(content, where)
+        return flatten(content)
     if is_frame(content):
-        return read_frame(content, where) if any(isinstance(name, str | tuple) for name in content.columns) else None
+        return read_frame(content) if any(isinstance(name, str | tuple) for name in content.columns) else None
     if isinstance(content, Record) or all(hasattr(content, key) for key in ("observations", "dones", "pos")):
-        with reading(where, "a replay buffer of Stable-Baselines3"):
-            return dict(formats.load(formats.LOGS["stable_baselines3"])(content, where))
+        return dict(formats.load(formats.LOGS["stable_baselines3"])(content))
     if any(hasattr(content, key) for key in ("iterate_episodes", "episodes")):
-        with reading(where, "a dataset of Minari or d3rlpy"):
-            content = [*(getattr(content, "episodes", None) or content.iterate_episodes())]
+        content = [*(getattr(content, "episodes", None) or content.iterate_episodes())]
     if not isinstance(content, list | tuple) or is_item:
-        return flatten({key: getattr(content, key) for key in _OF_EPISODES if hasattr(content, key)}, where) or None
+        return flatten({key: getattr(content, key) for key in _OF_EPISODES if hasattr(content, key)}) or None
     items = []
     for item in content:
-        if (arrays := _named(item, where, is_item=True)) is None:
+        if (arrays := _named(item, is_item=True)) is None:
             return None
         items.append(arrays)
-    return _join(items, where) if items else None
+    return _join(items) if items else None
 
 
 def _is_reward(name: str) -> bool:
     return part_of(name) in ("rewards", "costs")
 
 
-def _join(items: Sequence[Mapping[str, Any]], where: str) -> dict[str, Any]:
+def _join(items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the arrays of items, one for each episode; or for each step, if their rewards are single values."""
     groups = [key.split("/")[:-1] for key, x in items[0].items() if shape_of(x) and _is_reward(key.split("/")[-1])]
     if groups and not any(map(part_of, items[0])):
         place = "".join(f"[{name!r}]" for name in groups[0])
         raise ValueError(
-            f"{where}: items have no rewards but in {' and '.join(map('/'.join, groups[:2]))}: pass "
+            f"items have no rewards but in {' and '.join(map('/'.join, groups[:2]))}: pass "
             f"those of one, [item{place} for item in items], after reading the file by its own library"
         )
     rewards = [*filter(_is_reward, items[0])] or [*items[0]]
     if all(shape_of(items[0][key]) for key in rewards):
-        return _join_episodes(items, where)
+        return _join_episodes(items)
     names = dict.fromkeys(name for item in items for name in item)
     if len(names) * len(items) > _SPARSEST * sum(map(len, items)):
-        raise ValueError(f"{where}: steps have {len(names):,} different names, most of which each step lacks")
+        raise ValueError(f"steps have {len(names):,} different names, most of which each step lacks")
     import pandas
 
-    return read_frame(pandas.DataFrame([*items], columns=[*names]), where)
+    return read_frame(pandas.DataFrame([*items], columns=[*names]))
 
 
-def _join_episodes(episodes: Sequence[Mapping[str, Any]], where: str) -> dict[str, Any]:
+def _join_episodes(episodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the arrays of episodes, one after the other, and `ITEM`, the number of each row's episode.
 
     Observations may have one row more than the episode has steps: the last next state. They give next states then,
-    named `next_…`. A single flag of an end is that of the episode's last row. Messages begin with `where`.
+    named `next_…`. A single flag of an end is that of the episode's last row.
     """
     keys = list(episodes[0])
     known = [key for part in ("rewards", "costs", "actions", "states") for key in keys if part_of(key) == part]
@@ -161,9 +161,9 @@ def _join_episodes(episodes: Sequence[Mapping[str, Any]], where: str) -> dict[st
     # If `columns` names the arrays, the shortest has a row for each step.
     counter = known[0] if known else min(rows, key=rows.__getitem__, default=None)
     if counter is None:
-        raise missing("states", episodes[0], where)
+        raise missing("states", episodes[0])
     if absent := [i for i, arrays in enumerate(episodes) if counter not in arrays]:
-        raise ValueError(f"{where}: episode {absent[0]} has no {counter!r}")
+        raise ValueError(f"episode {absent[0]} has no {counter!r}")
     counts = [next(iter(shape_of(arrays[counter])), 0) for arrays in episodes]
     joined: dict[str, Any] = {}
     for key in keys:
@@ -181,15 +181,15 @@ def _join_episodes(episodes: Sequence[Mapping[str, Any]], where: str) -> dict[st
                 continue  # other information, such as seeds
             place = next(i for i, count in enumerate(counts) if lengths[i] != count)
             if values[place] is None:
-                raise ValueError(f"{where}: episode {place} has no {key!r}")
+                raise ValueError(f"episode {place} has no {key!r}")
             hint = f", expected as many or {counts[place] + 1}" if part_of(key) == "states" else ""
             if isinstance(values[place], str):
                 hint = ", but text: if RLlib packed it, write it with compress_columns=[]"
             raise ValueError(
-                f"{where}: episode {place} has {max(lengths[place], 0)} {key!r} for {counts[place]} {counter!r}{hint}"
+                f"episode {place} has {max(lengths[place], 0)} {key!r} for {counts[place]} {counter!r}{hint}"
             )
         if len({shape[1:] for shape in shapes}) > 1:
-            raise ValueError(f"{where}: {key!r} of the episodes differ in width")
+            raise ValueError(f"{key!r} of the episodes differ in width")
         joined[key] = end_to_end(values, counts, 0)
         if longer:
             joined[f"next_{key}"] = end_to_end(values, counts, 1)

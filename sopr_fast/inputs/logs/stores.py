@@ -19,7 +19,7 @@ from ...runtime.files import check_regular
 from ...runtime.pickles import SB3_RECORDS, SPACE_RECORDS, RefusedError, read_pickle
 from ...runtime.rows import FileRows, FileVersion, Read
 from ..file_errors import reading
-from ..lazy_arrays import Lazy, check_names, opened_later, shape_of
+from ..lazy_arrays import LONGEST_NAME, Lazy, opened_later, shape_of
 from ..table_files import to_cells
 
 _GROUPED = re.compile(r"(?:.*/)?(?P<label>(?:episode|demo|traj)_(?P<number>\d+))/(?P<key>.+)")  # Minari, robomimic
@@ -137,18 +137,18 @@ def read_hdf5(path: Path) -> dict[str, Any] | list[dict[str, Any]]:
     Arrays of each episode, as Minari (`episode_0/rewards`), robomimic (`data/demo_0/rewards`) and d3rlpy (`rewards_0`)
     write them, make a list. Soft and external links are not followed.
     """
-    status, where, arrays = os.stat(path), str(path), dict[str, Any]()
+    status, arrays = os.stat(path), dict[str, Any]()
     episodes: dict[tuple[int, str], dict[str, Any]] = {}
 
     def visit(name: str, item: Any) -> str | None:  # each object once, though groups may hold each other
-        check_names([name], where)
         if hasattr(item, "dtype") and getattr(item, "shape", None) is not None:
             arrays[name] = Hdf5Array(path, name, item, status)
-        return name if name.count("/") >= _DEEPEST else None  # which ends the visit
+        return name if name.count("/") >= _DEEPEST or len(name) > LONGEST_NAME else None  # which ends the visit
 
     with reading(path, "an HDF5 file"), open_hdf5(path) as file:
         if file.visititems(visit):
-            raise ValueError(f"{path}: groups more than {_DEEPEST} deep")
+            fault = f"groups more than {_DEEPEST} deep, or a name of more than {LONGEST_NAME} characters"
+            raise ValueError(f"{path}: {fault}")
         attributes = {key: file.attrs[key] for key in file.attrs if file.attrs.get_id(key).shape == ()}
     pattern = _NUMBERED if {"columns", "num_episodes", "version"} <= arrays.keys() else _GROUPED
     for match in filter(None, map(pattern.fullmatch, arrays)):

@@ -10,6 +10,7 @@ import numpy as np
 from ...runtime.containers import check_size
 from ...runtime.text import counted, is_cost, list_names
 from ...runtime.warn import warn
+from ..file_errors import naming
 from .ends import WORDS, Statement
 from .parts import FLAGS, Parts
 from .schema import UNREAD, advise, check_needed, find_parts
@@ -81,9 +82,10 @@ class Transitions:
                 array. Names the row, and what to pass.
         """
         arrays = {name: values for name, values in parts.items() if values is not None}
-        given = find_parts(arrays, dict(zip(arrays, arrays, strict=True)), "arrays")
-        check_needed(given.arrays, arrays, "arrays")
-        return build(given, ends, max_episode_steps)
+        with naming("arrays"):
+            given = find_parts(arrays, dict(zip(arrays, arrays, strict=True)))
+            check_needed(given.arrays, arrays)
+            return build(given, ends, max_episode_steps)
 
     def __len__(self) -> int:
         return len(self.states)
@@ -152,12 +154,12 @@ def build(parts: Parts, word: str | None, limit: int | None, order: np.ndarray |
     """Check and convert the parts of a log, see `Transitions.from_arrays`; `order` are the rows to keep, in order."""
     if word not in (None, *WORDS):
         raise ValueError(f"ends must be 'terminal' or 'cut', got {word!r}")
-    check_size(parts.where, parts.peak())
+    check_size("the log", parts.peak())
     rows = _read(parts, order)
     ended, cuts, said = Statement(rows, parts, limit, word).find()
     count, dropped = len(rows["states"]), _follow(rows, ended, cuts)
     if dropped.all():
-        raise ValueError(f"{parts.where}: the next state of no step is known; add next states")
+        raise ValueError("the next state of no step is known; add next states")
     rows |= {"terminals": ended, "timeouts": (cuts | np.append(dropped[1:], False)) & ~ended}
     _keep(rows, ~dropped)
     steps: dict[str, Any] = {part: values for part, values in rows.items() if part in _COLUMNS}
@@ -165,7 +167,7 @@ def build(parts: Parts, word: str | None, limit: int | None, order: np.ndarray |
     last[-1] = True
     episodes = np.concatenate([[0], np.flatnonzero(last) + 1]).astype(np.int64)
     for text in _rewards_beyond(steps["rewards"], steps["source"]):
-        warn(f"{parts.where}: {text}: leave out such rows if they are no rewards")
+        warn(f"{text}; leave out such rows if they are no rewards")
     log = Transitions(
         episodes=episodes, source_count=parts.count or 0, columns=parts.columns, max_episode_steps=limit, **steps
     )
@@ -175,22 +177,22 @@ def build(parts: Parts, word: str | None, limit: int | None, order: np.ndarray |
 
 def _read(parts: Parts, order: np.ndarray | None) -> dict[str, np.ndarray]:
     """Return the values of all parts, see `Parts.read`, of the rows that count, and `source`, their numbers."""
-    names, where = parts.names, parts.where
+    names = parts.names
     if {"rewards", "costs"} <= parts.arrays.keys():
         raise ValueError(
-            f"{where}: both {names['rewards']!r} and {names['costs']!r}: rewards are the negative of costs; leave one "
+            f"both {names['rewards']!r} and {names['costs']!r}: rewards are the negative of costs; leave one "
             f"out by {advise(UNREAD, names['costs'])}"
         )
     if "rewards" in parts.arrays and is_cost(names["rewards"]):
         raise ValueError(
-            f"{where}: rewards are named {names['rewards']!r}, as if less were better: if they are costs, pass "
+            f"rewards are named {names['rewards']!r}, as if less were better: if they are costs, pass "
             f"{advise('costs', names['rewards'])}; else rename them"
         )
     rows = {part: parts.read(part) for part in parts.arrays if part not in ("log_probs", "probabilities")}
     states, following = rows["states"], rows.get("next_states")
     if following is not None and following.shape != states.shape:
         widths = f"{counted(following.shape[1], 'column')}, {names['states']!r} {states.shape[1]}"
-        raise ValueError(f"{where}: {names['next_states']!r} has {widths}")
+        raise ValueError(f"{names['next_states']!r} has {widths}")
     if (log_probs := parts.log_probs()) is not None:
         rows["log_probs"] = log_probs
     if (costs := rows.pop("costs", None)) is not None:
@@ -204,11 +206,11 @@ def _read(parts: Parts, order: np.ndarray | None) -> dict[str, np.ndarray]:
             if (lost := flags[1:] & ~flags[:-1] & ~valid[1:] & valid[:-1]).any():
                 row = rows["source"][1:][int(np.argmax(lost))]
                 raise ValueError(
-                    f"{where}: {names[part]!r} marks row {row}, which {names['valid']!r} leaves out, and not the row "
+                    f"{names[part]!r} marks row {row}, which {names['valid']!r} leaves out, and not the row "
                     "before: mark the last row of the episode that counts"
                 )
         if not valid.any():
-            raise ValueError(f"{where}: {names['valid']!r} marks no row")
+            raise ValueError(f"{names['valid']!r} marks no row")
         _keep(rows, valid)
     return rows
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...runtime.text import list_names
 from .. import table_files as tables
+from ..file_errors import naming
 from ..logs.schema import KEYS, check_is_policy, join_numbered, numbered
 from ..logs.stores import open_npy
 from .output import WORDS, Gaussian, Probabilities, to_array
@@ -78,7 +79,8 @@ def of_frame(frame: Any, where: str) -> np.ndarray:
     """Return the columns of actions of a data frame; all columns if they have no names, but numbers from 0."""
     if [*frame.columns] == [*range(len(frame.columns))]:
         return np.asarray(frame.to_numpy())
-    arrays = join_numbered(tables.read_frame(frame, where), where)
+    with naming(where):
+        arrays = join_numbered(tables.read_frame(frame))
     named = [name for name in arrays if name in KEYS["actions"]]
     if len(named) != 1:
         raise ValueError(

@@ -20,7 +20,7 @@ from ...runtime.files import check_regular
 from ...runtime.text import NAME_WIDTH, escaped_errors, is_cost, list_names, printable, suggest
 from ...runtime.warn import warn
 from ..accepted import ReturnsLike
-from ..file_errors import documented
+from ..file_errors import naming
 from ..table_files import is_list_of_dicts, load_csv, load_json, load_parquet
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def load_returns(
         raise ValueError(f"columns has no {wrong[0]!r}: its keys are {', '.join(PARTS)}")
     path = Path(source) if isinstance(source, str | os.PathLike) else None
     where = "returns" if path is None else str(path)
-    with documented(where):
+    with naming(where):
         content = source if path is None else _read(path, names, columns)
         table = _table(_named(_as_frame(content, names, columns), where, columns), where)
     for key in ("notes", "empty"):
