@@ -90,7 +90,7 @@ def ranking(*, hostile: bool = False, count: int = 6, known: int = 8) -> Ranking
             {"validation_rank_correlation": [0.1, 0.8, 0.7], "best_step": 1, "collapsed": False},
             {"seed": 0, "steps": 3},
         ),
-        settings={"subsets": 5, "seed": 0, "precision": "fp32", "source": "the model"},
+        settings={"subsets": 5, "seed": 0, "source": "the model"},
     )
 
 

@@ -175,11 +175,7 @@ class Ranker:
                 history=self.history,
                 settings={"seed": self.seed, **self.config.to_dict()},
             ),
-            settings={
-                "subsets": scores.shape[1],
-                "seed": seed,
-                "precision": self.config.precision,
-            },
+            settings={"subsets": scores.shape[1], "seed": seed},
         )
         if self.collapsed:
             warn_of_collapse()
