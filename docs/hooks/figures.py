@@ -96,11 +96,10 @@ def clusters(subsets: Any) -> Figure:
     offsets = subsets.offsets[0].tolist()
     figure = Figure(figsize=(6.4, 4), layout="constrained")
     plot = figure.add_subplot()
-    for begin, end in itertools.pairwise(offsets):
-        x, y = axes @ centred[subsets.rows[0, begin:end].long()].T
-        plot.scatter(x, y, s=8)
-    x, y = axes @ (subsets.centroids[0].double() - states.mean(0)).T
-    plot.scatter(x, y, marker="x", color="black", label="centroids")
+    parts = [centred[subsets.rows[0, begin:end].long()] for begin, end in itertools.pairwise(offsets)]
+    for part in parts:
+        plot.scatter(*axes @ part.T, s=8)
+    plot.scatter(*axes @ torch.stack([part.mean(0) for part in parts]).T, marker="x", color="black", label="centroids")
     plot.set(xlabel="first principal component", ylabel="second principal component")
     plot.legend()
     return figure

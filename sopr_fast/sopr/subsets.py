@@ -29,7 +29,6 @@ _LAYOUT = {
     "source": (torch.int64, "U"),
     "rows": (torch.int32, "S N"),
     "offsets": (torch.int32, "S B"),
-    "centroids": (torch.float32, "S K D"),
 }
 
 
@@ -42,7 +41,6 @@ class Subsets:
         source: (U,) int64 their rows in the user's data, ascending.
         rows: (S, N) int32 indices into `states`, sorted by cluster.
         offsets: (S, K + 1) int32; cluster k of subset s is `rows[s, offsets[s, k]:offsets[s, k + 1]]`.
-        centroids: (S, K, dim_s) float32 means of the clusters.
         states_count: Rows of the user's data.
     """
 
@@ -50,7 +48,6 @@ class Subsets:
     source: Tensor
     rows: Tensor
     offsets: Tensor
-    centroids: Tensor
     states_count: int
 
     def __len__(self) -> int:
@@ -133,12 +130,7 @@ class Subsets:
             return self
         used, rows = torch.unique(self.rows[:count], return_inverse=True)
         return Subsets(
-            self.states[used],
-            self.source[used],
-            rows.to(torch.int32),
-            self.offsets[:count],
-            self.centroids[:count],
-            self.states_count,
+            self.states[used], self.source[used], rows.to(torch.int32), self.offsets[:count], self.states_count
         )
 
     def over_drawn(self) -> Subsets:
@@ -181,7 +173,7 @@ class Subsets:
         sizes = check_tensors(tensors, _LAYOUT)
         subsets = cls(**tensors, states_count=states_count)
         source = subsets.source
-        if 0 in sizes.values() or sizes["B"] != sizes["K"] + 1:
+        if 0 in sizes.values():
             raise ValueError(f"subsets of shape {sizes}")
         if not subsets.states.isfinite().all():
             raise ValueError("states are not finite")
@@ -253,24 +245,16 @@ class Drawing:
         own = group.part(len(self.rows))
         states, members = self.states.to(device), self.rows[own].to(device)
         seeds, clusters = self.cluster_seeds[own].to(device), config.clusters
-        rows, offsets = [members[:0]], [members.new_empty(0, clusters + 1)]
-        centroids = [states.new_empty(0, clusters, states.shape[1])]
+        sorted_rows, offsets = [members[:0]], [members.new_empty(0, clusters + 1)]
         with progress_bar(len(members), "clustering", "subset") as bar:
             for some, own_seeds in zip(members.split(_CLUSTERED_AT_ONCE), seeds.split(_CLUSTERED_AT_ONCE), strict=True):
                 points, restarts = states[some.long()], config.kmeans_restarts
                 clustering = ops.kmeans(points, clusters, restarts=restarts, seeds=own_seeds)
-                rows.append(some.gather(1, clustering.rows.long()))
+                sorted_rows.append(some.gather(1, clustering.rows.long()))
                 offsets.append(clustering.offsets)
-                centroids.append(clustering.centroids)
                 bar.update(len(some))
-        return Subsets(
-            states,
-            self.source.to(device),
-            group.gather(torch.cat(rows)),
-            group.gather(torch.cat(offsets)),
-            group.gather(torch.cat(centroids)),
-            self.states_count,
-        )
+        parts = group.gather(torch.cat(sorted_rows)), group.gather(torch.cat(offsets))
+        return Subsets(states, self.source.to(device), *parts, self.states_count)
 
 
 def _draw_distinct(generator: np.random.Generator, total: int, size: int, seen: np.ndarray) -> np.ndarray:
