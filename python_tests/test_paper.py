@@ -12,6 +12,7 @@ from paper.actors import Actor, read_stack, save_stack
 from paper.rollouts import roll_out
 from paper.studies import cells, running, tables
 from support.needs import needs
+from torch import distributions as dist
 
 from sopr_fast.inputs.policies import load_policies as load
 
@@ -33,17 +34,19 @@ def test_actor_agrees_with_the_package_reading_its_file(tmp_path):
     stack = [actor_layers(seed) for seed in range(3)]
     save_stack(tmp_path / "a.npz", stack)
     states, noise = np.random.default_rng(1).standard_normal((2, 40, 11)).astype(np.float32)
-    read, policies = read_stack(tmp_path / "a.npz"), load(tmp_path / "a.npz", stochastic=True)
+    read, policies = read_stack(tmp_path / "a.npz"), load(tmp_path / "a.npz")
     for mine, layers, theirs in zip(read, stack, policies.values(), strict=True):
         for key, values in layers.items():
             np.testing.assert_array_equal(mine[key], values)
-        output = theirs.output(torch.from_numpy(states))
-        mean, std = output.mean.numpy(), output.std.numpy()
-        np.testing.assert_allclose(Actor(mine).act(states)[0], mean, atol=1e-6)
+        np.testing.assert_allclose(Actor(mine).act(states)[0], theirs(states), atol=1e-6)
+        deviations = {f"mean.{part}": layers[f"log_std.{part}"] for part in ("weight", "bias")}
+        np.savez(tmp_path / "deviations.npz", **layers | deviations, squash="none")
+        std = np.exp(load(tmp_path / "deviations.npz")["deviations"](states))
+        mean, std = (torch.from_numpy(x.astype(np.float64)) for x in (np.arctanh(theirs(states)), std))
         drawn, log_probs = Actor(mine).act(states, noise[:, :3])
-        np.testing.assert_allclose(np.arctanh(drawn), np.arctanh(mean) + std * noise[:, :3], atol=1e-3)
-        expected = theirs.output(torch.from_numpy(states)).log_prob(torch.from_numpy(drawn))
-        np.testing.assert_allclose(log_probs, expected, atol=1e-2)
+        np.testing.assert_allclose(np.arctanh(drawn), mean + std * noise[:, :3], atol=1e-3)
+        density = dist.TransformedDistribution(dist.Normal(mean, std), dist.TanhTransform())
+        np.testing.assert_allclose(log_probs, density.log_prob(torch.from_numpy(drawn)).sum(1), atol=1e-2)
 
 
 @pytest.fixture

@@ -67,8 +67,9 @@ def networks(task: Task, arrays: Mapping[str, np.ndarray], table: pandas.DataFra
         while f"{name}.{len(layers)}.weight" in arrays:
             parts = (arrays[f"{name}.{len(layers)}.{part}"] for part in ("weight", "bias"))
             layers.append(tuple(torch.from_numpy(part).float() for part in parts))
-        acting = {"head": "values"} if bounds is None else {"clip": bounds, "scale": bounds if row["squash"] else None}
-        actors[name] = Actor(name, layers, activation=row["activation"], squash=row["squash"], **acting)
+        acting = {"activation": row["activation"], "squash": row["squash"], "clip": bounds}
+        scale = bounds if row["squash"] else None
+        actors[name] = Actor(name, layers, is_discrete=bounds is None, scale=scale, **acting)
     return sopr_fast.load_policies(actors)
 
 

@@ -122,15 +122,6 @@ def test_options_go_before_the_settings_of_the_paper(files, monkeypatch):
     assert configs == [Config.paper(steps=7), Config(width=32), Config()]
 
 
-def test_stochastic_files_act_by_their_distributions(files, shell):
-    zeros = {"log_std.weight": np.zeros((12, 2, 4)), "log_std.bias": np.zeros((12, 2))}
-    np.savez("gain.npz", **np.load("gain.npz"), **zeros)
-    for option, kind in (("", "action, 2 columns"), ("--stochastic", "gaussian, 2 columns")):
-        shell(f"{FIT} {option}")
-        shell(f"{RANK} {option}")
-        assert kind in shell("info model.safetensors")
-
-
 def test_validation_by_name_and_returns_of_json(files, shell):
     (files / "returns.json").write_text(json.dumps(dict(zip(NAMES, GAINS, strict=True))))
     models = []

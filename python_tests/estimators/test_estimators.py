@@ -17,9 +17,7 @@ from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, ImportanceWeighting,
 from sopr_fast.estimators.learning import held_out_rows
 from sopr_fast.estimators.log import Log
 from sopr_fast.inputs.logs import load_log
-from sopr_fast.inputs.policies import Actor
 from sopr_fast.inputs.policies import load_policies as load
-from sopr_fast.inputs.policies.output import Bounds
 from sopr_fast.runtime import progress
 
 pytestmark = unwarned
@@ -154,14 +152,6 @@ def test_sampled_actions_have_the_distribution_of_the_policy(tabulated):
     np.testing.assert_allclose(noise.std(2), 1, atol=4 / math.sqrt(4000))
     for p in range(3):
         np.testing.assert_allclose(np.corrcoef(noise[:, p]), np.eye(4), atol=4 / math.sqrt(2000))
-
-
-@pytest.mark.parametrize("tabulated", [False, True], ids=["anew", "from-table"])
-def test_sampled_actions_are_clipped_to_the_bounds_of_the_environment(tabulated, log):
-    options = {"squash": False, "log_std": torch.tensor([-0.5]), "stochastic": True}
-    clip = Bounds(torch.tensor([-0.3]), torch.tensor([0.3]))
-    actor = Actor("a", [(torch.tensor([[0.25, -0.5]]), torch.zeros(1))], clip=clip, **options)
-    assert np.abs(sampled([actor], log, tabulated)).max() == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize(

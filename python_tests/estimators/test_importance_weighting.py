@@ -12,7 +12,6 @@ from torch.distributions import Normal, TanhTransform
 
 from sopr_fast.estimators import ImportanceWeighting, UncertainEstimateWarning
 from sopr_fast.inputs.policies import Gaussian
-from sopr_fast.inputs.policies.actor import Actor
 
 pytestmark = unwarned
 
@@ -51,18 +50,6 @@ def test_noise_of_deterministic_policies_is_before_tanh_within_its_range(largest
         density = Normal(acted, 0.3)
     weights = density.log_prob(logged).exp().numpy()[:, 0]
     assert estimates.values[0] == pytest.approx(weights @ rewards / weights.sum(), rel=1e-4)
-
-
-@pytest.mark.parametrize("mean", [5.5, 8.0])
-def test_weights_of_a_saturated_policy_on_its_own_log_are_equal(mean):
-    """Actions are within 1e-4 of ±1, and many are 1 in float32."""
-    layers, random = [(torch.zeros(1, 1), torch.tensor([mean]))], torch.Generator().manual_seed(0)
-    actor = Actor("actor", layers, log_std=torch.tensor([math.log(0.3)]), stochastic=True)
-    states, cut = torch.zeros(400, 1), np.tile([0, 0, 0, 1], 100)
-    actions = actor.output(states).sample(random)
-    log = transitions(states, actions, cut, states, None, cut, actor.output(states).log_prob(actions))
-    estimates = ImportanceWeighting(discount=0.9).estimate([actor], log)
-    assert estimates.diagnostics["effective_sample_size"] == pytest.approx(100, rel=1e-4)
 
 
 def test_log_ratios_are_clipped(log):

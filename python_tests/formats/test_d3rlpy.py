@@ -86,21 +86,11 @@ def test_what_needs_trust(tmp_path, kind):
     model = make(kind, tmp_path / "model.d3", options, shape)
     with pytest.raises(ValueError, match=rf"model\.d3: .*{message}"):
         load(tmp_path)
-    with pytest.raises(ValueError, match="acts by its means: load it without stochastic"):
-        load(tmp_path, trust=True, stochastic=True)
     states = np.random.default_rng(0).random((9, *shape), np.float32)
     for source in (tmp_path, {"model": model}):
         actions = load(source, trust=True)["model"](states.reshape(9, -1))
         if kind not in SAMPLE:
             np.testing.assert_allclose(actions, model.predict(states), atol=1e-6)
-
-
-def test_stochastic_cql_has_the_distribution_of_d3rlpy(tmp_path):
-    with torch.no_grad():
-        theirs = make("CQL", tmp_path / "cql.d3").impl.policy(STATES)
-    output = load(tmp_path, stochastic=True)["cql"].output(STATES)
-    torch.testing.assert_close(output.mean, theirs.squashed_mu, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(output.std, theirs.logstd.exp(), atol=1e-5, rtol=1e-4)
 
 
 def test_exports_by_save_policy(tmp_path):

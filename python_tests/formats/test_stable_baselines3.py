@@ -13,7 +13,6 @@ import pytest
 import torch
 from support.needs import needs
 from support.pickles import Runs
-from torch import distributions as dist
 from torch import nn
 
 from sopr_fast.inputs.policies import Actor
@@ -209,9 +208,6 @@ def test_what_needs_trust_or_other_options(tmp_path, algorithm, options, given, 
     for source in (tmp_path, {"model": model}) if "4 discrete" in message else (tmp_path,):
         with pytest.raises(ValueError, match=rf"model.*{message}"):
             load(source, **given)
-    if not given:
-        with pytest.raises(ValueError, match="acts by its means: load it without stochastic"):
-            load(tmp_path, stochastic=True, trust=True)
     shape = model.observation_space.shape
     states = np.random.default_rng(0).random((9, np.prod(shape)), np.float32) * 9
     seen = states.reshape(9, *shape) if env is None else env.normalize_obs(states)
@@ -283,25 +279,14 @@ def test_statistics_of_named_observations_need_a_callable(tmp_path):
         adapt("model", model, statistics=statistics)
 
 
-def test_stochastic_ppo_and_sac_have_the_distributions_of_sb3(tmp_path, states, generator):
-    for name, algorithm in (("ppo", sb3.PPO), ("sac", sb3.SAC)):
-        model = saved(tmp_path, algorithm)
-        (policy,) = load(tmp_path / "model.zip", stochastic=True).values()
-        torch.testing.assert_close(policy.act(states), predicted(model, states), atol=1e-5, rtol=1e-5)
-        actions = policy.output(states).sample(generator)
-        if name == "ppo":
-            theirs = model.policy.get_distribution(states).distribution
-            expected = theirs.log_prob(actions).sum(1).detach()
-            torch.testing.assert_close(policy.output(states).std, theirs.stddev.detach(), atol=1e-5, rtol=1e-5)
-        else:
-            mean, log_std, _ = model.actor.get_action_dist_params(states)
-            low, high = torch.from_numpy(LOW), torch.from_numpy(HIGH)
-            unit = (2 * (actions.double() - low) / (high - low) - 1).clamp(-0.99, 0.99)
-            actions = (low + (unit + 1) * (high - low) / 2).float()
-            before = dist.Normal(mean.double(), log_std.double().exp()).log_prob(unit.atanh())
-            slope = (1 - unit**2) * (high - low) / 2  # of the action by what went into tanh
-            expected = (before - slope.log()).sum(1).float().detach()
-        torch.testing.assert_close(policy.output(states).log_prob(actions), expected, atol=2e-2, rtol=1e-3)
+def test_a_model_samples_by_the_distribution_that_it_returns(states):
+    for actions in (None, DISCRETE):
+        model = make(sb3.PPO, actions=actions)
+        theirs = lambda s, model=model: model.policy.get_distribution(torch.as_tensor(s)).distribution  # noqa: E731
+        output, expected = load({"ppo": theirs})["ppo"].output(states), theirs(states)
+        if actions is None:
+            torch.testing.assert_close(output.std, expected.stddev.detach())
+        torch.testing.assert_close(output.mean, (expected.mean if actions is None else expected.probs).detach())
 
 
 def test_models_without_torch_are_passed_in_memory(tmp_path, states):

@@ -82,7 +82,6 @@ def add_policies(parser: argparse.ArgumentParser, *, required: bool = True) -> N
         "--activation", metavar="NAME", help="activation between layers of files that do not say it (rsl_rl): elu, …"
     )
     group.add_argument("--action-count", type=int, metavar="N", help="number of discrete actions")
-    group.add_argument("--stochastic", action="store_true", help="act by the distributions of stochastic actors")
     group.add_argument("--trust", action="store_true", help="run code in the files if reading them needs it")
     group.add_argument("--skip", action="store_true", help="leave out files that cannot be read, with a warning each")
 
@@ -99,7 +98,7 @@ def read_policies(options: argparse.Namespace) -> Policies:
         source = _named_object("policies", named[0])
         source = source() if callable(source) else source
     module = None if options.module is None else _named_object("module", options.module)
-    keys = ("key", "activation", "action_count", "stochastic", "trust", "skip")
+    keys = ("key", "activation", "action_count", "trust", "skip")
     return load_policies(source, module=module, **{key: getattr(options, key) for key in keys})
 
 

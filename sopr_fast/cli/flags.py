@@ -6,7 +6,7 @@ import re
 
 _PARAMETERS = (
     "action_count|activation|checkpoint|checkpoints|clusters|columns|ends|groups|incumbent|key|max_episode_steps|model|module|"
-    "returns|simulator|skip|sort|states|stochastic|subset_size|subsets|trust"
+    "returns|simulator|skip|sort|states|subset_size|subsets|trust"
 )
 _OTHERS = {("load_returns", "columns"): "--return-columns"}  # of a function: flags that are not named as its parameters
 _VALUE = r"(?:\{[^}]*\}|\[[^\]]*\]|'[^']*'|[^\s,;:()]*[^\s,;:().])"

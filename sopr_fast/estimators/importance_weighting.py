@@ -15,7 +15,6 @@ from torch.distributions import Normal
 
 from ..inputs.logs import Transitions
 from ..inputs.policies import Policy
-from ..inputs.policies.actor import LARGEST
 from ..results.estimates import warn_about
 from ..runtime.checks import integer, interval, number, option, optional, widths
 from ..runtime.distributed import share_policies
@@ -77,12 +76,12 @@ class ImportanceWeighting(RewardEstimator):
         log, policies = actions.log, actions.policies
         diagnostics: dict[str, Any] = {}
         if log.transitions.log_probs is not None:
-            behaviour, edge = log.transitions.log_probs.astype(np.float64), LARGEST
+            behaviour = log.transitions.log_probs.astype(np.float64)
         else:
-            (behaviour, diagnostics), edge = self._fit(log, actions.seed, checkpoint), EDGE
+            behaviour, diagnostics = self._fit(log, actions.seed, checkpoint)
 
         def weigh(part: slice) -> Tensor:
-            ratios = self._log_probs(policies[part.start], log, edge) - behaviour
+            ratios = self._log_probs(policies[part.start], log) - behaviour
             if self.clip is not None:
                 ratios = ratios.clip(*self.clip)
             return torch.from_numpy(_weigh(ratios, log.transitions, self.discount))[None]
@@ -113,17 +112,9 @@ class ImportanceWeighting(RewardEstimator):
         log_probs = behaviour.log_probs()
         return log_probs, {"curve": curve, "held_out_log_prob": float(log_probs[behaviour.held_out].mean())}
 
-    def _log_probs(self, policy: Policy, log: Log, edge: float) -> np.ndarray:
-        """Return log-probabilities (N,) float64 of the logged actions under a policy.
-
-        If all logged actions lie within ±1, they are clipped to ±`edge`.
-        """
-        actions, within = log.actions.cpu(), False
-        if not log.discrete:
-            actions = torch.from_numpy(log.transitions.actions)
-            within = bool((actions.abs() <= 1).all())
-            if within:
-                actions = actions.clamp(-edge, edge)
+    def _log_probs(self, policy: Policy, log: Log) -> np.ndarray:
+        """Return log-probabilities (N,) float64 of the logged actions under a policy."""
+        actions = log.actions.cpu() if log.discrete else torch.from_numpy(log.transitions.actions)
         parts = []
         for rows in torch.arange(log.count, device="cpu").split(current().batch_size):
             states, source = log.raw_states[rows], log.source[rows]
@@ -136,14 +127,14 @@ class ImportanceWeighting(RewardEstimator):
                 parts.append(output.log_prob(actions[rows]).double())
         log_probs = torch.cat(parts)
         if output.kind == "action":
-            log_probs = self._noisy_log_probs(log_probs, actions, within)
+            log_probs = self._noisy_log_probs(log_probs, actions)
         return log_probs.nan_to_num(-torch.inf, torch.inf, -torch.inf).numpy()  # a normal of deviation 0 has no density
 
-    def _noisy_log_probs(self, means: Tensor, actions: Tensor, within: bool) -> Tensor:
+    def _noisy_log_probs(self, means: Tensor, actions: Tensor) -> Tensor:
         """Return log-densities (N,) float64 of logged actions under noise around a deterministic policy's actions."""
         means, actions = means.double(), actions.double()
         log_jacobian: Tensor | float = 0.0
-        if within and (means.abs() <= 1).all():
+        if (actions.abs() <= 1).all() and (means.abs() <= 1).all():
             (means, _), (actions, log_jacobian) = _before_tanh(means), _before_tanh(actions)
         return Normal(means, self.noise, validate_args=False).log_prob(actions).sum(1) + log_jacobian
 

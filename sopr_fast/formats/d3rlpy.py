@@ -10,7 +10,7 @@ import torch
 from ..inputs.policies.actor import ACTIVATIONS, Actor, Standardisation
 from ..inputs.policies.callables import RECURRENT, adapt
 from ..inputs.policies.output import Bounds
-from ..inputs.policies.perceptrons import flatten, layer_names, perceptron, spread
+from ..inputs.policies.perceptrons import flatten, layer_names, perceptron
 from ..inputs.policies.policy import Policy
 from ..inputs.policies.reading_options import ReadingOptions, own_or_opened
 from ..runtime.containers import read_json
@@ -19,14 +19,13 @@ from ..runtime.pickles import RefusedError, read_pickle
 from ..runtime.text import list_names
 from ..runtime.torch_files import read_weights
 
-_SQUASHED_NORMAL = ("sac", "cql", "cal_ql")
-_TANH = (*_SQUASHED_NORMAL, "ddpg", "td3", "td3_plus_bc", "iql", "awac", "rebrac", "prdc")
-_PARTS = {  # algorithm → the module that acts, and the meaning of its output
-    **dict.fromkeys(_TANH, ("policy", "action")),
-    "bc": ("imitator", "action"),
-    "discrete_sac": ("policy", "logits"),
-    "discrete_bc": ("imitator", "logits"),
-    **dict.fromkeys(("dqn", "double_dqn", "discrete_cql", "nfq"), ("q_funcs", "values")),
+_TANH = ("sac", "cql", "cal_ql", "ddpg", "td3", "td3_plus_bc", "iql", "awac", "rebrac", "prdc")
+_PARTS = {  # algorithm → the module that acts, and whether its actions are discrete
+    **dict.fromkeys(_TANH, ("policy", False)),
+    "bc": ("imitator", False),
+    "discrete_sac": ("policy", True),
+    "discrete_bc": ("imitator", True),
+    **dict.fromkeys(("dqn", "double_dqn", "discrete_cql", "nfq"), ("q_funcs", True)),
 }
 _SEQUENCES = ("decision_transformer", "discrete_decision_transformer", "tacr")
 _ACTIVATIONS = {"swish": "silu", "none": "identity"}
@@ -53,8 +52,8 @@ def _actor(config: dict[str, Any], weights: dict[str, Any], options: ReadingOpti
         raise RefusedError(f"it reads observations of shape {tuple(shape)}")
     if kind not in _PARTS:
         raise RefusedError(f"predict of {kind} uses more than one network (it samples and selects, or decodes)")
-    module, head = _PARTS[kind]
-    if head == "values" and (params.get("n_critics") != 1 or _typed(params, "q_func_factory")[0] != "mean"):
+    module, is_discrete = _PARTS[kind]
+    if module == "q_funcs" and (params.get("n_critics") != 1 or _typed(params, "q_func_factory")[0] != "mean"):
         raise RefusedError(f"{kind} with several or distributional critics")
     arrays, stem = flatten(weights[module]), "0." if module == "q_funcs" else ""
     activation, step = _encoder(params)
@@ -73,12 +72,10 @@ def _actor(config: dict[str, Any], weights: dict[str, Any], options: ReadingOpti
         options.name,
         perceptron(arrays, [*layer_names(arrays, f"{stem}_encoder._layers.{{}}", step=step), last[0]]),
         activation=activation,
-        squash=head == "action",
+        squash=not is_discrete,
         scale=Bounds(*(side.float() for side in scale)) if scale else None,
-        log_std=spread(arrays, "_logstd") if kind in _SQUASHED_NORMAL else None,
-        stochastic=options.stochastic,
         standardisation=standardisation,
-        head=head,
+        is_discrete=is_discrete,
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -55,7 +54,7 @@ def read_onnx(path: Path, options: ReadingOptions) -> list[Called]:
             actions = [part.reshape(1, -1) for part in actions]
         return np.concatenate(actions)[: -missing or None]
 
-    policy = _program(act, options)
+    policy = adapt(options.name, act)
     policy.state_dim = width if isinstance(width, int) else None
     return [policy]
 
@@ -67,17 +66,11 @@ def read_torchscript(path: Path, options: ReadingOptions) -> list[Called]:
     program = torch.jit.load(str(path))
     if any(name.rpartition(".")[2].startswith("weight_hh") for name, _ in program.named_parameters()):
         raise ValueError(RECURRENT)
-    return [_program(program, options)]
+    return [adapt(options.name, program)]
 
 
 def read_exported(path: Path, options: ReadingOptions) -> list[Called]:
     """Read a program of `torch.export`, if trusted."""
     if not options.trust:
         raise ValueError("a program of torch.export: read only with trust=True, if you trust its maker")
-    return [_program(torch.export.load(path).module(), options)]
-
-
-def _program(item: Any, options: ReadingOptions) -> Called:
-    if options.stochastic:
-        raise ValueError("its standard deviations are not known: load it without stochastic")
-    return adapt(options.name, item)
+    return [adapt(options.name, torch.export.load(path).module())]

@@ -20,7 +20,7 @@ from ..inputs.logs.schema import KEYS, check_is_policy
 from ..inputs.policies.actor import ACTIVATIONS, Actor, Standardisation
 from ..inputs.policies.callables import acts, adapt
 from ..inputs.policies.output import Bounds, to_array
-from ..inputs.policies.perceptrons import Arrays, finite, flatten, floats, layer_names, perceptron, spread
+from ..inputs.policies.perceptrons import Arrays, finite, flatten, floats, layer_names, perceptron
 from ..inputs.policies.policy import Policy
 from ..inputs.policies.reading_options import ReadingOptions
 from ..runtime.containers import open_archive
@@ -41,12 +41,10 @@ class Form(NamedTuple):
     first: int = 0  # number of the first layer
     step: int = 2  # from a layer to the next one: 2 if activations have a number too
     last: str = ""  # name of the last layer, "" if it is numbered as the others
-    log_std: str = ""  # layer or array of log standard deviations
-    log_std_bounds: tuple[float, float] = (-20.0, 2.0)  # of a layer of them
     activation: str = ""
     squash: str = ""
     says: tuple[str, str] = ("", "")  # names of texts that say the activation and the squashing
-    head: str = "action"
+    is_discrete: bool = False
     scale: tuple[str, ...] = ()  # names of half the width and of the middle of the range of actions
     atoms: str = ""
     statistics: tuple[str, ...] = ()  # what names of `_mean` and `_std` of states may begin with
@@ -62,11 +60,11 @@ _UNKNOWN_STATISTICS = (
 _CLEANRL, _SCALE = ".cleanrl_model", ("action_scale", "action_bias")
 _CRITICS = ("model_state_dict.critic", "model_state_dict.std", "model_state_dict.log_std", "critic", "rnd_state_dict")
 FORMS = (
-    Form("CleanRL's PPO", _CLEANRL, "actor_mean.{}", log_std="actor_logstd", activation="tanh", squash="none",
-         others=("critic.",), warning=_UNKNOWN_STATISTICS),
-    Form("CleanRL's PPO", _CLEANRL, "actor.{}", activation="tanh", head="logits", others=("critic.",)),
-    Form("CleanRL's DQN", _CLEANRL, "network.{}", activation="relu", head="values"),
-    Form("CleanRL's C51", _CLEANRL, "model_weights.network.{}", activation="relu", head="values",
+    Form("CleanRL's PPO", _CLEANRL, "actor_mean.{}", activation="tanh", squash="none",
+         others=("actor_logstd", "critic."), warning=_UNKNOWN_STATISTICS),
+    Form("CleanRL's PPO", _CLEANRL, "actor.{}", activation="tanh", is_discrete=True, others=("critic.",)),
+    Form("CleanRL's DQN", _CLEANRL, "network.{}", activation="relu", is_discrete=True),
+    Form("CleanRL's C51", _CLEANRL, "model_weights.network.{}", activation="relu", is_discrete=True,
          atoms="model_weights.atoms"),
     Form("CleanRL's DDPG and TD3", _CLEANRL, "fc{}", 1, 1, "fc_mu", activation="relu", squash="tanh", scale=_SCALE),
     Form("rsl_rl", ".pt", "model_state_dict.actor.{}", squash="none", others=_CRITICS,
@@ -75,10 +73,10 @@ FORMS = (
     Form("rsl_rl", ".pt", "actor_state_dict.mlp.{}", squash="none",
          others=(*_CRITICS, "actor_state_dict.distribution."), statistics=("actor_state_dict.obs_normalizer.",),
          any_of=("actor_state_dict.distribution.std_param", "actor_state_dict.distribution.log_std_param")),
-    Form("D4RL", ".pkl", "fc{}", 0, 1, "last_fc", "last_fc_log_std", (float("-inf"), float("inf")),
-         says=("nonlinearity", "output_distribution")),
-    Form("sopr_fast", "", "hidden_{}", 0, 1, "mean", "log_std", activation="relu", squash="tanh",
-         says=("activation", "squash"), scale=_SCALE),
+    Form("D4RL", ".pkl", "fc{}", 0, 1, "last_fc", says=("nonlinearity", "output_distribution"),
+         others=("last_fc_log_std.",)),
+    Form("sopr_fast", "", "hidden_{}", 0, 1, "mean", activation="relu", squash="tanh",
+         says=("activation", "squash"), scale=_SCALE, others=("log_std.",)),
 )  # fmt: skip
 _WORDS = {"tanh_gaussian": "tanh", "gaussian": "none"}
 _EPSILON = 1e-2  # that rsl_rl adds to deviations
@@ -208,8 +206,7 @@ def _layers(form: Form, suffix: str, arrays: Arrays) -> list[str]:
         return []
     if form.any_of and not any(name in arrays for name in form.any_of):
         return []
-    read = {f"{name}.{part}" for name in (*names, form.log_std) for part in ("weight", "bias")}
-    read |= {form.log_std, *form.scale, form.atoms}
+    read = {f"{name}.{part}" for name in names for part in ("weight", "bias")} | {*form.scale, form.atoms}
     others = (*form.others, *form.statistics)
     left = [key for key, x in _arrays(arrays).items() if x.ndim and key not in read and not key.startswith(others)]
     return [] if left else names
@@ -222,7 +219,7 @@ def _of_form(form: Form, names: list[str], arrays: Arrays, options: ReadingOptio
     squash = _WORDS.get(squash, squash)
     if activation not in ACTIVATIONS:
         raise ValueError(f"a file of {form.library} does not say its activation: pass activation=…")
-    if form.head == "action" and squash not in ("tanh", "none"):
+    if not form.is_discrete and squash not in ("tanh", "none"):
         raise ValueError(f"a file of {form.library} whose {form.says[1]!r} is {squash!r}, expected tanh or none")
     standardisation = scale = None
     if statistics := [start for start in form.statistics if f"{start}_mean" in arrays]:
@@ -238,11 +235,8 @@ def _of_form(form: Form, names: list[str], arrays: Arrays, options: ReadingOptio
         perceptron(arrays, names),
         activation=activation,
         squash=squash == "tanh",
-        log_std=spread(arrays, form.log_std),
-        log_std_bounds=form.log_std_bounds,
-        stochastic=options.stochastic,
         standardisation=standardisation,
         scale=scale,
-        head=form.head,
+        is_discrete=form.is_discrete,
         atoms=floats(arrays, form.atoms) if form.atoms else None,
     )

@@ -99,8 +99,6 @@ def test_a_file_that_diverged_can_be_skipped(tmp_path):
         load(tmp_path)
     with pytest.warns(UserWarning, match="skipped .*new"):
         assert list(load(tmp_path, skip=True)) == ["old"]
-    with pytest.raises(ValueError, match="no file needs stochastic=True: leave it out"):
-        load({"called": lambda states: states}, stochastic=True)
 
 
 def test_folders_of_files_that_cannot_be_read(tmp_path):

@@ -17,7 +17,7 @@ from torch import Tensor
 from ...inputs.policies.actor import ACTIVATIONS, Actor, Standardisation
 from ...inputs.policies.callables import RECURRENT, Called, adapt, check_moments, check_spaces, shape_of, warn_of_masks
 from ...inputs.policies.output import Bounds
-from ...inputs.policies.perceptrons import layer_names, perceptron, spread
+from ...inputs.policies.perceptrons import layer_names, perceptron
 from ...inputs.policies.policy import Policy
 from ...inputs.policies.reading_options import ReadingOptions, own_or_opened
 from ...runtime.containers import open_archive, read_json
@@ -30,7 +30,6 @@ from ...runtime.warn import warn
 _MODULES = re.compile(
     r"stable_baselines3\.((common|sac|td3|dqn)\.policies)|sb3_contrib\.((tqc|ars|qrdqn)\.policies|common\.maskable\.policies)"
 )
-_ARGMAX = re.compile(r"stable_baselines3\.dqn\.|sb3_contrib\.(ars|qrdqn)\.")  # policies that choose the largest value
 _FLATTEN = "<class 'stable_baselines3.common.torch_layers.FlattenExtractor'>"
 _SPACES = ("observation_space", "action_space")
 _LAYERS = (  # of all policies of multilayer perceptrons; shared_net is of versions before 2
@@ -86,7 +85,6 @@ def _actor(
     acting: dict[str, Any] = {
         "activation": _activation(keywords, "tanh" if names[-1] == "action_net" else "relu"),
         "standardisation": standardisation,
-        "stochastic": options.stochastic,
     }
     space = _unpickled(settings, "action_space", SPACE_RECORDS)
     if hasattr(space, "n"):
@@ -95,8 +93,7 @@ def _actor(
             weight, bias = weight.view(-1, int(space.n), weight.shape[1]).mean(0), bias.view(-1, int(space.n)).mean(0)
         if space.n != len(bias):
             raise ValueError(f"its network has {len(bias)} outputs, its action space n={space.n}")
-        head = "values" if _ARGMAX.match(source) else "logits"
-        return Actor(options.name, [*layers, (weight, bias)], squash=False, head=head, **acting)
+        return Actor(options.name, [*layers, (weight, bias)], squash=False, is_discrete=True, **acting)
     bounds = Bounds(*(torch.from_numpy(np.array(side, np.float32).reshape(-1)) for side in (space.low, space.high)))
     is_policy_of_ars = names[-1].startswith("action_net.") and not source.endswith("LinearPolicy")
     squash = names[-1].startswith("actor.") or bool(keywords.get("squash_output", is_policy_of_ars))
@@ -105,9 +102,7 @@ def _actor(
     if mean_clip > 0:
         unit = torch.full_like(bounds.low, mean_clip).tanh()
         clip = Bounds(bounds.from_unit(-unit), bounds.from_unit(unit))
-    log_std = None if settings.get("use_sde") else spread(arrays, "actor.log_std" if squash else "log_std")
-    scale = bounds if squash else None
-    return Actor(options.name, layers, squash=squash, scale=scale, clip=clip, log_std=log_std, **acting)
+    return Actor(options.name, layers, squash=squash, scale=bounds if squash else None, clip=clip, **acting)
 
 
 def _layers(arrays: dict[str, Tensor]) -> list[str]:

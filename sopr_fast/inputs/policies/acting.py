@@ -52,11 +52,11 @@ def _act(policies: list[Policy]) -> Callable[[Tensor], Tensor]:
 
 def _form(policy: Policy) -> tuple[Any, ...] | None:
     """Return what perceptrons that act in one pass have in common; None if a policy acts alone."""
-    if not isinstance(policy, Actor) or policy._layers or policy.stochastic or policy.head != "action":
+    if not isinstance(policy, Actor) or policy._layers or policy.is_discrete:
         return None
     standardised = None if policy.standardisation is None else policy.standardisation.clip
     scaled, clipped = policy.scale is not None, policy.clip is not None
-    return tuple(policy._sizes), policy.activation, policy.squash, policy.log_std is None, standardised, scaled, clipped
+    return tuple(policy._sizes), policy.activation, policy.squash, standardised, scaled, clipped
 
 
 def _stacked(actors: list[Actor]) -> Actor:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,9 +13,7 @@ from torch import distributions as dist
 
 from ...runtime.arrays import as_numbers
 from ...runtime.checks import TOO_LARGE
-from ...runtime.process import fork_safe_lock
 
-_global_generator = fork_safe_lock()
 _COUNT = "load the policies by sopr_fast.load_policies(…, action_count=N), N discrete actions"
 WORDS = (
     "give words as indices of discrete actions, codes[word], with one dictionary of codes for the log and all "
@@ -68,15 +65,11 @@ class Output:
         kind: "action", "gaussian" or "discrete".
         mean: (N, dim_a) float32: actions, means, or probabilities.
         std: (N, dim_a) float32 standard deviations of kind "gaussian", else None.
-        distribution: The distribution of actions, if it is not the normal or categorical one of `mean` and `std`.
-        clip: Bounds to which samples are clipped. The density is the one before clipping.
     """
 
     kind: str
     mean: Tensor
     std: Tensor | None = None
-    distribution: dist.Distribution | None = None
-    clip: Bounds | None = None
 
     def action(self) -> Tensor:
         """Return (N, dim_a): the action, the mean, or the most likely discrete action, one-hot, ties to the first."""
@@ -87,41 +80,26 @@ class Output:
     def log_prob(self, actions: Tensor) -> Tensor:
         """Return the log density (N,) of actions (N, dim_a), or the log probability of one-hot ones.
 
-        It is -inf outside the support. ValueError is raised for kind "action", which has no density.
+        ValueError is raised for kind "action", which has no density.
         """
-        density, actions = self.distribution, actions.float()
         if self.kind == "discrete":
-            density = dist.OneHotCategorical(self.mean, validate_args=False)
-        elif density is None and self.std is not None:
-            density = dist.Normal(self.mean, self.std, validate_args=False)
-        if density is None:
+            return dist.OneHotCategorical(self.mean, validate_args=False).log_prob(actions.float())
+        if self.std is None:
             raise ValueError("a deterministic policy: its actions have no density")
-        if len(density.batch_shape + density.event_shape) == 1:  # over N numbers instead of (N, 1)
-            actions = actions[:, 0]
-        log_prob = density.log_prob(actions)
-        if self.distribution is not None:  # outside the support, a formula may give any number
-            log_prob = log_prob.masked_fill(~_support(density).check(actions), -math.inf)
-        return log_prob.sum(1) if log_prob.dim() == 2 else log_prob
+        return dist.Normal(self.mean, self.std, validate_args=False).log_prob(actions.float()).sum(1)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """Sample actions (N, dim_a) float32, one-hot if discrete; kind "action" returns its own.
 
-        The seed is drawn from `generator`, or torch's global one if None. Torch distributions sample from the global
-        generator, which is restored afterwards; no other thread may use it meanwhile except through this method.
+        The seed is drawn from `generator`, or torch's global one if None.
         """
         seed = int(torch.randint(2**62, (), generator=generator, device="cpu"))
         generator = torch.Generator().manual_seed(seed)
+        if self.std is not None:
+            return torch.normal(self.mean, self.std, generator=generator)
         if self.kind == "action":
             return self.mean
-        if self.distribution is not None:
-            with _global_generator, torch.random.fork_rng(devices=[]):
-                torch.default_generator.manual_seed(seed)
-                actions = self.distribution.sample().float().reshape(self.mean.shape)
-        elif self.std is not None:
-            actions = torch.normal(self.mean, self.std, generator=generator)
-        else:
-            actions = one_hot(torch.multinomial(self.mean, 1, generator=generator)[:, 0], self.mean.shape[1])
-        return actions if self.clip is None else actions.clamp(*self.clip)
+        return one_hot(torch.multinomial(self.mean, 1, generator=generator)[:, 0], self.mean.shape[1])
 
 
 @dataclass(frozen=True)
@@ -143,25 +121,6 @@ class Layout:
 def one_hot(indices: Tensor, width: int) -> Tensor:
     """Return float32 rows (N, width) of zeros, with a one at each index of `indices` (N,)."""
     return torch.nn.functional.one_hot(indices.long(), width).float()
-
-
-def _support(distribution: dist.Distribution) -> Any:
-    try:
-        return distribution.support
-    except NotImplementedError:
-        return dist.constraints.independent(dist.constraints.real, len(distribution.event_shape))
-
-
-def on_cpu(distribution: dist.Distribution) -> dist.Distribution:
-    """Return the distribution with its parameters, and those of its parts, on the CPU, and without value checks."""
-    moved = copy.copy(distribution)
-    moved._validate_args = False
-    for name, part in vars(moved).items():
-        if isinstance(part, Tensor):
-            vars(moved)[name] = part.cpu()
-        elif isinstance(part, dist.Distribution):
-            vars(moved)[name] = on_cpu(part)
-    return moved
 
 
 def to_array(value: Any) -> np.ndarray:
@@ -201,19 +160,24 @@ class OutputReader:
     def _read(self, value: Any) -> Output:
         if isinstance(value, Probabilities):
             return self._probabilities(self._tensor(value.p))
-        if isinstance(value, dist.Categorical | dist.OneHotCategorical):
-            return self._probabilities(self._tensor(value.probs))
-        if isinstance(value, dist.Distribution):
-            return self._distribution(value)
         if isinstance(value, Gaussian):
             return self._gaussian(*value)
-        if hasattr(value, "stddev"):
-            # TensorFlow defines moments as methods, others as attributes.
-            return self._gaussian(*(part() if callable(part) else part for part in (value.mean, value.stddev)))
+        if isinstance(value, dist.Distribution):
+            return self._distribution(value.base_dist if isinstance(value, dist.Independent) else value)
         actions = self._tensor(value)
         if not actions.is_floating_point():
             return self._indices(actions)
         return Output("action", self._matrix(actions)) if self.action_count is None else self._probabilities(actions)
+
+    def _distribution(self, value: dist.Distribution) -> Output:
+        if isinstance(value, dist.Normal):
+            return self._gaussian(value.mean, value.stddev)
+        if isinstance(value, dist.Categorical | dist.OneHotCategorical):
+            return self._probabilities(self._tensor(value.probs))
+        raise self._error(
+            f"a {type(value).__name__}, which is not normal: return sopr_fast.inputs.policies.Gaussian(mean, std) of "
+            "continuous actions, or Probabilities(p) of discrete ones; of several at once, one for each combination"
+        )
 
     def _indices(self, indices: Tensor) -> Output:
         if indices.dim() == 2 and indices.shape[1] == 1:
@@ -258,22 +222,6 @@ class OutputReader:
         if (std < 0).any():
             raise self._error("a negative standard deviation", (std < 0).any(1))
         return Output("gaussian", mean, std)
-
-    def _distribution(self, value: dist.Distribution) -> Output:
-        kind = type(value).__name__
-        try:
-            mean, std = value.mean, value.stddev
-        except NotImplementedError:
-            raise self._error(
-                f"a {kind}, whose mean is unknown; return sopr_fast.inputs.policies.Gaussian(mean, std) instead"
-            ) from None
-        if getattr(_support(value), "is_discrete", False) or value.event_shape == mean.shape:
-            raise self._error(
-                f"a {kind} of event shape {tuple(value.event_shape)}: return a distribution of continuous actions for "
-                "each state, or sopr_fast.inputs.policies.Probabilities(p) of discrete ones; of several at once, one "
-                "for each combination"
-            )
-        return replace(self._gaussian(mean, std), distribution=on_cpu(value))
 
     def _matrix(self, value: Tensor, width: int | None = None) -> Tensor:
         """Return the values as (N, width) float32; N numbers are N actions of width 1."""

@@ -72,13 +72,6 @@ def layer(arrays: Arrays, name: str) -> Layer:
     return weight, bias
 
 
-def spread(arrays: Arrays, name: str) -> Layer | Tensor | None:
-    """Return the layer, or the array (dim_a,), of log standard deviations; None if there is neither."""
-    if f"{name}.weight" in arrays:
-        return layer(arrays, name)
-    return floats(arrays, name).reshape(-1) if name in arrays else None
-
-
 def perceptron(arrays: Arrays, names: Iterable[str]) -> list[Layer]:
     """Return the layers, each of which reads the output of the one before, or raise ValueError if widths do not fit."""
     result: list[Layer] = []

@@ -71,7 +71,6 @@ def load_policies(
     source: PoliciesLike,
     *,
     trust: bool = False,
-    stochastic: bool = False,
     skip: bool = False,
     action_count: int | None = None,
     module: nn.Module | Callable[[], nn.Module] | None = None,
@@ -84,21 +83,21 @@ def load_policies(
 
     - A callable on a batch of states, an own float32 numpy array (N, dim_s). It returns actions (N, dim_a), an array or
       tensor of any float type on any device; or integer indices (N,) of discrete actions (set `action_count`); or
-      `Gaussian(mean, std)`, `Probabilities(p)`, a torch distribution, or an object with `mean` and `stddev`. With
-      `action_count`, floats are probabilities.
+      `Gaussian(mean, std)`, `Probabilities(p)`, or a normal or categorical distribution of torch. With `action_count`,
+      floats are probabilities.
     - A `torch.nn.Module`, called in eval mode, without gradients, with a tensor on its device and in its dtype.
     - An object with `predict`, such as a model of Stable-Baselines3 or d3rlpy, called with `deterministic=True` if it
       takes that argument. Of a tuple, the first item is the action. An attached `VecNormalize` standardises the states.
     - An array, tensor or data frame of actions, `Gaussian` or `Probabilities`, with one row for each state of the log.
     - A state dict, or a checkpoint that holds one, with `module`.
-    - The path of a file or folder of policies, see `docs/files.md`. Policies are named by their paths, relative to the
-      folder that contains all of them; several policies of one key are "key-000", "key-001", …
+    - The path of a file or folder of policies, which act by the mean or the most likely action; see `docs/files.md`.
+      They are named by their paths, relative to the folder that contains all of them; several policies of one key are
+      "key-000", "key-001", …
 
     Args:
         source: A dict from name to policy, a sequence of policies or of paths, a path, or `Policies`. In a sequence, a
             policy is named by its `name` attribute or its position ("policy-000").
         trust: Run code in files where reading them needs it. Whoever can write the file can then do what you can do.
-        stochastic: Act by the distributions in files instead of their means, or their most likely discrete actions.
         skip: Skip files that cannot be read, with a warning for each, instead of raising.
         action_count: Number of discrete actions, for policies that return indices or bare probabilities.
         module: Network of state dicts: a function without arguments, or a class, that makes a `torch.nn.Module` from
@@ -122,7 +121,7 @@ def load_policies(
         action_count = integer(2)("action_count", action_count)
     if module is not None and isinstance(source, Mapping) and all(map(is_array, source.values())):
         raise ValueError("module=… is for state dicts by name: pass {'policy': state_dict}")
-    options = ReadingOptions("", stochastic, action_count, activation, module, key, trust)
+    options = ReadingOptions("", action_count, activation, module, key, trust)
     items = list(_items([source] if isinstance(source, str | PathLike) else source))
     paths = [Path(item) for _, item in items if isinstance(item, str | PathLike)]
     in_memory = isinstance(source, Mapping) or not paths

@@ -31,7 +31,6 @@ def load_files(places: Sequence[Path], options: ReadingOptions, *, skip: bool = 
     relative to the folder that contains everything given. Files of one folder that differ in the suffix only keep it.
     See `sopr_fast.load_policies`.
     """
-    options.take("stochastic")  # only policies in memory choose for themselves
     files: list[Path] = []
     folders: list[Path] = []
     for place in places:

@@ -10,7 +10,7 @@ from ...runtime.pickles import RefusedError
 from .actor import ACTIVATIONS
 from .policy import Policy
 
-READING = ("activation", "module", "key", "stochastic")
+READING = ("activation", "module", "key")
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,6 @@ class ReadingOptions:
     """Options of `sopr_fast.load_policies`, the name of the policy, and the options that some file needed."""
 
     name: str = ""
-    stochastic: bool = False
     action_count: int | None = None
     activation: str | None = None
     module: Any = None
@@ -38,7 +37,7 @@ class ReadingOptions:
     def check_used(self) -> None:
         """Raise ValueError if an option was given that no file needed."""
         for key in READING:
-            if (value := getattr(self, key)) not in (None, False) and key not in self.used:
+            if (value := getattr(self, key)) is not None and key not in self.used:
                 shown = "…" if key == "module" else repr(value)
                 raise ValueError(f"no file needs {key}={shown}: leave it out")
 
@@ -52,6 +51,4 @@ def own_or_opened(
     except RefusedError as error:
         if not options.trust:
             raise RefusedError(f"{error}; trust=True lets {library} open it, code included") from error
-    if options.stochastic:
-        raise ValueError("what its library opens acts by its means: load it without stochastic")
     return opened()
