@@ -31,27 +31,6 @@ class Log:
     or discrete if `action_count` is their number. A column of continuous actions is centred at its mean if that is
     farther than 4 standard deviations from 0, and divided by its largest distance from the centre. `units` is a log
     whose units take the place of these.
-
-    Attributes:
-        transitions: The logged transitions.
-        device: Device of the tensors.
-        discrete: Whether actions are discrete.
-        state_dim: dim_s.
-        action_dim: Width of actions as networks read them; for discrete actions their number.
-        count: N.
-        raw_states: (U, dim_s) float32 table on the CPU, in the units of the user's data.
-        source: (U,) int64 row of each state in the user's data, on the CPU; of a next state the row before it.
-        actions: (N, action_dim) float32, see `normalise_actions`.
-        rewards: (N,) float32.
-        terminals: (N,) float32, 1 where the environment ended, else 0.
-        next: (N,) int64 row of each next state in the table.
-        followed: (N,) bool on the CPU: whether the next state is a logged row, or the row is terminal.
-        initial: (E,) int64 rows of the episodes' first states.
-        state_mean: (dim_s,) float64 mean of the logged states.
-        state_scale: (dim_s,) float64 standard deviation of the logged states, 1 where it is the rounding of a constant.
-        action_centre: (dim_a,) float32 centre of each column of continuous actions.
-        action_scale: (dim_a,) float32 scale of each column of continuous actions.
-        facts: What a reader should see of the policies next to the log.
     """
 
     def __init__(
@@ -63,8 +42,8 @@ class Log:
         units: Log | None = None,
     ):
         self.transitions, self.device = transitions, torch.device(device)
-        self.facts: list[str] = []
-        states, following = transitions.states, transitions.next_states
+        self.facts: list[str] = []  # what a reader should see of the policies next to the log
+        states, following, logged = transitions.states, transitions.next_states, transitions.actions
         self.count, self.state_dim = states.shape
         follows = np.zeros(self.count, bool)
         follows[:-1] = (following[:-1] == states[1:]).all(1)
@@ -72,9 +51,12 @@ class Log:
         ends = np.flatnonzero(~follows)
         next_rows = np.arange(1, self.count + 1)
         next_rows[ends] = self.count + np.arange(len(ends))
+        # (U,) int64 row of each state in the user's data, on the CPU; of a next state the row before it
         self.source = torch.from_numpy(np.concatenate([transitions.source, transitions.source[ends]]))
+        # (U, dim_s) float32 table on the CPU, in the units of the user's data
         self.raw_states = torch.from_numpy(np.concatenate([states, following[ends]]))
-        logged = transitions.actions
+        # (dim_s,) float64 mean and standard deviation of the logged states, 1 where that is the rounding of a constant;
+        # (dim_a,) float32 centre and scale of each column of continuous actions
         if units is None:
             self.state_mean, self.state_scale = _state_units(states)
             self.action_centre, self.action_scale = _action_units(logged)
@@ -87,13 +69,14 @@ class Log:
         self._table = (self.raw_states.to(self.device) - self._mean).div_(self._scale)
         self.discrete = action_count is not None
         actions = torch.from_numpy(logged) if action_count is None else _one_hot_actions(logged, action_count)
-        self.action_dim = actions.shape[1]
-        self.actions = self.normalise_actions(actions).to(self.device)
+        self.action_dim = actions.shape[1]  # as networks read them; for discrete actions their number
+        self.actions = self.normalise_actions(actions).to(self.device)  # (N, action_dim) float32
         self.rewards = torch.from_numpy(transitions.rewards).to(self.device)
         self.terminals = torch.from_numpy(transitions.terminals).float().to(self.device)
-        self.next = torch.from_numpy(next_rows).to(self.device)
+        self.next = torch.from_numpy(next_rows).to(self.device)  # (N,) row of each next state in the table
+        # (N,) bool on the CPU: whether the next state is a logged row, or the row is terminal
         self.followed = transitions.terminals | (next_rows < self.count)
-        self.initial = torch.from_numpy(transitions.episodes[:-1]).to(self.device)
+        self.initial = torch.from_numpy(transitions.episodes[:-1]).to(self.device)  # (E,) first rows of the episodes
 
     def denormalise(self, states: Tensor) -> Tensor:
         """Return normalised states in the units of the user's data."""

@@ -15,7 +15,7 @@ from .plots import height, plot_evaluation
 
 _GOOD, _USELESS = 0.7, 0.3  # rank correlations
 _DRAWN = 4  # methods
-KINDS = {"random": "policies like the known ones", "group": "a new group of policies", "given": "given folds"}
+KINDS = {"random": "policies like the known ones", "group": "a new group of policies"}
 
 
 def evaluation_page(evaluation: Evaluation) -> dict[str, Any]:

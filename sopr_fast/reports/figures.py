@@ -103,18 +103,16 @@ def scatter(
     axes: tuple[str, str],
     caption: str,
     half: np.ndarray | None = None,
-    diagonal: bool = False,
 ) -> Picture:
-    """Plot returns `y` over predictions or scores `x` (n,), with labels of both axes.
+    """Plot returns `y` over values `x` (n,), with labels of both axes.
 
-    `half` are half widths of intervals of `x`; points outside of them are hollow. `diagonal` draws equal values.
+    `half` are half widths of intervals of predictions `x` of `y`; points outside of them are hollow.
     """
 
     def plot(ax: Axes) -> None:
         outside = np.zeros(len(x), bool) if half is None else np.abs(x - y) > half
-        if diagonal:
-            ax.axline((float(y.mean()), float(y.mean())), slope=1, color=MUTED, linewidth=0.9)
         if half is not None:
+            ax.axline((float(y.mean()), float(y.mean())), slope=1, color=MUTED, linewidth=0.9)
             for where, colour in ((~outside, ACCENT), (outside, WARN)):
                 ax.hlines(y[where], (x - half)[where], (x + half)[where], color=colour, linewidth=0.8, alpha=0.5)
         ax.plot(x[~outside], y[~outside], "o", color=ACCENT, markersize=4)

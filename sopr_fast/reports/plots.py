@@ -41,15 +41,6 @@ def plot_ranking(
     Without returns the best candidate is on top, and ticks below are the scores of training policies. With returns the
     legend names the foreign candidates, which are crossed rings; a label names the candidate whose rank by score
     differs most from its rank by return. Foreign candidates have no error bar.
-
-    Args:
-        ranking: Scores, or values of an estimator.
-        returns: True returns, see `Ranking.spearman`; None for none.
-        ax: Axes to plot on; those of a new figure by default.
-        rows: Most candidates to show without returns.
-
-    Raises:
-        TypeError, ValueError: A candidate has no return, or returns are not finite numbers.
     """
     order, foreign = ranking.places, ranking.foreign
     if returns is not None:
@@ -68,17 +59,7 @@ def plot_ranking(
 def plot_evaluation(
     evaluation: Evaluation, measure: str = "spearman", kind: str | None = None, ax: Axes | None = None
 ) -> Axes:
-    """Plot a measure of every method with its 90 % interval.
-
-    Args:
-        evaluation: Measures of methods.
-        measure: "spearman", "regret@1" or "regret@3".
-        kind: Kind of folds, one of `Evaluation.kinds`; None for the last, which is the hardest.
-        ax: Axes to plot on; those of a new figure by default.
-
-    Raises:
-        ValueError: The measure is unknown, or there are no such folds.
-    """
+    """Plot a measure of every method with its 90 % interval."""
     if measure not in MEASURES:
         raise ValueError(f"no measure {measure!r}; choose from {', '.join(MEASURES)}")
     found = evaluation.measures(kind or evaluation.kinds[-1])
@@ -90,13 +71,7 @@ def plot_evaluation(
 
 @plot.register(Selection)
 def plot_selection(selection: Selection, ax: Axes | None = None, rows: int = MOST_ROWS) -> Axes:
-    """Plot the highest returns with their 80 % intervals: candidates, known policies, and those that cannot be ranked.
-
-    Args:
-        selection: Predicted and measured returns.
-        ax: Axes to plot on; those of a new figure by default.
-        rows: Most policies to show.
-    """
+    """Plot the highest returns with 80 % intervals: candidates, known policies, and those that cannot be ranked."""
     shown = selection.order[:rows]
     kinds = np.where(selection.known, "known", np.where(selection.rankable, "candidate", "foreign"))
     ax = _intervals([selection.names[i] for i in shown], selection.shown.T[shown], kinds[shown].tolist(), ax=ax)

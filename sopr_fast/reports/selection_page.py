@@ -132,6 +132,5 @@ def _left_out(selection: Selection) -> list[figures.Picture]:
             caption=f"Known policies, each predicted without its own {unit}. {inside} of {len(returns)} lie inside of "
             "their 80 % intervals; those outside are hollow.",
             half=half,
-            diagonal=True,
         )
     ]

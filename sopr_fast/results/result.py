@@ -60,7 +60,18 @@ class Result(ABC):
         return json.dumps(_without_nan(self.to_dict() | fields), indent=1)
 
     def plot(self, *args: Any, **options: Any) -> matplotlib.axes.Axes:
-        """Plot the result; see `plot_ranking`, `plot_evaluation` and `plot_selection` of `sopr_fast.reports.plots`."""
+        """Plot the result, see `sopr_fast.reports.plots`.
+
+        Args:
+            ax: Axes of matplotlib; those of a new figure by default.
+            returns: For a ranking, true returns to plot over scores, see `Ranking.spearman`.
+            rows: For a ranking or a selection, the most policies to show.
+            measure: For an evaluation, "spearman", "regret@1" or "regret@3".
+            kind: For an evaluation, one of its `kinds`; by default the last, which is the hardest.
+
+        Raises:
+            TypeError, ValueError: A candidate has no return, or returns are no finite numbers; or a name is unknown.
+        """
         return import_module("sopr_fast.reports.plots").plot(self, *args, **options)  # figures stand above results
 
     def __repr__(self) -> str:
