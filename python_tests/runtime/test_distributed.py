@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(not dist.is_gloo_available(), reason="needs gloo
 def one(tmp_path_factory):
     folder = tmp_path_factory.mktemp("one")
     with warnings.catch_warnings(action="ignore"):
-        return folder, [*cases.results(folder), *cases.estimates()]
+        return folder, cases.results(folder)
 
 
 def torchrun(folder, *arguments, count=2):

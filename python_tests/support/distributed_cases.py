@@ -1,6 +1,5 @@
 """What each of several processes does in tests: `torchrun -m support.distributed_cases FUNCTION ARGUMENT…`."""
 
-import hashlib
 import os
 import signal
 import sys
@@ -20,10 +19,9 @@ from support.selection_problems import log as transitions
 import sopr_fast
 from sopr_fast import estimators
 from sopr_fast.cli.main import leave, main
-from sopr_fast.estimators.action_distance import act_on_log, mutual_distances
-from sopr_fast.inputs.policies import load_policies
 from sopr_fast.runtime import checkpoints, distributed
 from sopr_fast.runtime.distributed import Group
+from sopr_fast.runtime.tensor_files import fingerprint
 from sopr_fast.selection import evaluate
 
 RANK = int(os.environ.get("RANK", "0"))
@@ -46,33 +44,23 @@ def fit(config=CONFIGS[0], policies=KNOWN, states=None, **options):
 
 
 def results(folder: Path) -> list[str]:
-    """Return hashes of model files, scores and values.
+    """Return fingerprints of losses, rankings and values, which each begin with a name; model files are in the folder.
 
-    There are fewer candidates than processes, which share the batches of states and the subsets, and then more.
+    Policies are fewer than processes, which share the batches of states and the subsets, and more.
     """
-    hashes = []
+    lines = []
+
+    def note(name: str, *arrays) -> None:
+        lines.append(f"{name} {fingerprint(*map(np.asarray, arrays))}")
+
     for i, config in enumerate(CONFIGS):
         ranker = fit(config, validation=(HELD_OUT, [0.21, 0.52]))
         ranker.save(folder / f"{i}.safetensors")
-        hashes.append(digest(ranker.history["loss"]))
-        for names in ([0.3], [0.3, 0.4], [0.21, 0.3, 0.4, 0.52]):
+        note("losses", ranker.history["loss"])
+        for candidates in ([0.3], [0.3, 0.4], [0.21, 0.3, 0.4, 0.52]):
             with sopr_fast.options(batch_size=100):
-                ranking = ranker.rank(ladder(names), log())
-            hashes += [digest(ranking.subset_scores), digest(ranking.scores), digest(ranking.distances)]
-    policies = gains(10)
-    methods = {"nearest": estimators.NearestPolicy(), "fqe": estimators.FQE(updates=8, hidden=(8,))}
-    options = {"methods": methods, "cv": 3, "checkpoints": folder / "columns"}
-    found = evaluate(policies, transitions(), true_values(policies), **options)
-    hashes += [digest(np.concatenate(values)) for values in found.values.values()]
-    simulator = estimators.Simulator(updates=8, hidden=(8,), members=2)
-    selection = sopr_fast.select(
-        policies | gains(3, first=20), transitions(), true_values(policies), simulator=simulator
-    )
-    return [*hashes, digest(selection.to_pandas()["return"])]
-
-
-def estimates() -> list[str]:
-    """Return name and hash of the results of all estimators that processes share, for more and fewer than processes."""
+                ranking = ranker.rank(ladder(candidates), log())
+            note("ranking", ranking.subset_scores, ranking.scores, ranking.distances)
     small = {"updates": 8, "hidden": (8,)}
     learns = {**small, "discount": DISCOUNT}
     methods = [
@@ -85,31 +73,26 @@ def estimates() -> list[str]:
         estimators.GaussianProcess(rows=64),
         estimators.SOPR(replace(TINY, steps=2)),
     ]
-    several, two = gains(19), gains(2, first=3)
-    known, known_returns = gains(12, first=20), true_values(gains(12, first=20))
-    options = {"known": known, "returns": known_returns}
-    lines = []
+    known, logged = gains(12, first=20), transitions()
+    returns = true_values(known)
     for method in methods:
-        for policies in (several, two):
-            found = method.estimate(policies, transitions(), **options)
-            lines.append(f"{method.name} {digest(found.values)} {digest(found.standard_errors)}")
-    methods = {method.name: method for method in methods}
-    columns = evaluate(known, transitions(), known_returns, methods=methods)
-    lines += [f"evaluate {name} {digest(np.concatenate(values))}" for name, values in columns.values.items()]
-    return [
-        *lines,
-        f"distances {digest(mutual_distances(act_on_log([*load_policies(known).values()], transitions())[3]))}",
-    ]
-
-
-def digest(values) -> str:
-    return hashlib.sha256(np.ascontiguousarray(values)).hexdigest()
+        for policies in (gains(19), gains(2, first=3)):
+            found = method.estimate(policies, logged, known=known, returns=returns)
+            note(method.name, found.values, found.standard_errors)
+    named = {method.name: method for method in methods}
+    columns = evaluate(known, logged, returns, methods=named, cv=3, checkpoints=folder / "columns")
+    for name, values in columns.values.items():
+        note(f"evaluate {name}", *values)
+    simulator = estimators.Simulator(**small, members=2)
+    selection = sopr_fast.select(known | gains(3), logged, returns, simulator=simulator)
+    note("select", selection.to_pandas()["return"])
+    return lines
 
 
 def same_bits(folder: str) -> None:
-    hashes = [*results(Path(folder)), *estimates()]
+    lines = results(Path(folder))
     if dist.get_rank() == 0:
-        print("\n".join(hashes))
+        print("\n".join(lines))
 
 
 def unequal_inputs() -> None:
