@@ -10,7 +10,7 @@ import numpy as np
 from ...inputs.file_errors import reading
 from ...runtime.containers import open_archive
 from ...runtime.files import check_regular
-from ...runtime.text import list_names, printable
+from ...runtime.text import list_names
 from ...runtime.warn import warn
 
 
@@ -25,7 +25,7 @@ def read_evaluations(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
     if path.is_dir():
         files = {PurePosixPath(file.parent.relative_to(path)): file for file in sorted(path.rglob("evaluations.npz"))}
     if not files:
-        raise ValueError(f"{printable(path)}: no returns: expected evaluations.npz of runs in it or below it")
+        raise ValueError("no returns: expected evaluations.npz of runs in it or below it")
     policies: dict[PurePosixPath, list[str]] = {}
     for name in names:
         place = PurePosixPath(name)
@@ -33,8 +33,8 @@ def read_evaluations(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
             policies.setdefault(run, []).append(name)
     if not policies:
         raise ValueError(
-            f"{printable(path)}: its returns lie in {list_names([*map(str, files)])}, and no policy does; pass the "
-            f"folder to which their names are relative, such as {names[0]!r}"
+            f"its returns lie in {list_names([*map(str, files)])}, and no policy does; pass the folder to which their "
+            f"names are relative, such as {names[0]!r}"
         )
     returns: dict[str, np.ndarray] = {}
     copies: list[str] = []
@@ -45,14 +45,13 @@ def read_evaluations(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
         copies += best
     if not returns:
         raise ValueError(
-            f"{printable(path)}: none of its evaluations belongs to {list_names(names)}: policies are named as "
-            "callbacks name them, 'model_1000_steps' or 'best_model'; give other returns by name"
+            f"none of its evaluations belongs to {list_names(names)}: policies are named as callbacks name them, "
+            "'model_1000_steps' or 'best_model'; give other returns by name"
         )
     if without := [name for of_run in policies.values() for name in of_run if name not in {*returns, *copies}]:
         warn(
-            f"{path}: no evaluation belongs to {list_names(without)}, so select takes them as candidates unless they "
-            f"have other returns; name a policy by the step of its evaluation, 'model_{steps[-1]:.0f}_steps', or give "
-            "returns by name"
+            f"no evaluation belongs to {list_names(without)}, so select takes them as candidates unless they have "
+            f"other returns; name a policy by the step of its evaluation, 'model_{steps[-1]:.0f}_steps'"
         )
     return returns
 

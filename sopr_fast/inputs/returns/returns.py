@@ -35,7 +35,6 @@ _LIMITS = {
     "return": (-sys.float_info.max, "a finite number, without error or unit"),
     "rollouts": (1, "a whole number, 1 or more"),
 }  # else 0
-_MOST_ROLLOUTS = 2000
 _FILE = re.compile(r"\.(npz|npy|zip|d3|pth?|onnx|pkl|pickle|safetensors|parquet|cleanrl_model)")
 _REMEDY = "map names to returns, {name: return}"
 
@@ -65,7 +64,7 @@ def load_returns(
             another layout. Names the policy or the file.
 
     Warns:
-        UserWarning: Columns are not read, deviations cannot be read, or a policy has no evaluation.
+        UserWarning: Columns are not read, or a policy has no evaluation.
     """
     import pandas
 
@@ -73,10 +72,9 @@ def load_returns(
     if wrong := [part for part in columns if part not in PARTS]:
         raise ValueError(f"columns has no {wrong[0]!r}: its keys are {', '.join(PARTS)}")
     path = Path(source) if isinstance(source, str | os.PathLike) else None
-    where = "returns" if path is None else str(path)
-    with naming(where):
+    with naming(path or "returns"):
         content = source if path is None else _read(path, names, columns)
-        table = _table(_named(_as_frame(content, names, columns), where, columns), where)
+        table = _table(_named(_as_frame(content, names, columns), columns))
     for key in ("notes", "empty"):
         table.attrs[key] = [*getattr(source, "attrs", {}).get(key, []), *table.attrs[key]]
     if names is not None:
@@ -181,8 +179,8 @@ def _read(path: Path, names: Sequence[str] | None, columns: Mapping[str, str]) -
     if path.suffix.lower() not in (".json", ".jsonl", ".ndjson"):
         return load_csv(path, text=(*_NAMES, "", columns.get("name", "").lower()))
     content = load_json(path)
-    if not isinstance(content, dict) and not is_list_of_dicts(content):
-        raise ValueError(f"{path}: its returns have no names: write an object of name and return")
+    if is_ordered(content):
+        raise ValueError("its returns have no names: write an object of name and return")
     return content
 
 
@@ -198,30 +196,27 @@ def _as_frame(source: Any, names: Sequence[str] | None, columns: Mapping[str, st
 
     if source is None:
         raise ValueError("returns are needed (or preferences)")
-    if isinstance(source, Mapping) and any(map(callable, source.values())):
-        raise TypeError("policies stand where returns belong; policies come first, then the log, then returns")
     if isinstance(source, pandas.DataFrame) or is_list_of_dicts(source):
         return pandas.DataFrame(source)
-    if isinstance(source, Mapping) and source:
+    if is_ordered(source):
+        if isinstance(source, Set) or not isinstance(source, Iterable):
+            raise TypeError(f"returns are a {type(source).__name__}: {_REMEDY}")
+        values, names = list(as_numbers(source) if hasattr(source, "__array__") else source), _needed(names)
+        if len(values) != len(names):
+            raise ValueError(f"there are {len(values)} returns for {len(names)} policies: {_REMEDY}")
+        source = dict(zip(names, values, strict=True))
+    elif any(callable(value) for _, value in source.items()):
+        raise TypeError("policies stand where returns belong; policies come first, then the log, then returns")
+    elif isinstance(source, Mapping) and source:
         parts = {_part_of(label, columns) for label in source}
         if "name" in parts and parts & {"return", "cost"}:
             is_record = all(isinstance(value, Real | str) for value in source.values())
             return pandas.DataFrame([source] if is_record else dict(source))
         if all(isinstance(value, Mapping) for value in source.values()):
             return pandas.DataFrame.from_dict(dict(source), orient="index")
-    label = "return"
-    if not is_ordered(source):
-        pairs = [*source.items()]
-        if isinstance(source, pandas.Series) and source.name is not None and (columns or is_cost(source.name)):
-            label = str(source.name)  # which `columns` may declare
-    elif isinstance(source, Set) or not isinstance(source, Iterable):
-        raise TypeError(f"returns are a {type(source).__name__}: {_REMEDY}")
-    else:
-        values, names = list(as_numbers(source) if hasattr(source, "__array__") else source), _needed(names)
-        if len(values) != len(names):
-            raise ValueError(f"there are {len(values)} returns for {len(names)} policies: {_REMEDY}")
-        pairs = [*zip(names, values, strict=True)]
-    return pandas.DataFrame(pairs, columns=["name", label], dtype=object)
+    label = getattr(source, "name", None)  # of a series, which `columns` may declare
+    label = label if label is not None and (columns or is_cost(label)) else "return"
+    return pandas.DataFrame([*source.items()], columns=["name", str(label)], dtype=object)
 
 
 def _part_of(label: Any, columns: Mapping[str, str]) -> str:
@@ -233,116 +228,113 @@ def _part_of(label: Any, columns: Mapping[str, str]) -> str:
     return "" if part in columns else part
 
 
-def _named(frame: pandas.DataFrame, where: str, columns: Mapping[str, str]) -> pandas.DataFrame:
-    """Return the parts of returns in a frame with a row for each policy, indexed by name, costs as returns."""
+def _named(frame: pandas.DataFrame, columns: Mapping[str, str]) -> pandas.DataFrame:
+    """Return the parts of returns in a frame with a row for each policy, indexed by name."""
     found = printable(", ".join(map(str, frame.columns)))
     if missing := [name for name in columns.values() if name not in frame.columns]:
-        raise ValueError(f"{where}: no column {missing[0]!r}{suggest(missing[0], frame.columns)}, found {found}")
-    parts = [_part_of(label, columns) for label in frame.columns]
-    if same := [part for part in parts if part and parts.count(part) > 1]:
-        both = " and ".join(str(label) for label in frame.columns if _part_of(label, columns) == same[0])
-        raise ValueError(f"{where}: columns {printable(both)} mean the same; leave only one of them")
-    table = frame.loc[:, [part != "" for part in parts]].set_axis([*filter(None, parts)], axis=1)
+        raise ValueError(f"no column {missing[0]!r}{suggest(missing[0], frame.columns)}, found {found}")
+    labels: dict[str, Any] = {}
+    for label in frame.columns:
+        if (part := _part_of(label, columns)) in labels and part:
+            raise ValueError(printable(f"columns {labels[part]} and {label} mean the same; leave only one of them"))
+        labels[part] = label
+    labels.pop("", None)
+    table = frame[[*labels.values()]].set_axis([*labels], axis=1)
     for _, index in (*frame.loc[:, frame.columns == ""].items(), ("", frame.index)):  # "" of an index in CSV
         if "name" not in table and all(isinstance(label, str) for label in index):
             table = table.assign(name=[*index])
-    lacking = ["name"] * ("name" not in table) + ["return"] * (not {"return", "cost"} & {*table.columns})
+    lacking = ["name"] * ("name" not in table) + ["return"] * (not {"return", "cost"} & labels.keys())
     if lacking:
         yours = [*(f"{part!r}: {name!r}" for part, name in columns.items()), *(f"{part!r}: …" for part in lacking)]
         raise ValueError(
-            f"{where}: expected columns name and return (or cost), found {found}, so no {' and no '.join(lacking)}; "
-            f"name yours by load_returns(…, columns={{{', '.join(yours)}}}), or {_REMEDY}"
+            f"expected columns name and return (or cost), found {found}, so no {' and no '.join(lacking)}; name yours "
+            f"by load_returns(…, columns={{{', '.join(yours)}}}), or {_REMEDY}"
         )
-    if {"return", "cost"} <= {*table.columns}:
-        raise ValueError(f"{where}: columns return and cost: leave only one of them")
+    if {"return", "cost"} <= labels.keys():
+        raise ValueError("columns return and cost: leave only one of them")
     if is_cost(label := columns.get("return", "")):
         raise ValueError(
-            f"{where}: returns are larger for better policies, but are called {label!r}: pass "
+            f"returns are larger for better policies, but are called {label!r}: pass "
             f"load_returns(…, columns={{'cost': {label!r}}}), or rename them"
         )
-    others = [str(label) for label, part in zip(frame.columns, parts, strict=True) if not part and label != ""]
-    if others and not {"error", "deviation"} & {*parts}:
+    others = [str(label) for label in frame.columns if label != "" and label not in labels.values()]
+    if others and not {"error", "deviation"} & labels.keys():
         warn(
-            f"{where}: columns not read: {list_names(others)}; if they hold standard errors, or deviations and numbers "
-            "of rollouts (not of training), name them by load_returns(…, columns={'error': …}), deviation and rollouts "
+            f"columns not read: {list_names(others)}; if they hold standard errors, or deviations and numbers of "
+            "rollouts (not of training), name them by load_returns(…, columns={'error': …}), deviation and rollouts "
             "likewise"
         )
     if wrong := [name for name in table["name"] if not isinstance(name, str)]:
-        raise TypeError(f"{where}: names of policies must be strings, got {wrong[0]!r}")
+        raise TypeError(f"names of policies must be strings, got {wrong[0]!r}")
     table = table.set_index(table.pop("name").astype(object).str.strip())
     if (repeated := table.index[table.index.duplicated()]).size:
         raise ValueError(
-            f"{where}: several rows of policy {repeated[0]!r}: keep one, with the mean return, the number of rollouts "
-            "in a column rollouts and their standard deviation in a column deviation; of a learning curve, one step"
+            f"several rows of policy {repeated[0]!r}: keep one, with the mean return, the number of rollouts in a "
+            "column rollouts and their standard deviation in a column deviation; of a learning curve, one step"
         )
     return table
 
 
-def _table(cells: pandas.DataFrame, where: str) -> pandas.DataFrame:
+def _table(cells: pandas.DataFrame) -> pandas.DataFrame:
     """Return the table of returns from cells by name in columns of parts; the return is the negative of a cost."""
     import pandas
 
     part, sign = ("cost", -1) if "cost" in cells else ("return", 1)
     rows: dict[str, tuple[float, float, float]] = {}
-    changes: dict[str, tuple[float, int]] = {}  # of the mean, from the first half of the rollouts to the second
-    empty, ignored, most = list[str](), list[str](), 0.0
+    changes: dict[str, float] = {}  # of the mean, from the first half of the rollouts to the second
+    empty: list[str] = []
     for name, row in zip(cells.index, cells.to_dict("records"), strict=True):
-        if isinstance(row[part], tuple) and len(row[part]) == 2:  # as evaluate_policy of Stable-Baselines3 returns
-            raise TypeError(
-                f"{where}: the return of policy {name!r} is a pair, which may be a mean and a deviation: pass a list "
-                "of the returns of rollouts, or a data frame of name, return, deviation and rollouts"
-            )
-        content = as_numbers(row[part]).tolist()
-        is_list = isinstance(content, list)
-        returns = [_number(cell, "return", name, where) for cell in (content if is_list else [content])]
-        if is_list and (not returns or any(map(math.isnan, returns))):
-            raise ValueError(f"{where}: the rollouts of policy {name!r} must be one or more finite returns")
+        returns, is_list = _returns(row[part], name)
         with np.errstate(over="ignore"):
-            value = sign * _number(float(np.mean(returns)), "return", name, where)
+            value = sign * _number(float(np.mean(returns)), "return", name)
         if math.isnan(value):
             empty.append(name)
             continue
-        error, rollouts, deviation = (_number(row.get(spread), spread, name, where) for spread in _SPREADS)
+        error, rollouts, deviation = (_number(row.get(spread), spread, name) for spread in _SPREADS)
         if is_list:
-            rollouts, half = float(len(returns)), len(returns) // 2
-            deviation = float(np.std(returns, ddof=1)) if half else math.nan
-        if is_list and half:
-            changes[name] = sign * float(np.mean(returns[-half:]) - np.mean(returns[:half])), len(returns)
+            rollouts, deviation = float(len(returns)), math.nan
+        if half := len(returns) // 2:
+            deviation = float(np.std(returns, ddof=1))
+            changes[name] = sign * float(np.mean(returns[-half:]) - np.mean(returns[:half]))
         if math.isnan(error) and not math.isnan(deviation):
-            ignored += [name] if math.isnan(rollouts) else []
-            most = max(most, rollouts)
+            if math.isnan(rollouts):
+                raise ValueError(
+                    f"policy {name!r} has a deviation, but no number of rollouts: add a column rollouts, or error"
+                )
             error = deviation / math.sqrt(rollouts) if rollouts > 1 else math.nan
         rows[name] = value, error, rollouts
     if not rows:
-        raise ValueError(f"{where}: no returns in it")
-    if ignored:
-        warn(
-            f"{where}: standard deviations are ignored without the number of rollouts, for policies "
-            f"{list_names(ignored)}; add a column rollouts, or a column error"
-        )
-    if most > _MOST_ROLLOUTS:
-        warn(
-            f"{where}: up to {most:,.0f} rollouts of a policy make its standard error small; if these are episodes of "
-            "training, leave that column out"
-        )
+        raise ValueError("no returns in it")
     table = pandas.DataFrame.from_dict(rows, orient="index", columns=["return", "error", "rollouts"], dtype=np.float64)
     table.index = pandas.Index([*rows], dtype=object, name="name")
     table.attrs = {"empty": empty, "notes": []}
     if empty:
         table.attrs["notes"] += [f"NaN or empty, so not measured: the return of {list_names(empty)}"]
     if changes:
-        least, highest = (choose(changes, key=lambda name: changes[name][0]) for choose in (min, max))
-        counts = sorted({count for _, count in changes.values()})
+        name = max(changes, key=lambda name: abs(changes[name]))
         table.attrs["notes"] += [
-            f"Returns are means of {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} rollouts, whose "
-            f"means change by {changes[least][0]:+.3g} ({printable(least)}) to {changes[highest][0]:+.3g} "
-            f"({printable(highest)}) from the first half of them to the second: of a learning curve, give the last "
-            "evaluation alone"
+            f"Returns are means of rollouts: that of {printable(name)} changes most, by {changes[name]:+.3g} from the "
+            "first half of them to the second; of a learning curve, give the last evaluation alone"
         ]
     return table
 
 
-def _number(cell: Any, part: str, name: str, where: str) -> float:
+def _returns(cell: Any, name: str) -> tuple[list[float], bool]:
+    """Return the returns in a cell, NaN for an empty one, and whether they are those of rollouts."""
+    if isinstance(cell, tuple) and len(cell) == 2:  # as evaluate_policy of Stable-Baselines3 returns
+        raise TypeError(
+            f"the return of policy {name!r} is a pair, which may be a mean and a deviation: pass a list of the returns "
+            "of rollouts, or a data frame of name, return, deviation and rollouts"
+        )
+    content = as_numbers(cell).tolist()
+    is_list = isinstance(content, list)
+    returns = [_number(item, "return", name) for item in (content if is_list else [content])]
+    if is_list and (not returns or any(map(math.isnan, returns))):
+        raise ValueError(f"the rollouts of policy {name!r} must be one or more finite returns")
+    return returns, is_list
+
+
+def _number(cell: Any, part: str, name: str) -> float:
     """Return a cell as a number that the part allows, NaN where it is missing."""
     if cell is None or str(cell) in ("", "nan", "<NA>"):
         return math.nan
@@ -353,5 +345,5 @@ def _number(cell: Any, part: str, name: str, where: str) -> float:
     least, expected = _LIMITS.get(part, (0, "0 or more"))
     if not least <= number < math.inf or (part == "rollouts" and number % 1):
         shown = printable(str(cell), NAME_WIDTH)
-        raise ValueError(f"{where}: the {part} of policy {name!r} is {shown!r}, expected {expected}")
+        raise ValueError(f"the {part} of policy {name!r} is {shown!r}, expected {expected}")
     return number
