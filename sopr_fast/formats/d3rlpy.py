@@ -12,7 +12,7 @@ from ..inputs.policies.callables import RECURRENT, adapt
 from ..inputs.policies.output import Bounds
 from ..inputs.policies.perceptrons import flatten, layer_names, perceptron
 from ..inputs.policies.policy import Policy
-from ..inputs.policies.reading_options import ReadingOptions, own_or_opened
+from ..inputs.policies.policy_files import ReadingOptions, own_or_opened
 from ..runtime.containers import read_json
 from ..runtime.extras import library
 from ..runtime.pickles import RefusedError, read_pickle

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ..inputs.policies.callables import RECURRENT, Called, adapt
-from ..inputs.policies.reading_options import ReadingOptions
+from ..inputs.policies.policy_files import ReadingOptions
 from ..native import threads
 from ..runtime.extras import library
 from ..runtime.text import list_names

@@ -22,7 +22,7 @@ from ..inputs.policies.callables import acts, adapt
 from ..inputs.policies.output import Bounds, to_array
 from ..inputs.policies.perceptrons import Arrays, finite, flatten, floats, layer_names, perceptron
 from ..inputs.policies.policy import Policy
-from ..inputs.policies.reading_options import ReadingOptions
+from ..inputs.policies.policy_files import ReadingOptions
 from ..runtime.containers import open_archive
 from ..runtime.files import read_regular
 from ..runtime.pickles import RefusedError, read_pickle

@@ -19,7 +19,7 @@ from ...inputs.policies.callables import RECURRENT, Called, adapt, check_moments
 from ...inputs.policies.output import Bounds
 from ...inputs.policies.perceptrons import layer_names, perceptron
 from ...inputs.policies.policy import Policy
-from ...inputs.policies.reading_options import ReadingOptions, own_or_opened
+from ...inputs.policies.policy_files import ReadingOptions, own_or_opened
 from ...runtime.containers import open_archive, read_json
 from ...runtime.extras import library
 from ...runtime.pickles import SB3_RECORDS, SPACE_RECORDS, Record, RefusedError, read_pickle

@@ -15,7 +15,7 @@ from ..logs.schema import KEYS, check_is_policy, join_numbered, numbered
 from ..logs.stores import open_npy
 from .output import WORDS, Gaussian, Probabilities, to_array
 from .policy import Policy
-from .reading_options import ReadingOptions
+from .policy_files import ReadingOptions
 
 
 class ArrayPolicy(Policy):

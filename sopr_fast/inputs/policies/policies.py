@@ -21,8 +21,7 @@ from ..table_files import is_frame
 from .array_policy import ArrayPolicy, is_array, of_frame
 from .callables import acts, adapt
 from .policy import Policy
-from .policy_files import load_files
-from .reading_options import ReadingOptions
+from .policy_files import ReadingOptions, load_files
 
 _STATES = {"observations", "states"}  # names in a log, of no policy
 _ORDER = "policies come first, then the log, then returns"
@@ -41,7 +40,10 @@ class Policies(dict[str, Policy]):
 
     def with_action_count(self, count: int | None) -> Policies:
         """Return the policies; those that do not know their number of discrete actions take this one."""
-        return Policies((_renamed(policy, name, count) for name, policy in self.items()), in_memory=self.in_memory)
+        policies = Policies((_renamed(policy, name) for name, policy in self.items()), in_memory=self.in_memory)
+        for policy in policies.values():
+            policy.action_count = policy.action_count or count
+        return policies
 
     def for_log(self, states_count: int, log: Any = None) -> list[Policy]:
         """Return the policies, or raise ValueError if an array of actions has no row for each state of the data.
@@ -121,7 +123,7 @@ def load_policies(
         action_count = integer(2)("action_count", action_count)
     if module is not None and isinstance(source, Mapping) and all(map(is_array, source.values())):
         raise ValueError("module=… is for state dicts by name: pass {'policy': state_dict}")
-    options = ReadingOptions("", action_count, activation, module, key, trust)
+    options = ReadingOptions("", activation, module, key, trust)
     items = list(_items([source] if isinstance(source, str | PathLike) else source))
     paths = [Path(item) for _, item in items if isinstance(item, str | PathLike)]
     in_memory = isinstance(source, Mapping) or not paths
@@ -136,6 +138,8 @@ def load_policies(
     for name, count in Counter(policy.name for policy in result).items():
         if count > 1:
             raise ValueError(f"{count} policies are named {name!r}: name them in a dict, or rename their files")
+    for policy in result:
+        policy.set_action_count(action_count)
     options.check_used()
     return Policies(result, in_memory=getattr(source, "in_memory", in_memory))
 
@@ -168,25 +172,22 @@ def _adapt(item: Any, options: ReadingOptions, skip: bool) -> list[Policy]:
         names = [name] if len(loaded) == 1 else [f"{name}-{i:03d}" for i in range(len(loaded))]
         return [_renamed(policy, own) for policy, own in zip(loaded, names, strict=True)]
     if isinstance(item, Policy):
-        return [_renamed(item, name, options.action_count)]
+        return [_renamed(item, name)]
     if hasattr(item, "to_frame"):  # a series
         item = item.to_frame("action")
     if is_frame(item):
         item = of_frame(item, f"policy {name!r}")
     if is_array(item):
-        policy: Policy = ArrayPolicy(name, item)
-    elif acts(item):
-        policy = adapt(name, item)
-    elif isinstance(item, Mapping):
-        policy = formats.load(formats.STATE_DICT)(item, options)
-    else:
-        methods = [key for key in ("act", "get_action", "select_action") if callable(getattr(item, key, None))]
-        hint = f"; pass a callable of states that calls its method {methods[0]}" if methods else ""
-        hint = "; pass known returns as returns=" if isinstance(item, int | float) else hint
-        expected = "a callable, a torch module, an object with predict, an array, Gaussian or Probabilities, or a path"
-        raise TypeError(f"policy {name!r} is {_kind(item)}, expected {expected}{hint}")
-    policy.set_action_count(options.action_count)
-    return [policy]
+        return [ArrayPolicy(name, item)]
+    if acts(item):
+        return [adapt(name, item)]
+    if isinstance(item, Mapping):
+        return [formats.load(formats.STATE_DICT)(item, options)]
+    methods = [key for key in ("act", "get_action", "select_action") if callable(getattr(item, key, None))]
+    hint = f"; pass a callable of states that calls its method {methods[0]}" if methods else ""
+    hint = "; pass known returns as returns=" if isinstance(item, int | float) else hint
+    expected = "a callable, a torch module, an object with predict, an array, Gaussian or Probabilities, or a path"
+    raise TypeError(f"policy {name!r} is {_kind(item)}, expected {expected}{hint}")
 
 
 def _kind(item: Any) -> str:
@@ -194,9 +195,7 @@ def _kind(item: Any) -> str:
     return f"the class {item.__name__}, not an object of it" if is_class else f"of type {type(item).__name__}"
 
 
-def _renamed(policy: Policy, name: str, action_count: int | None = None) -> Policy:
+def _renamed(policy: Policy, name: str) -> Policy:
     renamed = copy.copy(policy)
     renamed.name, renamed.original = name, policy if policy.original is None else policy.original
-    if policy.action_count is None:
-        renamed.action_count = action_count
     return renamed

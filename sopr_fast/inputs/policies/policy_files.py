@@ -1,4 +1,4 @@
-"""Policies from files and folders: names, errors, and which reader reads a file."""
+"""Policies from files and folders: options, names, errors, and which reader reads a file."""
 
 from __future__ import annotations
 
@@ -6,21 +6,61 @@ import glob
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ... import formats
 from ...runtime.containers import member_names
 from ...runtime.files import open_regular
+from ...runtime.pickles import RefusedError
 from ...runtime.text import one_line, printable
 from ...runtime.warn import warn
+from .actor import ACTIVATIONS
 from .policy import Policy
-from .reading_options import READING, ReadingOptions
 
-Reader = Callable[[Path, ReadingOptions], Sequence[Policy]]
-
+_READING = ("activation", "module", "key")
 _ERRORS = (FileNotFoundError, ValueError, OSError, ImportError, MemoryError)
+
+
+@dataclass(frozen=True)
+class ReadingOptions:
+    """Options of `sopr_fast.load_policies`, the name of the policy, and the options that some file needed."""
+
+    name: str = ""
+    activation: str | None = None
+    module: Any = None
+    key: str | None = None
+    trust: bool = False
+    used: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        if self.activation not in (None, *ACTIVATIONS):
+            raise ValueError(f"activation is {self.activation!r}, expected one of {', '.join(ACTIVATIONS)}")
+
+    def take(self, key: str) -> Any:
+        """Return an option, and note that a file needs it."""
+        self.used.add(key)
+        return getattr(self, key)
+
+    def check_used(self) -> None:
+        """Raise ValueError if an option was given that no file needed."""
+        for key in _READING:
+            if (value := getattr(self, key)) is not None and key not in self.used:
+                shown = "…" if key == "module" else repr(value)
+                raise ValueError(f"no file needs {key}={shown}: leave it out")
+
+
+def own_or_opened(
+    library: str, options: ReadingOptions, read: Callable[[], Policy], opened: Callable[[], Policy]
+) -> Policy:
+    """Return the policy that this package reads; if it refuses, with trust, the policy that the library opens."""
+    try:
+        return read()
+    except RefusedError as error:
+        if not options.trust:
+            raise RefusedError(f"{error}; trust=True lets {library} open it, code included") from error
+    return opened()
 
 
 def load_files(places: Sequence[Path], options: ReadingOptions, *, skip: bool = False) -> list[Policy]:
@@ -45,7 +85,7 @@ def load_files(places: Sequence[Path], options: ReadingOptions, *, skip: bool = 
             if not skip:
                 raise
             warn(f"skipped {error}")
-            options.used.update(READING)  # it may have needed any
+            options.used.update(_READING)  # it may have needed any
             reason = str(error)
     if not policies:
         where = ", ".join(map(printable, places))
@@ -109,10 +149,7 @@ def _read(file: Path, options: ReadingOptions) -> list[Policy]:
     """Read one file, with errors of the documented types that name it."""
     where = f"{printable(file)}: "
     try:
-        policies = list(_reader(file)(file, options))
-        for policy in policies:
-            policy.set_action_count(options.action_count)
-        return policies
+        return list(_reader(file)(file, options))
     except _ERRORS as error:
         kind = next(kind for kind in _ERRORS if isinstance(error, kind))
         raise kind(where + (one_line(error).removeprefix(where) or "damaged, or larger than the memory")) from error
@@ -121,7 +158,7 @@ def _read(file: Path, options: ReadingOptions) -> list[Policy]:
         raise ValueError(where + one_line(what)) from error
 
 
-def _reader(path: Path) -> Reader:
+def _reader(path: Path) -> Any:
     """Return the reader of a file by its suffix, or, of a program of torch, by its content."""
     suffix = path.suffix.lower()
     with open_regular(path) as file:
@@ -136,5 +173,4 @@ def _reader(path: Path) -> Reader:
             f"expected a file of {', '.join(formats.policy_suffixes())}; open others in Python, and pass a callable of "
             "states, or a frame or array of actions in every logged state"
         )
-    read: Reader = formats.load(formats.policy_suffixes()[suffix])
-    return read
+    return formats.load(formats.policy_suffixes()[suffix])
