@@ -27,7 +27,7 @@ from ..runtime.containers import open_archive
 from ..runtime.files import read_regular
 from ..runtime.pickles import RefusedError, read_pickle
 from ..runtime.tensor_files import is_own
-from ..runtime.text import list_names, printable
+from ..runtime.text import list_names, one_line, printable
 from ..runtime.torch_files import is_torch_file, read_weights
 from ..runtime.warn import warn
 
@@ -177,24 +177,16 @@ def _built(make: Any, arrays: Arrays, key: str | None) -> nn.Module:
         raise ValueError(f"module=… raised {type(error).__name__}, called without arguments: {error}") from error
     if not isinstance(module, nn.Module):
         raise ValueError(f"module=… made a {type(module).__name__}, expected a torch.nn.Module")
-    expected = module.state_dict()
-    shapes, wanted = ({name: tuple(x.shape) for name, x in each.items()} for each in (arrays, expected))
-    differences = {
-        "only the file has": [f"{name} {shape}" for name, shape in shapes.items() if name not in wanted],
-        "only the module has": [f"{name} {shape}" for name, shape in wanted.items() if name not in shapes],
-        "of other shapes are": [
-            f"{name} {shape}, in the module {wanted[name]}"
-            for name, shape in shapes.items()
-            if wanted.get(name, shape) != shape
-        ],
-    }
-    if said := [f"{what} {list_names(names)}" for what, names in differences.items() if names]:
+    shapes, wanted = ({name: tuple(x.shape) for name, x in each.items()} for each in (arrays, module.state_dict()))
+    values = {name: to_array(value) for name, value in arrays.items()}
+    weights = {name: x if x.dtype.kind in "iub" else finite(arrays, name) for name, x in values.items()}
+    try:
+        module.load_state_dict({name: torch.from_numpy(value) for name, value in weights.items()})
+    except RuntimeError as error:  # it lists what is missing, what is left, and other shapes
         fits = {name.partition(".")[0] for name in shapes}  # keys under which the weights are those of the module
         fits = {start for start in fits if all(shapes.get(f"{start}.{name}") == wanted[name] for name in wanted)}
-        hint = f"; pass key={'.'.join(filter(None, (key, min(fits))))!r}" if fits else ""
-        raise ValueError(f"its weights are not those of the module: {'; '.join(said)}{hint}")
-    for name, tensor in expected.items():
-        tensor.copy_(torch.from_numpy(finite(arrays, name) if tensor.is_floating_point() else to_array(arrays[name])))
+        hint = f"pass key={'.'.join(filter(None, (key, min(fits))))!r}; " if fits else ""
+        raise ValueError(f"its weights are not those of the module: {hint}{one_line(error)}") from None
     return module.eval()
 
 
