@@ -354,7 +354,6 @@ def test_models_that_do_not_fit_themselves(tmp_path):
 
 
 OTHERS = r"not standardised, though its folder, or the one above, has {}; copy .* to model_vecnormalize\.pkl next to it"
-RAW = r"trained without VecNormalize, .* not standardised by {} of its folder; copy .* to model_vecnormalize\.pkl next"
 FOLDERS = {  # statistics in the folder of model.zip, how that was trained → whether they standardise, or what is said
     "own": (["model_vecnormalize.pkl"], "", True),
     "in a folder of its name": (["model/vecnormalize.pkl"], "", True),
@@ -365,7 +364,7 @@ FOLDERS = {  # statistics in the folder of model.zip, how that was trained → w
     "of its step": (["model_vecnormalize_2000_steps.pkl", "vecnormalize.pkl"], "", True),
     "one chosen": (["model_vecnormalize.pkl", "A/vecnormalize.pkl", "B/vecnormalize.pkl"], "", True),
     "raw": (["A/vecnormalize.pkl"], "raw", False),
-    "raw, of the folder": (["vecnormalize.pkl"], "raw", RAW.format("vecnormalize.pkl")),
+    "raw, of the folder": (["vecnormalize.pkl"], "raw", False),
     "raw, own": (["model_vecnormalize.pkl"], "raw", True),
     "missing": ([], "normalised", "states are not standardised, though the model was trained with VecNormalize; copy "),
     "another case": (["VecNormalize.pkl"], "", OTHERS.format("VecNormalize.pkl")),

@@ -149,39 +149,34 @@ def _opened(path: Path, statistics: Path | None, options: ReadingOptions) -> Cal
 
 
 def _find_statistics(path: Path, settings: dict[str, Any]) -> Path | None:
-    """Return the file of statistics of the model at `path`, or None if there is none.
+    """Return the file of statistics of the model at `path`, or None if there is none, with a warning if one may miss.
 
     It is the model's own by name, else that of its folder, else, as in the RL Zoo, the only `vecnormalize.pkl` in the
-    folders next to it. A model whose settings say that it was trained without `VecNormalize` has only those of its
-    name. Several are refused; if none belongs to a model that was trained with some, a warning says so.
+    folders next to it. A model that was trained without `VecNormalize`, by its settings, has only those of its name.
     """
     folder, stem = path.parent, path.stem
     names = [f"{stem}_vecnormalize.pkl", f"{stem}/vecnormalize.pkl"]
     prefix, _, step = stem.removesuffix("_steps").rpartition("_")
     if stem.endswith("_steps") and step.isdecimal():  # as CheckpointCallback names them
         names.insert(0, f"{prefix}_vecnormalize_{step}_steps.pkl")
-    if own := [file for name in names if (file := folder / name).is_file()]:
-        return own[0]
-    of_folder = [file for name in ("vecnormalize.pkl", "vec_normalize.pkl") if (file := folder / name).is_file()]
-    shared = of_folder[:1] or sorted(file for file in folder.glob("*/vecnormalize.pkl") if file.is_file())
-    remedy = f"copy the statistics that belong to it to {printable(stem)}_vecnormalize.pkl next to it"
     # With VecNormalize, training keeps an observation as the environment gave it; off-policy algorithms always do.
     is_known = settings.get("_last_obs") is not None and "_last_original_obs" in settings
-    if is_known and settings["_last_original_obs"] is None:
-        if of_folder:
-            what = f"it was trained without VecNormalize, so states are not standardised by {shared[0].name}"
-            warn(f"{printable(path)}: {what} of its folder; {remedy}, or move that file to another folder")
-        return None
-    if len(shared) > 1:
-        files = list_names([str(file.relative_to(folder)) for file in shared])
+    is_raw = is_known and settings["_last_original_obs"] is None
+    names += [] if is_raw else ["vecnormalize.pkl", "vec_normalize.pkl"]
+    found = [file for name in names if (file := folder / name).is_file()]
+    if found or is_raw:
+        return found[0] if found else None
+    remedy = f"copy the statistics that belong to it to {printable(stem)}_vecnormalize.pkl next to it"
+    beside = sorted(file for file in folder.glob("*/vecnormalize.pkl") if file.is_file())
+    if len(beside) > 1:
+        files = list_names([str(file.relative_to(folder)) for file in beside])
         raise ValueError(f"several statistics could belong to it: {files}; {remedy}")
-    if shared:
-        return shared[0]
-    others = [file.name for place in (folder, folder.resolve().parent) for file in sorted(place.glob("*.pkl"))]
-    others = [name for name in others if "normalize" in name.lower()]
+    if beside:
+        return beside[0]
+    others = [file.name for place in (folder, folder.resolve().parent) for file in sorted(place.glob("*ormalize*.pkl"))]
     if others or (is_known and "buffer_size" not in settings):
-        where = f"its folder, or the one above, has {list_names(others)}"
-        why = where if others else "the model was trained with VecNormalize"
+        seen = f"its folder, or the one above, has {list_names(others)}"
+        why = seen if others else "the model was trained with VecNormalize"
         what = f"states are not standardised, though {why}; {remedy}, unless your states are standardised already"
         warn(f"{printable(path)}: {what}")
     return None
