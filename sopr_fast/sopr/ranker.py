@@ -18,9 +18,8 @@ from ..results.ranking import Ranking, Training
 from ..results.warnings import warn_of_scores, warn_of_states
 from ..runtime import distributed
 from ..runtime.checks import integer
-from ..runtime.limits import tile_bytes
 from ..runtime.options import current, current_device
-from ..runtime.progress import Timings, progress_bar
+from ..runtime.progress import Timings
 from ..runtime.warn import warn
 from .config import Config
 from .model import ScoringModel
@@ -31,7 +30,6 @@ from .training import warn_of_collapse
 from .training_policies import TrainingPolicies, compare
 
 _SUBSETS = 5  # by default
-_TILE_BYTES = 256 << 20  # at most
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -232,13 +230,9 @@ class Ranker:
         model = self.model if device == self.device else copy.deepcopy(self.model).to(device)
         with timings.stage("clustering"):
             subsets = drawn.clustered(self.config, device)
-        parts = [torch.empty(0, len(subsets), dtype=torch.float32, device=device)]
-        at_once = max(1, tile_bytes(_TILE_BYTES) // (4 * columns.shape[1] * columns.shape[2]))
-        with timings.stage("encoding"), progress_bar(len(columns), "ranking", "policy") as bar:
-            for some in columns.split(at_once) if len(columns) else ():
-                parts.append(score_grid(model, subsets, some.contiguous()))
-                bar.update(len(some))
-            scores = distributed.current().gather(torch.cat(parts).cpu()).double().numpy()
+        with timings.stage("encoding"):
+            own = score_grid(model, subsets, columns, show=True).cpu()
+            scores = distributed.current().gather(own).double().numpy()
         if not np.isfinite(scores).all():
             raise ValueError("the model gives scores that are not finite: its training failed")
         return scores * self.return_scale + self.return_mean

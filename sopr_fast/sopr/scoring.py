@@ -9,10 +9,12 @@ from ..native import torch_on_one_thread
 from ..runtime.devices import put
 from ..runtime.graphs import Replayed
 from ..runtime.limits import tile_bytes
+from ..runtime.progress import progress_bar
 from .model import ScoringModel
 from .subsets import Subsets
 
-_TILE_BYTES = 64 << 20  # at most
+_TILE_BYTES = 64 << 20  # of clusters' vectors, at most
+_COLUMNS_BYTES = 256 << 20  # of the policies of a tile, at most
 
 
 @torch.no_grad()
@@ -22,26 +24,29 @@ def score_grid(
     columns: Tensor,  # (P, U, dim_c)
     chosen: Tensor | None = None,
     precision: str | None = None,
+    show: bool = False,
 ) -> Tensor:  # (P, S) float32
     """Return scores in eval mode on the chosen subsets, by default all, which are on the device of the model.
 
     A cell depends neither on other cells nor on tiling or threads. From the CPU, a tile of columns is copied while
-    another is computed.
+    another is computed. A progress bar shows the policies if it is to.
     """
     device = subsets.rows.device
     was_training = model.training
     chosen = torch.arange(len(subsets), device=device) if chosen is None else put(chosen, device)
     cell_bytes = 4 * (subsets.offsets.shape[1] - 1) * model.config.width
     size = tile_bytes(_TILE_BYTES, device)
-    policies_at_once = max(1, min(len(columns), size // cell_bytes))
+    policies_at_once = min(size // cell_bytes, tile_bytes(_COLUMNS_BYTES, device) // (4 * columns[:1].numel() or 1))
+    policies_at_once = max(1, min(len(columns), policies_at_once))
     subsets_at_once = max(1, min(len(chosen), size // (cell_bytes * policies_at_once)))
     scores = columns.new_empty(len(columns), len(chosen), device=device)
     model.eval()
     try:
-        with torch_on_one_thread():
+        with torch_on_one_thread(), progress_bar(len(columns), "ranking", "policy", show=show) as bar:
             for p in range(0, len(columns), policies_at_once):
-                some = put(columns[p : p + policies_at_once], device)
+                some = put(columns[p : p + policies_at_once].contiguous(), device)
                 scores[p : p + policies_at_once] = _score(model, subsets, some, chosen, precision, subsets_at_once)
+                bar.update(len(some))
     finally:
         model.train(was_training)
     return scores
