@@ -223,7 +223,6 @@ def test_estimate_runs_an_estimator_with_options_or_known_returns(shell):
         ("estimate --method fqe --set updates=many", "updates must be an integer, 1 or more, got 'many'"),
         ("estimate --method SOPR --set config=3", "config must be a Config, got '3'"),
         ("estimate --method fqe --set updates=0", "updates must be an integer, 1 or more"),
-        ("select --columns states=x --log s.safetensors", "s.safetensors holds no log: leave --columns out"),
     ],
 )
 def test_wrong_input_ends_with_one_line(shell, command, message):

@@ -179,15 +179,11 @@ def add_log(parser: argparse.ArgumentParser, whole: bool = True, option: str = "
 
 
 def read_log(path: str | Path, options: argparse.Namespace) -> Any:
-    """Load the log at a path; that of clustered subsets is returned."""
-    keys = ("columns", "ends", "max_episode_steps", "sort")
-    given = {key: getattr(options, key) for key in keys if getattr(options, key) is not None}
-    if str(path).endswith(".safetensors"):
-        if given:
-            raise ValueError(f"{path} holds no log: leave --{next(iter(given)).replace('_', '-')} out")
-        return path
+    """Load the log at a path."""
     from ..inputs.logs import load_log
 
+    keys = ("columns", "ends", "max_episode_steps", "sort")
+    given = {key: getattr(options, key) for key in keys if getattr(options, key) is not None}
     return load_log(path, **given | ({"columns": _columns("columns", options.columns)} if "columns" in given else {}))
 
 

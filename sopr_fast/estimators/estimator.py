@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
-from ..inputs.logs import StoredStates, Transitions, load_transitions
+from ..inputs.logs import StoredStates, Transitions, load_states, load_transitions
 from ..inputs.policies import Policies, Policy, load_policies
 from ..inputs.returns import with_returns
 from ..results.estimates import Estimates
@@ -21,11 +21,10 @@ from ..runtime import distributed
 from ..runtime.checks import Checked, integer
 from ..runtime.devices import without_autocast
 from ..runtime.options import current, current_device
-from ..sopr.subsets import Subsets, read_states
 
 _ROWS = 256  # compared between processes
 
-LoggedData: TypeAlias = Transitions | StoredStates | Subsets
+LoggedData: TypeAlias = Transitions | StoredStates
 Valuation: TypeAlias = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], Estimates]
 """Function of indices of policies to value and of known ones, both int64, of known returns, and of their errors."""
 
@@ -128,7 +127,7 @@ class Estimator(Checked, ABC):
         if self.needs_rewards:
             steps = load_transitions(log)
         else:
-            steps = log if isinstance(log, Transitions) else read_states(log)
+            steps = log if isinstance(log, Transitions) else load_states(log)
         everyone = tested.for_log(data_rows(steps), log)
         places = np.empty(len(learned), np.int64)
         for i, policy in enumerate(learned.for_log(data_rows(steps), log)):
@@ -181,25 +180,15 @@ class SupervisedEstimator(Estimator):
 
 def data_rows(log: LoggedData) -> int:
     """Return the number of rows of the user's data."""
-    if isinstance(log, Transitions):
-        return log.source_count
-    return len(log) if isinstance(log, StoredStates) else log.states_count
-
-
-def state_count(log: LoggedData) -> int:
-    """Return the number of states in a log."""
-    return len(log.states) if isinstance(log, Subsets) else len(log)
+    return log.source_count if isinstance(log, Transitions) else len(log)
 
 
 def spread(log: LoggedData, most: int) -> np.ndarray:
     """Return the indices of at most `most` states of a log, evenly spread."""
-    count = state_count(log)
-    return np.linspace(0, count - 1, min(most, count)).astype(np.int64)
+    return np.linspace(0, len(log) - 1, min(most, len(log))).astype(np.int64)
 
 
 def read_rows(log: LoggedData, rows: np.ndarray) -> tuple[Tensor, Tensor]:
     """Return states of a log (rows, dim_s) by their indices, and their rows in the user's data."""
-    if isinstance(log, Subsets):
-        return log.states[rows], log.source[rows]
     states, source = (log.read(rows), rows) if isinstance(log, StoredStates) else (log.states[rows], log.source[rows])
     return torch.from_numpy(states), torch.from_numpy(source)

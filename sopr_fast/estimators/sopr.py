@@ -17,7 +17,7 @@ from ..runtime.options import current_device
 from ..sopr.config import Config
 from ..sopr.fitting import fit
 from ..sopr.ranker import Ranker
-from ..sopr.subsets import Drawing, Subsets
+from ..sopr.subsets import Drawing
 from .estimator import Request, SupervisedEstimator, Valuation
 
 _config = replace(optional(instance(Config, "a Config")), parse=lambda text: Config(**json.loads(text)))
@@ -48,13 +48,9 @@ class SOPR(SupervisedEstimator):
     def prepare(self, request: Request, values: np.ndarray | None = None) -> Valuation:
         """Draw and cluster subsets, and let all policies act in them; see `SupervisedEstimator.prepare`."""
         policies, log, seed = request.policies, request.log, request.seed
-        drawn: Drawing | Subsets
-        if isinstance(log, Subsets):
-            config, drawn = self.config or Config.small(), log.to("cpu")
-        else:
-            config = self.config or Config.small(len(log))
-            stored = StoredStates(log.states) if isinstance(log, Transitions) else log
-            drawn = Drawing.draw(stored, config.subsets, size=config.subset_size, seed=seed)
+        config = self.config or Config.small(len(log))
+        stored = StoredStates(log.states) if isinstance(log, Transitions) else log
+        drawn = Drawing.draw(stored, config.subsets, size=config.subset_size, seed=seed)
         rows = torch.from_numpy(log.source)[drawn.source] if isinstance(log, Transitions) else drawn.source
         layout = probe(policies, drawn.states, rows, logged=getattr(log, "actions", None))
         acting = _as_arrays(policies, collect_shared(policies, drawn.states, rows, layout), layout)

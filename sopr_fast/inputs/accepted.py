@@ -27,7 +27,7 @@ PoliciesLike: TypeAlias = "Mapping[str, PolicyLike] | Sequence[PolicyLike] | Pol
 """Policies by name, or a file or folder of them."""
 
 LogLike: TypeAlias = "ArrayLike | Sequence[Any] | Mapping[str, Any] | Sized | PathLike"
-"""Transitions or (rows, dim_s) states: a path, frame, dictionary of arrays, list of episodes, dataset, or `Subsets`."""
+"""Transitions or (rows, dim_s) states: a path, frame, dictionary of arrays, list of episodes or dataset."""
 
 ReturnsLike: TypeAlias = "Mapping[str, Any] | ArrayLike | Sequence[Any] | PathLike"
 """Returns, or returns of rollouts, by name, in order or in records; or a file or folder of them."""

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..estimators.action_distance import act_on_log, mutual_distances
-from ..estimators.estimator import data_rows, read_rows, state_count
+from ..estimators.estimator import data_rows, read_rows
 from ..inputs.logs import Transitions
 from ..inputs.logs.loading import load_given
 from ..inputs.policies import ArrayPolicy, Policies, Policy, collect_shared, facts
 from ..runtime.text import counted
-from ..sopr.subsets import as_subsets
 from .measured import Measured
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ class Compared:
     """P policies that act differently, and a log, read once."""
 
     policies: list[Policy]
-    log: Any  # transitions; or logged states, or `Subsets`, where the log holds no rewards
+    log: Any  # transitions; or logged states, where the log holds no rewards
     distances: np.ndarray  # (P, P) float64 action distances (Eq. 3 of the paper) in the compared states
     states: int  # number of compared states, at most 4,096 that are evenly spaced
     facts: list[str]  # what a reader should see of the policies next to the log
@@ -66,9 +65,8 @@ def read(
     policies: Policies, log: Any, returns: pandas.DataFrame, incumbent: str | None = None
 ) -> tuple[Compared, Measured]:
     """Read the log and ask policies for their actions; return those that act differently, and what is known of all."""
-    subsets = None if isinstance(log, Transitions) else as_subsets(log)
-    given, log = log, load_given(log) if subsets is None else subsets.to("cpu")
-    adapted, total = policies.for_log(data_rows(log), given), state_count(log)
+    given, log = log, load_given(log)
+    adapted, total = policies.for_log(data_rows(log), given), len(log)
     rows, states, layout, columns = act_on_log(adapted, log)
     found = facts(adapted, layout, columns, states.numpy(), getattr(log, "actions", None), rows) + _one_episode(log)
     first = _first_alike([columns])

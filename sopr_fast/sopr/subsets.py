@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -183,17 +182,11 @@ class Subsets:
         return subsets
 
 
-def as_subsets(states: Any) -> Subsets | None:
-    """Return clustered subsets, or those of a file (*.safetensors); None if `states` are anything else."""
+def read_states(states: LogLike | Subsets) -> StoredStates | Subsets:
+    """Return clustered subsets, or those of a file (*.safetensors); else logged states, see `load_states`."""
     if isinstance(states, str | os.PathLike) and os.fspath(states).endswith(".safetensors"):
         return Subsets.load(states)
-    return states if isinstance(states, Subsets) else None
-
-
-def read_states(states: LogLike) -> StoredStates | Subsets:
-    """Return the clustered subsets that `states` are, see `as_subsets`, or logged states, see `load_states`."""
-    subsets = as_subsets(states)
-    return load_states(states) if subsets is None else subsets
+    return states if isinstance(states, Subsets) else load_states(states)
 
 
 @dataclass(frozen=True)
