@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..estimators.methods import DEFAULT_METHODS, METHODS, find_method, make_method
-from ..runtime.text import list_names, printable
+from ..runtime.text import printable
 from .arguments import (
     Parser,
     add_command,
@@ -29,8 +29,6 @@ from .arguments import (
 from .kept import keeping
 
 if TYPE_CHECKING:
-    import pandas
-
     from ..estimators import Estimator
     from ..inputs.policies import Policies
 
@@ -162,7 +160,7 @@ def _evaluate(options: argparse.Namespace) -> None:
         evaluation = evaluate(
             policies,
             log,
-            {} if returns is None else returns,
+            returns,
             methods=[_read_estimator(name, options.set if "Simulator" in name else []) for name in methods],
             cv=options.cv,
             groups=_by_name(options.groups),
@@ -257,28 +255,10 @@ def _compare(methods: list[str], options: argparse.Namespace) -> None:
     print("±: half of a 95 % interval, where the estimator knows its error")
 
 
-def _read(options: argparse.Namespace) -> tuple[Policies, pandas.DataFrame | None]:
-    """Read policies and returns, and warn of returns of no policy: the policy that was meant becomes a candidate."""
-    from ..runtime.warn import warn
-
+def _read(options: argparse.Namespace) -> tuple[Policies, Any]:
     check_outputs(options)
     policies = read_policies(options)
-    if options.returns is None:
-        return policies, None
-    returns = read_returns(options, list(policies))
-    files = " ".join(map(str, options.returns))
-    strangers = [name for name in returns.index if name not in policies]
-    if len(strangers) == len(returns):
-        raise ValueError(
-            f"no policy has a return: {files} names {list_names(strangers)}, the policies are named "
-            f"{list_names([*policies])}; names are relative to the folder that contains all --policies"
-        )
-    if strangers:
-        warn(
-            f"{files} has returns of {list_names(strangers)}, but no policies of these names were given; a "
-            "policy without a return is a candidate"
-        )
-    return policies, returns
+    return policies, None if options.returns is None else read_returns(options, list(policies))
 
 
 def _by_name(file: Path | None) -> Any:
