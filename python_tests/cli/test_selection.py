@@ -130,7 +130,7 @@ def test_the_exit_code_says_whether_to_measure_if_it_is_asked_for(shell, actors)
     for returns, kind, code in (("", "measure", 3), ("--returns all.json", "deploy", 0)):
         for option, expected in (("--exit-code", code), ("", 0)):
             assert shell(f"select {actors} {returns} {QUICK} {option} --json", code=expected)["verdict"] == kind
-    refused = shell(f"select {actors} --log missing.npz --exit-code --incumbent nobody", code=2)
+    refused = shell(f"select {actors} --exit-code --incumbent nobody", code=2)
     assert "the incumbent nobody is none of" in refused
     content = shell(f"select {actors} {QUICK} --exclude actor-1 actor-2 --json")
     assert set(content["table"]["policy"]) == {"actor-0", "actor-3"}

@@ -172,7 +172,6 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 def _select(options: argparse.Namespace) -> int:
     from ..selection import select
-    from ..selection.predicting import leave_out
 
     if options.measure < 0:
         raise ValueError(f"--measure must be 0 or more, got {options.measure}")
@@ -180,7 +179,6 @@ def _select(options: argparse.Namespace) -> int:
     if options.simulator or options.set:
         simulator = _read_estimator(options.simulator or "Simulator", options.set)
     policies, returns = _read(options)
-    leave_out(policies, options.exclude, options.incumbent)  # which refuses names before a long log is read
     log = read_log(options.log, options)
     episodes = None if options.measured_log is None else read_log(options.measured_log, options)
     with keeping(options) as folder:

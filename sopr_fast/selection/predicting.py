@@ -83,7 +83,7 @@ def select(
         )
     loaded = load_policies(policies)
     check_ordered("returns", returns, loaded)
-    everyone, loaded = list(loaded), leave_out(loaded, exclude, incumbent)
+    everyone, loaded = list(loaded), _leave_out(loaded, exclude, incumbent)
     names = list(loaded)
     table = pandas.DataFrame(np.nan, names, ["return", "error", "rollouts"])
     if returns is not None:
@@ -114,7 +114,7 @@ def select(
     )
 
 
-def leave_out(policies: Policies, exclude: Collection[str], incumbent: str | None) -> Policies:
+def _leave_out(policies: Policies, exclude: Collection[str], incumbent: str | None) -> Policies:
     """Return the policies but for those to exclude; raise ValueError if one of these, or the incumbent, is none."""
     if strangers := [name for name in exclude if name not in policies]:
         raise ValueError(f"exclude: there is no policy {strangers[0]!r}{suggest(strangers[0], policies)}")
