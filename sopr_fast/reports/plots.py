@@ -13,7 +13,7 @@ from ..inputs.returns import check_returns
 from ..results.ranking import Ranking, ranks_of
 from ..runtime.process import in_notebook
 from ..runtime.text import list_names, printable
-from ..selection.evaluation import MEASURES, Evaluation
+from ..selection.evaluation import Evaluation
 from ..selection.selection import Selection
 from .figures import LIGHT
 
@@ -56,16 +56,12 @@ def plot_ranking(
 
 
 @plot.register(Evaluation)
-def plot_evaluation(
-    evaluation: Evaluation, measure: str = "spearman", kind: str | None = None, ax: Axes | None = None
-) -> Axes:
-    """Plot a measure of every method with its 90 % interval."""
-    if measure not in MEASURES:
-        raise ValueError(f"no measure {measure!r}; choose from {', '.join(MEASURES)}")
+def plot_evaluation(evaluation: Evaluation, kind: str | None = None, ax: Axes | None = None) -> Axes:
+    """Plot the rank correlation of every method with its 90 % interval."""
     found = evaluation.measures(kind or evaluation.kinds[-1])
-    values = np.array([each[measure] for each in found.values()])
+    values = np.array([each["spearman"] for each in found.values()])
     ax = _intervals([*found], values, ["candidate"] * len(found), ax=ax)
-    ax.set(xlabel=f"{'rank correlation' if measure == 'spearman' else measure} (90 % interval)")
+    ax.set(xlabel="rank correlation (90 % interval)")
     return ax
 
 

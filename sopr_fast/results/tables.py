@@ -1,4 +1,4 @@
-"""Tables of results as text of 80 columns and as HTML of notebooks, through pandas."""
+"""Tables of results as text of 80 columns and as HTML of notebooks."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 WIDTH = 80  # characters of a line
 SHORTENED = 60  # rows beyond which `print` shows the first and the last five only
+_SHOWN = 5  # first and last rows of such a table
 _NARROWEST = 20  # characters of names
 
 
@@ -25,8 +26,6 @@ def to_text(cells: Mapping[str, Sequence[str]], *, left: Collection[str], rows: 
 
     `cells` are printed values, which may be untrusted, by heading; those of `left` headings are words.
     """
-    import pandas
-
     texts = {head: [printable(head), *map(printable, column)] for head, column in cells.items()}
     widths = {head: max(map(len, column)) for head, column in texts.items()}
     names = next(head for head in cells if head in left)
@@ -37,10 +36,10 @@ def to_text(cells: Mapping[str, Sequence[str]], *, left: Collection[str], rows: 
         [text.ljust(widths[head]) if head in left else text.rjust(widths[head]) for text in column]
         for head, column in texts.items()
     ]
-    padded[1:] = [[f" {text}" for text in column] for column in padded[1:]]  # pandas separates columns by one space
-    frame = pandas.DataFrame({i: column[1:] for i, column in enumerate(padded)}, dtype=object)
-    text = frame.to_string(index=False, header=[column[0] for column in padded], max_rows=rows, min_rows=10)
-    return "\n".join(line.rstrip() for line in text.split("\n"))
+    lines = ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
+    if rows is not None and len(lines) - 1 > max(rows, 2 * _SHOWN):
+        lines[1 + _SHOWN : -_SHOWN] = ["..."]
+    return "\n".join(lines)
 
 
 def wrapped(text: str) -> str:
