@@ -100,11 +100,6 @@ class Statement:
     def _part_flags(self) -> None:
         """Part terminals and truncations, of which no row may have both: the word decides on such rows."""
         both = self.terminals & self.truncations
-        if both.any() and "terminals" in self.parts.inverted and self.terminals.all():
-            self._refuse(
-                f"{self.names['terminals']!r} is read as inverted, 0 ends, and marks every row: if 1 ends, rename it "
-                f"'terminals'; else leave it out by {self._without('terminals')}"
-            )
         if both.any() and self.word is None:
             names = f"{self.names['terminals']!r} and {self.names['truncations']!r}"
             self._refuse(f"{names} both mark {self._some(both)}: {_SAY} for what they are")
@@ -174,13 +169,6 @@ class Statement:
                 f"sort={order}; if several runs have the same numbers, name all arrays that tell episodes apart, "
                 f"{advise('episodes', *own, 'run')}; if {name!r} tells nothing of the order, leave it out by "
                 f"{advise(UNREAD, *own)}{self.parts.not_read}"
-            )
-        flags = [self.rows[flag] for flag in FLAGS if flag in self.rows]
-        is_other = not np.any([self.none, *flags], axis=0).all() and (flags or self.linked is None)
-        if part == "episodes" and len(begins) == len(labels) > 1 and is_other:
-            self._refuse(
-                f"{name!r} differs in each row: if it counts rows, leave it out by {self._without(part)}; of a bandit, "
-                "pass max_episode_steps=1"
             )
 
     def _check_flags(self) -> None:

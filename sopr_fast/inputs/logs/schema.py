@@ -10,8 +10,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from ...runtime.arrays import as_numbers
 from ...runtime.text import list_names, printable
 from ..lazy_arrays import Lazy, check_names, opened_later, shape_of, side_by_side
@@ -211,16 +209,13 @@ def _joined(arrays: Mapping[str, Any], names: Sequence[str], part: str) -> Any:
 
 
 def _one_of(names: list[str], part: str, arrays: Mapping[str, Any]) -> str:
-    """Return the first of the names of a part in the order of the table; the arrays of the others must equal it."""
+    """Return the only name of a part."""
     name, *others = sorted(names, key=lambda x: KEYS[part].index(words(x)))
-    for other in others:
-        first, second = (as_numbers(arrays[each]).reshape(-1) for each in (name, other))
-        first, second = (1 - x if marks_by_0(each) else x for x, each in ((first, name), (second, other)))
-        if not np.array_equal(first, second):
-            raise ValueError(
-                f"{name!r} and {other!r} both mean the {part} and disagree; choose one by "
-                f"{advise(part, name)} and leave the other out by {advise(UNREAD, other)}"
-            )
+    if others:
+        raise ValueError(
+            f"{name!r} and {others[0]!r} both mean the {part}; choose one by {advise(part, name)} and leave the other "
+            f"out by {advise(UNREAD, *others)}"
+        )
     columns = [x for x in arrays if x != name and numbered(x)[0] == name] if part in TABLES else []
     if columns and (shape := shape_of(arrays[name])) and shape[1:] != (len(columns),):
         own = [name] * (shape == shape_of(arrays[columns[0]])) + columns
