@@ -273,7 +273,7 @@ def test_the_evaluation_of_a_best_model_and_its_checkpoint_counts_once(tmp_path)
 
 RUNS = {"ppo_1": [[1.0, 3.0], [8.0, 12.0], [4.0, 4.0]], "ppo_1/b": [[3.0]], "sac_1": [[5.0], [7.0]]}
 OF_RUNS = ["ppo_1/best_model", "ppo_1/rl_model_1000_steps", "ppo_1/b/c/x_1000_steps", "sac_1/best_model"]
-OF_EITHER = "that of step 1000 could be that of 'a/m_1000_steps' and of 'b/m_1000_steps': pass the folder that"
+OF_EITHER = "its returns could be those of a, b: pass the folder that contains all runs"
 ONE, OF_TWO = {".": [[1.0], [5.0], [3.0]]}, ["a/m_1000_steps", "b/m_1000_steps"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
@@ -12,6 +13,8 @@ from ...runtime.containers import open_archive
 from ...runtime.files import check_regular
 from ...runtime.text import list_names
 from ...runtime.warn import warn
+
+_BEST = "best_model"
 
 
 def read_evaluations(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
@@ -37,18 +40,16 @@ def read_evaluations(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
             f"names are relative, such as {names[0]!r}"
         )
     returns: dict[str, np.ndarray] = {}
-    copies: list[str] = []
     for run, of_run in policies.items():
         steps, results = _read(files[run])
-        rows, best = _choose(steps, results, of_run, str(run))
-        returns |= {name: results[row] for name, row in rows.items()}
-        copies += best
+        returns |= {name: results[row] for name, row in _choose(steps, results, of_run, str(run)).items()}
     if not returns:
         raise ValueError(
             f"none of its evaluations belongs to {list_names(names)}: policies are named as callbacks name them, "
             "'model_1000_steps' or 'best_model'; give other returns by name"
         )
-    if without := [name for of_run in policies.values() for name in of_run if name not in {*returns, *copies}]:
+    without = [name for of_run in policies.values() for name in of_run if name not in returns]
+    if without := [name for name in without if PurePosixPath(name).name != _BEST]:
         warn(
             f"no evaluation belongs to {list_names(without)}, so select takes them as candidates unless they have "
             f"other returns; name a policy by the step of its evaluation, 'model_{steps[-1]:.0f}_steps'"
@@ -75,23 +76,18 @@ def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return steps, results
 
 
-def _choose(steps: np.ndarray, results: np.ndarray, names: Sequence[str], run: str) -> tuple[dict[str, int], list[str]]:
-    """Return the row of results (T, R) for each policy of a run, by steps (T,), and best models that are copies."""
+def _choose(steps: np.ndarray, results: np.ndarray, names: Sequence[str], run: str) -> dict[str, int]:
+    """Return the row of results (T, R) for policies of a run, by steps (T,); the best model may be a copy of one."""
     rows: dict[str, int] = {}
-    first: dict[int, str] = {}
-    best = int(results.mean(1).argmax())
     for name in names:
-        folder, _, stem = name.rpartition("/")
-        number = stem.removesuffix("_steps").rpartition("_")[2]
-        if not stem.endswith("_steps") or not number.isdecimal() or int(number) not in steps:
-            continue
-        rows[name] = int(np.flatnonzero(steps == int(number))[-1])
-        if (other := first.setdefault(rows[name], name)).rpartition("/")[0] != folder:
-            raise ValueError(
-                f"{run}/evaluations.npz: that of step {number} could be that of {other!r} and of {name!r}: pass the "
-                "folder that contains all runs, each with its own evaluations.npz"
-            )
-    called = [name for name in names if name.rpartition("/")[2] == "best_model"]
-    if len(called) == 1 and best not in first:
-        rows[called[0]] = best
-    return rows, called if len(called) == 1 and best in first else []
+        number = re.fullmatch(r"(?:.*_)?([0-9]+)_steps", PurePosixPath(name).name)
+        if number and (places := np.flatnonzero(steps == float(number[1]))).size:
+            rows[name] = int(places[-1])
+    best, copies = int(results.mean(1).argmax()), [name for name in names if PurePosixPath(name).name == _BEST]
+    folders = sorted({str(PurePosixPath(name).parent) for name in rows})
+    if several := next((each for each in (folders, copies) if len(each) > 1), None):
+        raise ValueError(
+            f"{run}/evaluations.npz: its returns could be those of {list_names(several)}: pass the folder that "
+            "contains all runs, each with its own evaluations.npz"
+        )
+    return rows if best in rows.values() else rows | dict.fromkeys(copies, best)
