@@ -186,7 +186,7 @@ WRONG = [
     (FIT, "--module json", "--module json: expected package.file:name"),
     (FIT, "--policies json:loads gain.npz", "--policies json:loads: names an object of Python, which must"),
     (FIT, "--dropout 1", "dropout"),
-    (RANK, "--model none", "none: no such file, expected a model of sopr_fast"),
+    (RANK, "--model none", "none: no such file"),
     (RANK, "--model gain.npz", "gain.npz is not a whole safetensors file, so no model"),
     (RANK, "--report model.safetensors", "--model and --report name one file, model.safetensors: choose another"),
     (RANK, "--report r.pdf", "a report is HTML, so its name must end in .html, got r.pdf"),

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import json
 import math
+import os
 import zipfile
 import zlib
 from collections import Counter
@@ -33,7 +34,7 @@ _DEFLATED = 1032  # bytes at most of a byte of deflate
 _CHECKSUM = 64  # bytes at most that filters add to a chunk
 
 
-def check_size(where: str | Path, size: int, stored: int | None = None) -> None:
+def check_size(where: str | os.PathLike, size: int, stored: int | None = None) -> None:
     """Raise unless contents of `size` bytes may be made; call it before they are, with the size that the file states.
 
     ValueError if they are far larger than the `stored` bytes that they take in the file, which logs leave out: they may

@@ -36,7 +36,7 @@ def open_regular(path: str | os.PathLike) -> io.BufferedReader:
     return open(descriptor, "rb")
 
 
-def check_regular(path: Path) -> None:
+def check_regular(path: str | os.PathLike) -> None:
     """Raise unless `path` is a regular file, or a link to one."""
     try:
         open_regular(path).close()

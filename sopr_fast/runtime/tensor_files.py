@@ -15,8 +15,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from .containers import read_json
-from .files import atomic_path, read_regular
+from .containers import check_size, read_json
+from .files import atomic_path, check_regular, read_regular
 from .text import escaped_errors, printable
 
 _KEY = "sopr_fast"  # of the metadata
@@ -40,21 +40,13 @@ def load_tensors(path: str | os.PathLike, kind: str) -> tuple[dict[str, Tensor],
     """Return the tensors and the description that `save_tensors` wrote to a file of this kind, which is read once.
 
     Raises:
-        FileNotFoundError: No such file.
-        IsADirectoryError: `path` is a folder.
+        FileNotFoundError, IsADirectoryError: No such file, or a folder.
         MemoryError: The file is larger than the free memory.
         ValueError: Not a regular file, cut short, damaged, or of another kind.
     """
-    if os.path.isdir(path):
-        raise IsADirectoryError(f"cannot read {path}: it is a folder")
-    try:
-        data = read_regular(path)
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"{path}: no such file, expected a {kind} of sopr_fast") from error
-    except ValueError as error:
-        raise ValueError(f"{path} is {error}") from error
-    except MemoryError as error:
-        raise MemoryError(f"{path} is larger than the free memory: {os.path.getsize(path):,} bytes") from error
+    check_regular(path)
+    check_size(path, os.path.getsize(path))
+    data = read_regular(path)
     try:
         tensors = load(data)
     except (AssertionError, KeyError, RuntimeError, SafetensorError, TypeError, ValueError) as error:
