@@ -54,9 +54,7 @@ def read(path: Path, options: ReadingOptions) -> Sequence[Policy]:
 
     def read() -> Actor:
         standardisation = None if statistics is None else _read_standardisation(statistics)
-        actor = _actor(settings, read_weights(weights), standardisation, options)
-        actor.normalisation = None if standardisation is None else str(statistics)
-        return actor
+        return _actor(settings, read_weights(weights), standardisation, options)
 
     return [own_or_opened("stable-baselines3", options, read, lambda: _opened(path, statistics, options))]
 
@@ -193,7 +191,7 @@ def _read_standardisation(path: Path) -> Standardisation | None:
         if not np.isfinite(moments).all():
             raise ValueError("a mean or variance that is not finite")
         mean, std = torch.from_numpy(moments[0]), torch.from_numpy(np.sqrt(moments[1] + float(statistics.epsilon)))
-        return Standardisation(mean, std, float(statistics.clip_obs))
+        return Standardisation(mean, std, float(statistics.clip_obs), str(path))
     except Exception as error:  # a damaged pickle may raise nearly any
         kind = RefusedError if isinstance(error, RefusedError) else ValueError
         raise kind(f"statistics in {path.name}: {error}") from error

@@ -26,11 +26,15 @@ Layer = tuple[Tensor, Tensor]  # weight (out, in), bias (out,)
 
 
 class Standardisation(NamedTuple):
-    """Standardisation of states: (state - mean) / std, (dim_s,) float64 each, clipped to [-clip, clip]."""
+    """Standardisation of states: (state - mean) / std, (dim_s,) float64 each, clipped to [-clip, clip].
+
+    `source` says where the statistics come from.
+    """
 
     mean: Tensor
     std: Tensor
     clip: float = math.inf
+    source: str = "its file"
 
     def __call__(self, states: Tensor) -> Tensor:
         # In float64: where the mean is large compared to the deviation, float32 would lose digits.

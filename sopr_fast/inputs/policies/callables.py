@@ -37,7 +37,6 @@ class Called(Policy):
     Attributes:
         call: Function from states (N, dim_s), an own float32 array, to what the policy returns.
         original: The user's object; a module is in eval mode during calls.
-        standardisation: What its `VecNormalize` does to states before they reach it.
     """
 
     name: str
@@ -45,7 +44,6 @@ class Called(Policy):
     original: Any = None
     action_count: int | None = None
     state_dim: int | None = None
-    normalisation: str | None = None
     standardisation: Standardisation | None = None
 
     def _output(self, states: Tensor, source: Tensor | None) -> Any:
@@ -108,9 +106,10 @@ def adapt(name: str, item: Any, *, statistics: Any = None) -> Called:
 
     called = Called(name, call, item, count, math.prod(shape) if shape else None)
     if is_standardised:
-        called.normalisation, moments = "its VecNormalize", statistics.obs_rms
-        mean, variance = (torch.as_tensor(np.ravel(part)).double() for part in (moments.mean, moments.var))
-        called.standardisation = Standardisation(mean, (variance + statistics.epsilon).sqrt(), statistics.clip_obs)
+        moments = (statistics.obs_rms.mean, statistics.obs_rms.var)
+        mean, variance = (torch.as_tensor(np.ravel(part)).double() for part in moments)
+        std = (variance + statistics.epsilon).sqrt()
+        called.standardisation = Standardisation(mean, std, statistics.clip_obs, "its VecNormalize")
     return called
 
 

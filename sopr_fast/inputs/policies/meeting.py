@@ -103,7 +103,7 @@ def _of_states(policies: Sequence[Policy], states: np.ndarray) -> list[str]:
         return [f"states are one column of {count} whole numbers: if they are labels, give them one-hot"]
     low, high = states.min(0), states.max(0)
     for policy in policies:
-        if (scaling := getattr(policy, "standardisation", None)) is None:
+        if (scaling := policy.standardisation) is None:
             continue
         mean, std = scaling.mean.numpy(), scaling.std.numpy()
         if len(outside := np.flatnonzero((mean - std < low) | (mean + std > high))):

@@ -25,7 +25,7 @@ class Policy(ABC):
     Attributes:
         name: Name in rankings and errors.
         original: The user's object that the policy stands for, or None if that is the policy itself.
-        normalisation: Source of the statistics that standardise the states, or None if states are used as they are.
+        standardisation: What it does to states first, a `Standardisation` with its source, or None as far as is known.
         state_dim: Width of the states that the policy reads, None if unknown.
         action_dim: Width of the action, or number of discrete actions, None if unknown.
         action_count: Number of discrete actions, if the policy returns their indices or bare probabilities.
@@ -33,7 +33,7 @@ class Policy(ABC):
 
     name: str
     original: Any = None
-    normalisation: str | None = None
+    standardisation: Any = None
     state_dim: int | None = None
     action_dim: int | None = None
     action_count: int | None = None
@@ -98,8 +98,8 @@ class Policy(ABC):
         return mine is theirs
 
     def __repr__(self) -> str:
-        normalisation = "" if self.normalisation is None else f", standardised by {self.normalisation!r}"
-        return f"{type(self).__name__}({self.name!r}{normalisation})"
+        source = "" if self.standardisation is None else f", standardised by {self.standardisation.source!r}"
+        return f"{type(self).__name__}({self.name!r}{source})"
 
     def _tensor(self, values: Any, what: str, dims: tuple[int, ...] = (2,)) -> Tensor:
         """Return the values as a float32 tensor on the CPU, whose number of dimensions is one of `dims`."""
