@@ -16,7 +16,7 @@ from sopr_fast.inputs.policies import load_policies as load
 U, DS, DA = 40, 5, 3
 STATES = torch.randn(U, DS, generator=torch.Generator().manual_seed(0))
 SOURCE = torch.arange(U) * 2 + 1
-ZEROS = torch.zeros
+ZEROS, NET = torch.zeros, nn.Linear(DS, DA)
 
 
 def good(states):
@@ -156,36 +156,3 @@ def test_nan_matters_only_where_it_is_read_and_names_the_row_in_the_users_data()
     actions[3, 1] = np.inf
     with pytest.raises(ValueError, match="policy 'x' returned inf at state row 3"):
         collect(policies, STATES, SOURCE, Layout("action", 3, 3))
-
-
-NET = nn.Sequential(nn.Linear(DS, 4), nn.ReLU(), nn.Linear(4, DA))
-
-
-def acted(path, options):
-    (policy,) = load(path, **options).values()
-    output = policy.output(STATES, torch.arange(U))
-    return output.mean.argmax(1) if output.kind == "discrete" else output.mean
-
-
-def test_files_of_indices_need_their_number(tmp_path):
-    np.save(tmp_path / "indices.npy", np.arange(60) % 3)
-    with pytest.raises(ValueError, match=r"integer actions: load the policies by sopr_fast\.load_policies\(…"):
-        acted(tmp_path, {})
-    np.testing.assert_array_equal(acted(tmp_path, {"action_count": 3}), torch.arange(U) % 3)
-
-
-class Pair(nn.Module):
-    """An actor-critic that returns probabilities and a value."""
-
-    net = NET
-
-    def forward(self, states):
-        return self.net(states).softmax(1), states.sum(1)
-
-
-def test_modules_that_return_more_than_actions():
-    module = Pair()
-    with pytest.raises(ValueError, match=re.escape("by lambda states: module(torch.from_numpy(states))[0]")):
-        load({"x": module}, action_count=DA)["x"].act(STATES)
-    policy = load({"x": lambda states: module(torch.from_numpy(states))[0]}, action_count=DA)["x"]
-    torch.testing.assert_close(policy.output(STATES).mean, module(STATES)[0].detach())
