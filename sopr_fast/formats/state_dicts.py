@@ -7,7 +7,7 @@ names are exactly those of a row of `FORMS`.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -125,12 +125,15 @@ def read_npz(path: Path, options: ReadingOptions) -> Sequence[Policy]:
 
 def read_content(content: Any, options: ReadingOptions, path: Path | None = None) -> Policy:
     """Return the policy of a state dict or checkpoint: what acts in it, the user's module, or that of a known form."""
-    own = content if options.key is None or acts(content) else _under(content, options.take("key"))
-    if acts(own):
-        return adapt(options.name, own)
-    if options.module is not None:
-        return adapt(options.name, _built(options.take("module"), _arrays(flatten(own)), options.key))
+    if acts(content):
+        return adapt(options.name, content)
     arrays = flatten(content)
+    if options.key is not None:
+        arrays = _under(arrays, options.take("key"))
+        if acts(arrays.get("")):
+            return adapt(options.name, arrays[""])
+    if options.module is not None:
+        return adapt(options.name, _built(options.take("module"), _arrays(arrays), options.key))
     for form in FORMS:
         if names := _layers(form, "" if path is None else path.suffix.lower(), arrays):
             return _of_form(form, names, arrays, options, path)
@@ -152,21 +155,13 @@ def _arrays(arrays: Arrays) -> dict[str, Any]:
     return {key: value for key, value in arrays.items() if hasattr(value, "ndim") and hasattr(value, "shape")}
 
 
-def _under(content: Any, key: str | None) -> Any:
-    """Return what a checkpoint holds under a dotted key, of which each part may be a key or begin names."""
-    if key is None:
-        return content
-    if isinstance(content, Mapping):
-        if key in content:
-            return content[key]
-        for name, inner in content.items():
-            if isinstance(inner, Mapping) and key.startswith(f"{name}."):
-                return _under(inner, key[len(str(name)) + 1 :])
-        own = {name[len(key) + 1 :]: value for name, value in content.items() if str(name).startswith(f"{key}.")}
-        if own:
-            return own
-    seen = dict.fromkeys(str(name).partition(".")[0] for name in content) if isinstance(content, Mapping) else ()
-    raise ValueError(f"nothing under key={key!r}, its keys are {list_names([*seen])}")
+def _under(arrays: Arrays, key: str) -> dict[str, Any]:
+    """Return the values whose names begin with a dotted key, by the rest of their names."""
+    own = {name[len(key) + 1 :]: value for name, value in arrays.items() if f"{name}.".startswith(f"{key}.")}
+    if not own:
+        seen = dict.fromkeys(name.partition(".")[0] for name in arrays)
+        raise ValueError(f"nothing under key={key!r}, its keys are {list_names([*seen])}")
+    return own
 
 
 def _built(make: Any, arrays: Arrays, key: str | None) -> nn.Module:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .actor import Layer
 from .output import to_array
@@ -18,14 +18,13 @@ _MOST_ARRAYS, _LONGEST_NAME = 10_000, 400  # a file that repeats long names in l
 
 
 def flatten(content: Any) -> dict[str, Any]:
-    """Return the values in nested mappings and modules by dotted names, without states of optimisers.
+    """Return the values in nested mappings by dotted names, without states of optimisers.
 
     Slashes in names become dots. Of a tuple or list, the first item is read.
     """
     result: dict[str, Any] = {}
 
     def add(prefix: str, value: Any) -> None:
-        value = value.state_dict() if isinstance(value, nn.Module) else value
         if isinstance(value, Mapping):
             if "param_groups" not in value:
                 for key, item in value.items():
