@@ -15,7 +15,7 @@ from torch import Tensor
 from ..native import torch_on_one_thread
 from ..runtime.checkpoints import Checkpoint
 from ..runtime.progress import progress_bar
-from ..runtime.tensor_files import check_like, fingerprint, reading
+from ..runtime.tensor_files import fingerprint, reading, restore
 from .log import Log
 from .networks import StackedMLP
 
@@ -89,10 +89,8 @@ def learn(
     if (state := file.load()) is not None:
         tensors, values = state
         with reading(checkpoint):
-            losses, changed = values["losses"], learner.tensors()
-            check_like(tensors, changed)
-            for name, tensor in changed.items():
-                tensor.copy_(tensors[name])
+            losses = values["losses"]
+            restore(learner.tensors(), tensors)
     done = records[len(losses) - 1] if losses else 0
     # Next to the kernels' threads, torch's would only wait for each other on operators as small as these.
     with torch_on_one_thread(), progress_bar(updates, description, "update", initial=done) as bar, file.training():

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .tensor_files import by_prefix, check_like
-
 _EPS = 1e-8
 
 
@@ -77,10 +75,3 @@ class Adam:
         for i, (step, mean, square) in enumerate(zip(self._steps, self._means, self._squares, strict=True)):
             state |= {f"{name}.{i}.step": step, f"{name}.{i}.mean": mean, f"{name}.{i}.square": square}
         return state
-
-    def restore(self, tensors: dict[str, Tensor], name: str) -> None:
-        """Restore the state that `tensors` returned, or raise ValueError; tensors of other names are ignored."""
-        (saved,), (mine,) = by_prefix(tensors, name), by_prefix(self.tensors(name), name)
-        check_like(saved, mine)
-        for key, value in mine.items():
-            value.copy_(saved[key])

@@ -135,6 +135,8 @@ def check_tensors(
     return sizes
 
 
-def check_like(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Raise ValueError unless tensors have the names, dtypes and shapes of others."""
-    check_tensors(tensors, {name: (x.dtype, " ".join(map(str, x.shape))) for name, x in expected.items()})
+def restore(tensors: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
+    """Copy saved values to tensors, or raise ValueError unless they have the same names, dtypes and shapes."""
+    check_tensors(saved, {name: (x.dtype, " ".join(map(str, x.shape))) for name, x in tensors.items()})
+    for name, tensor in tensors.items():
+        tensor.copy_(saved[name])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +14,7 @@ from ..runtime import devices
 from ..runtime.checkpoints import Checkpoint, State
 from ..runtime.devices import without_autocast
 from ..runtime.progress import progress_bar
-from ..runtime.tensor_files import by_prefix, check_like, reading
+from ..runtime.tensor_files import reading, restore
 from ..runtime.warn import warn
 from .config import Config
 from .model import ScoringModel
@@ -52,8 +51,6 @@ class Progress:
 
     attempt: int = 0
     step: int = 0
-    best: float = -math.inf
-    best_step: int | None = None
     history: dict[str, list[float]] = field(default_factory=dict)
 
 
@@ -77,7 +74,9 @@ def train(
     trainer = _Trainer(subsets, examples, validation, config, seed)
     if (state := checkpoint.load()) is not None:
         with reading(checkpoint.path):
-            trainer.restore(*state)
+            tensors, values = state
+            trainer.at = Progress(**values["progress"])
+            restore(trainer.update.tensors(), tensors)
     first_check = max(_FEWEST_STEPS_TO_JUDGE, config.steps // 4)
     checks = (first_check, max(first_check, config.steps))  # none in a short run, which does not start afresh
     with (
@@ -145,9 +144,6 @@ class _Trainer:
             for name, value in zip(names, values, strict=True):
                 self.at.history.setdefault(name, []).append(value)
         self._unread.clear()
-        if self.validation is not None:
-            best_step = int(self.update.best_step)
-            self.at.best, self.at.best_step = float(self.update.best), None if best_step < 0 else best_step
 
     def is_done(self) -> bool:
         return self.at.step == self.config.steps
@@ -205,27 +201,17 @@ class _Trainer:
 
     def finish(self) -> tuple[ScoringModel, dict[str, Any]]:
         self.read()
-        if self.at.best_step is not None:
+        step = int(self.update.best_step)
+        best_step = step if step >= 0 else None
+        if best_step is not None:
             self.model.load_state_dict(self.update.best_weights)
         # A run that collapsed late may keep weights from before.
         collapsed = self.collapsed() and self._is_flat(self.objective.loss(self._first_scores()).item())
         if collapsed:
             warn_of_collapse(self._describe_columns())
-        outcome = {"best_step": self.at.best_step, "restarts": self.at.attempt, "collapsed": collapsed}
+        outcome = {"best_step": best_step, "restarts": self.at.attempt, "collapsed": collapsed}
         return self.model.eval(), {**self.at.history, **outcome}
 
     def state(self) -> State:
         self.read()
-        tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
-        tensors |= {f"best.{name}": value for name, value in self.update.best_weights.items()}
-        tensors |= self.update.optimizer.tensors("adam")
-        return tensors, {"progress": vars(self.at)}
-
-    def restore(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
-        weights, best_weights = by_prefix(tensors, "model", "best")
-        check_like(best_weights, self.model.state_dict())
-        self.at = Progress(**values["progress"])
-        self.model.load_state_dict(weights)
-        last = [self.at.history[name][-1] for name in _CURVES[1:] if self.at.step and name in self.at.history]
-        self.update.restore(best_weights, self.at.best, self.at.best_step, last)
-        self.update.optimizer.restore(tensors, "adam")
+        return self.update.tensors(), {"progress": vars(self.at)}

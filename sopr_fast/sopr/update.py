@@ -108,14 +108,12 @@ class Update:
             self._load(self._validated, torch.from_numpy(subsets))
             self._run_validation()
 
-    def restore(self, weights: dict[str, Tensor], best: float, step: int | None, last: list[float]) -> None:
-        """Continue from the best validation result of a stopped run, its weights and step, and the last result."""
-        if last:
-            self.results[1:] = torch.tensor(last, dtype=torch.float64)
-        for name, value in self.best_weights.items():
-            value.copy_(weights[name])
-        self.best.fill_(best)
-        self.best_step.fill_(-1 if step is None else step)
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all tensors that steps change, by name."""
+        tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        tensors |= {f"best.{name}": value for name, value in self.best_weights.items()}
+        tensors |= {"results": self.results, "best_correlation": self.best, "best_step": self.best_step}
+        return tensors | self.optimizer.tensors("adam")
 
     def _load(self, to: Tensor, values: Tensor) -> None:
         to.copy_(devices.put(values, self.device))
