@@ -36,7 +36,7 @@ def test_the_help_names_every_method(help_of):
     assert f"{', '.join(METHODS)} (default: the first {len(DEFAULT_METHODS)})" in shown
 
 
-def test_every_flag_of_messages_is_one_of_a_command(help_of):
+def test_every_flag_is_one_of_a_command(help_of):
     shown = "".join(map(help_of, COMMANDS))
     flags = [f"--{parameter.replace('_', '-')}" for parameter in _PARAMETERS.split("|")] + list(_OTHERS.values())
     assert [flag for flag in flags if not re.search(rf"{flag}\b(?!-)", shown)] == []

@@ -1,4 +1,4 @@
-"""The parser of `sopr-fast`, and options that several commands share."""
+"""The parser of `sopr-fast`, and what several commands read and print."""
 
 # Commands import what they need: torch takes two seconds, and `--help` needs none of it.
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..runtime.process import is_first
 from ..runtime.text import list_names, suggest
+from .flags import FLAGS, ONE_OF
 
 if TYPE_CHECKING:
     import pandas
@@ -47,43 +48,38 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_command(
-    commands: Any, name: str, about: str, usage: str, example: str, run: Callable[[argparse.Namespace], int | None]
+    commands: Any,
+    name: str,
+    about: str,
+    example: str,
+    run: Callable[[argparse.Namespace], int | None],
+    required: str = "",
+    others: str = "",
 ) -> Parser:
-    """Add a command to the subparsers and return its parser; `usage` shows the required options, `example` others."""
+    """Add a command with some `FLAGS`, separated by spaces, to the subparsers, and return its parser.
+
+    `others` may name whole groups of flags.
+    """
+    needed, wanted = required.split(), others.split()
+    shown = {flag: options for group in FLAGS.values() for flag, options in group.items() if flag in needed}
+    usage = [f"{flag} {options['metavar']}{' …' if 'nargs' in options else ''}" for flag, options in shown.items()]
     parser: Parser = commands.add_parser(
         name,
         help=about,
         description=f"{about[0].upper()}{about[1:]}.",
-        usage=" ".join(f"%(prog)s {usage} [options]".split()),
+        usage=" ".join(["%(prog)s", *usage, "[options]"]),
         epilog=f"example, with files that `sopr-fast demo` writes:\n  sopr-fast {name} {example}".rstrip(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(run=run)
+    for title, flags in FLAGS.items():
+        if own := [flag for flag in flags if {flag, title} & {*needed, *wanted}]:
+            group: Any = parser.add_argument_group(title)
+            if title == ONE_OF:
+                group = group.add_mutually_exclusive_group()
+            for flag in own:
+                group.add_argument(flag, **flags[flag], **({"required": True} if flag in needed else {}))
+    parser.set_defaults(run=run, report=None)
     return parser
-
-
-def add_policies(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    """Add the options of reading policies."""
-    group = parser.add_argument_group("policies")
-    group.add_argument(
-        "--policies",
-        nargs="+",
-        required=required,
-        metavar="PATH",
-        help="files of policies (.npz .npy .parquet .zip .d3 .onnx .pt .pth .safetensors .pkl .cleanrl_model) or "
-        "folders with subfolders, named by their paths relative to the folder that contains all of them; or "
-        "package.file:name of a dict, a list, or a function that returns one",
-    )
-    group.add_argument(
-        "--module", metavar="NAME", help="package.file:name of the network of state dicts: a function that makes it"
-    )
-    group.add_argument("--key", metavar="KEY", help="where checkpoints hold its weights, such as actor")
-    group.add_argument(
-        "--activation", metavar="NAME", help="activation between layers of files that do not say it (rsl_rl): elu, …"
-    )
-    group.add_argument("--action-count", type=int, metavar="N", help="number of discrete actions")
-    group.add_argument("--trust", action="store_true", help="run code in the files if reading them needs it")
-    group.add_argument("--skip", action="store_true", help="leave out files that cannot be read, with a warning each")
 
 
 def read_policies(options: argparse.Namespace) -> Policies:
@@ -114,27 +110,6 @@ def _named_object(option: str, text: str) -> Any:
     return getattr(module, name)
 
 
-def add_returns(parser: argparse.ArgumentParser, about: str, *, required: bool) -> None:
-    """Add the files of known returns."""
-    group = parser.add_argument_group("returns")
-    group.add_argument(
-        "--returns",
-        type=Path,
-        nargs="+",
-        action="extend",
-        required=required,
-        metavar="FILE",
-        help="CSV or parquet file with columns name and return, JSON, evaluations.npz, or a folder of runs with such "
-        f"files: {about}; a later one adds returns, and replaces those of the same name",
-    )
-    group.add_argument(
-        "--return-columns",
-        nargs="+",
-        metavar="PART=NAME",
-        help="columns of tables: name, return, cost, error, deviation, rollouts, such as return=cumulative_reward",
-    )
-
-
 def read_returns(options: argparse.Namespace, names: Sequence[str]) -> pandas.DataFrame:
     """Load the returns in all paths; those of a later one replace earlier ones of the same name, with a warning."""
     import pandas
@@ -154,28 +129,6 @@ def read_returns(options: argparse.Namespace, names: Sequence[str]) -> pandas.Da
         table = pandas.concat([table.drop(replaced), later])
         table.attrs = attrs
     return table
-
-
-def add_log(parser: argparse.ArgumentParser, whole: bool = True, option: str = "", **about: Any) -> None:
-    """Add the options of reading a log: transitions if `whole`, else only states; `option` names it for argparse."""
-    group = parser.add_argument_group("log")
-    if option:
-        group.add_argument(option, metavar="FILE", **about)
-    group.add_argument(
-        "--columns", nargs="+", metavar="PART=NAME", help="names in the log, such as states=x,speed actions=u rewards=r"
-    )
-    if whole:
-        group.add_argument("--ends", choices=("terminal", "cut"), help="what ends are that the log does not tell apart")
-        group.add_argument(
-            "--sort", metavar="NAME,…", type=lambda names: names.split(","), help="sort rows by these first"
-        )
-        group.add_argument(
-            "--max-episode-steps",
-            type=int,
-            metavar="N",
-            help="time limit of the environment, if the log does not show where it cut episodes, or if policies may "
-            "reach it; 1 for a bandit",
-        )
 
 
 def read_log(path: str | Path, options: argparse.Namespace) -> Any:
@@ -204,27 +157,6 @@ def _columns(option: str, given: Sequence[str]) -> dict[str, str | list[str]]:
     if not all(map(all, pairs)):
         raise ValueError(f"--{option} {' '.join(given)}: expected PART=NAME, such as states=x,speed")
     return {part: names.split(",") if "," in names else names for part, _, names in pairs}
-
-
-def add_run(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Add the options of a run, and return their group."""
-    group = parser.add_argument_group("run")
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="seed of everything random (default: 0)")
-    group.add_argument("--device", metavar="NAME", help="compute device, such as cuda (default: cpu)")
-    return group
-
-
-def add_output(parser: argparse.ArgumentParser, *, csv: bool = False, report: bool = True) -> None:
-    """Add the forms of a result."""
-    group = parser.add_argument_group("output")
-    form = group.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print JSON")
-    if csv:
-        form.add_argument("--csv", action="store_true", help="print CSV")
-    if report:
-        group.add_argument("--report", type=Path, metavar="FILE", help="write a report, one HTML file")
-    else:
-        parser.set_defaults(report=None)
 
 
 def check_apart(options: argparse.Namespace) -> None:

@@ -1,13 +1,123 @@
-"""Flags in the place of the parameters that messages of the library name."""
+"""Every flag of `sopr-fast`, and flags in the place of the parameters that messages of the library name."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from typing import Any
 
-_PARAMETERS = (
-    "action_count|activation|checkpoint|checkpoints|clusters|columns|ends|groups|incumbent|key|max_episode_steps|model|module|"
-    "returns|simulator|skip|sort|states|subset_size|subsets|trust"
-)
+from ..estimators.methods import DEFAULT_METHODS, METHODS
+
+MEASURE_CODE = 3  # of `--exit-code`
+ONE_OF = "output, one of"  # group of flags that exclude each other
+_METHODS = ", ".join(f"'{name}'" if "(" in name else name for name in METHODS)
+
+
+def _value(metavar: str, about: str, **options: Any) -> dict[str, Any]:
+    return {"metavar": metavar, "help": about, **options}
+
+
+def _switch(about: str) -> dict[str, Any]:
+    return {"action": "store_true", "help": about}
+
+
+FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # groups of `--help`, and what argparse takes
+    "policies": {
+        "--policies": _value(
+            "PATH",
+            "files of policies (.npz .npy .parquet .zip .d3 .onnx .pt .pth .safetensors .pkl .cleanrl_model) or "
+            "folders with subfolders, named by their paths relative to the folder that contains all of them; or "
+            "package.file:name of a dict, a list, or a function that returns one",
+            nargs="+",
+        ),
+        "--module": _value("NAME", "package.file:name of the network of state dicts: a function that makes it"),
+        "--key": _value("KEY", "where checkpoints hold its weights, such as actor"),
+        "--activation": _value("NAME", "activation between layers of files that do not say it (rsl_rl): elu, …"),
+        "--action-count": _value("N", "number of discrete actions", type=int),
+        "--trust": _switch("run code in the files if reading them needs it"),
+        "--skip": _switch("leave out files that cannot be read, with a warning each"),
+    },
+    "returns": {
+        "--returns": _value(
+            "FILE",
+            "CSV or parquet file with columns name and return, JSON, evaluations.npz, or a folder of runs with such "
+            "files: policies without a return are candidates, or left out; a later one adds returns, and replaces "
+            "those of the same name",
+            type=Path,
+            nargs="+",
+            action="extend",
+        ),
+        "--return-columns": _value(
+            "PART=NAME",
+            "columns of tables: name, return, cost, error, deviation, rollouts, such as return=cumulative_reward",
+            nargs="+",
+        ),
+    },
+    "log": {
+        "--log": _value(
+            "FILE", "logged transitions: .hdf5, .npz, .parquet or a Minari dataset; or only states, as for fit"
+        ),
+        "--states": _value(
+            "FILE",
+            "logged states: .npy, .npz, .hdf5, .parquet or a Minari dataset; or .safetensors that Subsets.save wrote "
+            "(default of rank: the subsets kept with the model)",
+        ),
+        "--columns": _value("PART=NAME", "names in the log, such as states=x,speed actions=u rewards=r", nargs="+"),
+        "--ends": {"choices": ("terminal", "cut"), "help": "what ends are that the log does not tell apart"},
+        "--sort": _value("NAME,…", "sort rows by these first", type=lambda names: names.split(",")),
+        "--max-episode-steps": _value(
+            "N",
+            "time limit of the environment, if the log does not show where it cut episodes, or if policies may reach "
+            "it; 1 for a bandit",
+            type=int,
+        ),
+    },
+    "run": {
+        "--seed": _value("N", "seed of everything random (default: 0)", type=int, default=0),
+        "--device": _value("NAME", "compute device, such as cuda (default: cpu)"),
+        "--out": _value("FILE", "model to write, .safetensors", type=Path),
+        "--validation": _value("NAME", "policies of --returns that choose the weights to keep", nargs="+", default=[]),
+        "--paper": _switch("the paper's settings in place of the defaults below"),
+        "--model": _value("FILE", "trained model (default: that in SOPR_FAST_MODEL)", type=Path),
+        "--subsets": _value("N", "subsets to score on (default: 5 of a log, or all that are clustered)", type=int),
+        "--checkpoint": _value("FILE", "file to write, and to resume from", type=Path),
+        "--checkpoints": _value(
+            "DIR", "folder to keep training in, and to resume from (default: a folder of ~/.cache/sopr_fast)", type=Path
+        ),
+        "--method": _value("NAME", f"one method, or several: {_METHODS}", nargs="+"),
+        "--methods": _value("NAME", f"methods: {_METHODS} (default: the first {len(DEFAULT_METHODS)})", nargs="+"),
+        "--simulator": _value(
+            "NAME",
+            "method that values policies (default: Simulator; ImportanceWeighting for bandits with probabilities)",
+        ),
+        "--set": _value(
+            "OPTION=VALUE",
+            "options of the method, or of the simulator of several, such as updates=20000",
+            nargs="+",
+            default=[],
+        ),
+        "--cv": _value("N", "random folds (default: 5)", type=int, default=5),
+        "--incumbent": _value("NAME", "policy in use (default: the best known one)"),
+        "--exclude": _value("NAME", "policies to leave out, as too risky to run", nargs="+", default=[]),
+        "--progress": _value(
+            "FILE", "JSON object of policy and training step: the later of a run count as better", type=Path
+        ),
+        "--groups": _value(
+            "FILE", "JSON object of policy and group; with --progress, of policy and run (default: by names)", type=Path
+        ),
+        "--measured-log": _value(
+            "FILE", "log of measured episodes, from which the simulator learns too; it is read as --log is", type=Path
+        ),
+        "--measure": _value("N", "name up to N candidates to measure next", type=int, default=0),
+        "--exit-code": _switch(
+            f"end with {MEASURE_CODE} if the verdict is to measure, 0 if it is to deploy or keep, 2 after an error"
+        ),
+        "--report": _value("FILE", "write a report, one HTML file", type=Path),
+    },
+    ONE_OF: {"--json": _switch("print JSON"), "--csv": _switch("print CSV")},
+}
+_NAMES = [flag[2:].replace("-", "_") for group in FLAGS.values() for flag in group]
+_PARAMETERS = "|".join([*_NAMES, "subset_size", "clusters"])  # the last are those of `Config`
 _OTHERS = {("load_returns", "columns"): "--return-columns"}  # of a function: flags that are not named as its parameters
 _VALUE = r"(?:\{[^}]*\}|\[[^\]]*\]|'[^']*'|[^\s,;:()]*[^\s,;:().])"
 _OPTION = re.compile(r"(?<![\w-])--[a-z]")

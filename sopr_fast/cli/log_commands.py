@@ -10,142 +10,50 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..estimators.methods import DEFAULT_METHODS, METHODS, find_method, make_method
+from ..estimators.methods import DEFAULT_METHODS, find_method, make_method
 from ..runtime.text import printable
-from .arguments import (
-    Parser,
-    add_command,
-    add_log,
-    add_output,
-    add_policies,
-    add_returns,
-    add_run,
-    check_outputs,
-    read_log,
-    read_policies,
-    read_returns,
-    show,
-)
+from .arguments import add_command, check_outputs, read_log, read_policies, read_returns, show
+from .flags import MEASURE_CODE
 from .kept import keeping
 
 if TYPE_CHECKING:
     from ..estimators import Estimator
     from ..inputs.policies import Policies
 
-MEASURE_CODE = 3  # of `--exit-code`
 _INPUT = "--policies out/pendulum/policies --log out/pendulum/log.npz"
-_RETURNS = "--returns out/pendulum/returns.csv"
-_LOG = "logged transitions: .hdf5, .npz, .parquet or a Minari dataset; or only states, as for fit"
+_LOG_OPTIONS = "policies returns --columns --ends --sort --max-episode-steps --seed --device --set --json"
 
 
 def add_commands(commands: Any) -> None:
     """Add the commands to the subparsers of `sopr-fast`."""
-    evaluate = add_command(
+    add_command(
         commands,
         "evaluate",
         "measure how well each method ranks policies with known returns",
-        "--policies PATH … --log FILE --returns FILE …",
-        f"{_INPUT} {_RETURNS} --methods NearestPolicy GaussianProcess --cv 2",
+        f"{_INPUT} --returns out/pendulum/returns.csv --methods NearestPolicy GaussianProcess --cv 2",
         _evaluate,
+        "--policies --log --returns",
+        f"{_LOG_OPTIONS} --checkpoints --methods --cv --groups --report",
     )
-    run = _add_inputs(evaluate, "policies without one are left out", required=True)
-    _add_checkpoints(run)
-    _add_set(run, "the simulator, also in select")
-    run.add_argument(
-        "--methods",
-        nargs="+",
-        metavar="NAME",
-        help=f"methods: {_listed(METHODS)} (default: the first {len(DEFAULT_METHODS)})",
-    )
-    run.add_argument("--cv", type=int, default=5, metavar="N", help="random folds (default: 5)")
-    run.add_argument("--groups", type=Path, metavar="FILE", help="JSON object of policy and group")
-    add_output(evaluate)
-
-    select = add_command(
+    add_command(
         commands,
         "select",
         "say which policy to deploy, keep or measure",
-        "--policies PATH … --log FILE",
         f"{_INPUT} --measure 2",
         _select,
+        "--policies --log",
+        f"{_LOG_OPTIONS} --checkpoints --incumbent --exclude --progress --groups --measured-log --measure --simulator "
+        "--exit-code --report",
     )
-    run = _add_inputs(select, "policies without one are candidates", required=False)
-    _add_checkpoints(run)
-    run.add_argument("--incumbent", metavar="NAME", help="policy in use (default: the best known one)")
-    run.add_argument(
-        "--exclude", nargs="+", default=[], metavar="NAME", help="policies to leave out, as too risky to run"
-    )
-    run.add_argument(
-        "--progress",
-        type=Path,
-        metavar="FILE",
-        help="JSON object of policy and training step: the later of a run count as better",
-    )
-    run.add_argument(
-        "--groups", type=Path, metavar="FILE", help="with --progress, JSON object of policy and run (default: by names)"
-    )
-    run.add_argument(
-        "--measured-log",
-        type=Path,
-        metavar="FILE",
-        help="log of measured episodes, from which the simulator learns too; it is read as --log is",
-    )
-    run.add_argument("--measure", type=int, default=0, metavar="N", help="name up to N candidates to measure next")
-    run.add_argument(
-        "--simulator",
-        metavar="NAME",
-        help="method that values policies (default: Simulator; ImportanceWeighting for bandits with probabilities)",
-    )
-    _add_set(run, "this method")
-    add_output(select)
-    run.add_argument(
-        "--exit-code",
-        action="store_true",
-        help=f"end with {MEASURE_CODE} if the verdict is to measure, 0 if it is to deploy or keep, 2 after an error",
-    )
-
-    estimate = add_command(
+    add_command(
         commands,
         "estimate",
         "value policies by one or several estimators",
-        "--method NAME --policies PATH … --log FILE",
         f"--method FQE {_INPUT} --set updates=1000",
         _estimate,
+        "--policies --log --method",
+        f"{_LOG_OPTIONS} --checkpoint",
     )
-    run = _add_inputs(estimate, "SOPR, NearestPolicy and GaussianProcess learn from them", required=False)
-    run.add_argument("--checkpoint", type=Path, metavar="FILE", help="file to write, and to resume from")
-    run.add_argument(
-        "--method", nargs="+", required=True, metavar="NAME", help=f"one method, or several: {_listed(METHODS)}"
-    )
-    _add_set(run, "the estimator")
-    add_output(estimate, report=False)
-
-
-def _add_inputs(parser: Parser, returns: str, *, required: bool) -> argparse._ArgumentGroup:
-    """Add policies, log, returns and the run, and return the group of the run."""
-    add_policies(parser)
-    add_log(parser, option="--log", required=True, help=_LOG)
-    add_returns(parser, returns, required=required)
-    return add_run(parser)
-
-
-def _add_checkpoints(run: argparse._ArgumentGroup) -> None:
-    run.add_argument(
-        "--checkpoints",
-        type=Path,
-        metavar="DIR",
-        help="folder to keep training in, and to resume from (default: a folder of ~/.cache/sopr_fast)",
-    )
-
-
-def _add_set(run: argparse._ArgumentGroup, what: str) -> None:
-    run.add_argument(
-        "--set", nargs="+", default=[], metavar="OPTION=VALUE", help=f"options of {what}, such as updates=20000"
-    )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f"'{name}'" if "(" in name else name for name in names)
 
 
 def _evaluate(options: argparse.Namespace) -> None:

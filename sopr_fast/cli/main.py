@@ -19,7 +19,7 @@ from .._version import __version__
 from ..runtime import options as runtime
 from ..runtime.process import is_first
 from ..runtime.text import counted, printable
-from .arguments import Parser, add_command, add_log, add_policies, read_log, read_policies
+from .arguments import Parser, add_command, read_log, read_policies
 from .flags import with_flags
 from .log_commands import add_commands as add_selection_commands
 from .model_commands import add_commands as add_ranking_commands
@@ -132,19 +132,18 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="demo | fit | rank | evaluate | select | estimate | info")
 
     about = "rank and select embedded policies, and write files for the examples of other commands"
-    demo = add_command(commands, "demo", about, "", "--quick", _demo)
+    demo = add_command(commands, "demo", about, "--quick", _demo)
     demo.add_argument("--quick", action="store_true", help="a quarter of the training")
     demo.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="where to write (default: out)")
 
     add_ranking_commands(commands)
     add_selection_commands(commands)
 
-    info = add_command(
-        commands, "info", "describe the installation, a model or a log", "[FILE]", "out/pendulum/log.npz", _info
-    )
+    about = "describe the installation, a model or a log"
+    options = "policies --columns --ends --sort --max-episode-steps"
+    info = add_command(commands, "info", about, "out/pendulum/log.npz", _info, others=options)
     info.add_argument("path", type=Path, nargs="?", metavar="FILE", help="model, or log of states or transitions")
-    add_log(info)
-    add_policies(info, required=False)
+    info.usage = "%(prog)s [FILE] [options]"
     return parser
 
 

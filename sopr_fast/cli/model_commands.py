@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 from ..runtime.checks import descriptions
@@ -14,11 +13,6 @@ from ..runtime.text import counted, printable, suggest, to_cell
 from ..sopr.config import Config
 from .arguments import (
     add_command,
-    add_log,
-    add_output,
-    add_policies,
-    add_returns,
-    add_run,
     check_apart,
     check_outputs,
     read_policies,
@@ -27,7 +21,6 @@ from .arguments import (
     show,
 )
 
-_STATES = "logged states: .npy, .npz, .hdf5, .parquet or a Minari dataset; or .safetensors that Subsets.save wrote"
 _INPUT = "--policies out/pendulum/policies"
 
 
@@ -38,42 +31,21 @@ def add_commands(commands: Any) -> None:
         commands,
         "fit",
         "train a scoring model on policies with known returns",
-        "--policies PATH … --returns FILE … --states FILE --out FILE",
         f"{example} --steps 50",
         _fit,
+        "--policies --returns --states --out",
+        "policies returns --columns --seed --device --checkpoint --validation --paper",
     )
-    add_policies(fit)
-    add_returns(fit, "policies without a return are left out", required=True)
-    add_log(fit, False, "--states", required=True, help=_STATES)
-    run = add_run(fit)
-    run.add_argument("--out", type=Path, required=True, metavar="FILE", help="model to write, .safetensors")
-    run.add_argument("--checkpoint", type=Path, metavar="FILE", help="file to write, and to resume from")
-    run.add_argument(
-        "--validation",
-        nargs="+",
-        metavar="NAME",
-        default=[],
-        help="policies of --returns that choose the weights to keep",
-    )
-    run.add_argument("--paper", action="store_true", help="the paper's settings in place of the defaults below")
     _add_config(fit.add_argument_group("model and training, see sopr_fast.Config"))
-
-    ranking = add_command(
+    add_command(
         commands,
         "rank",
         "rank candidates with a trained model",
-        "--policies PATH … --model FILE",
         f"{_INPUT} --model out/model.safetensors",
         _rank,
+        "--policies",
+        "policies --states --columns --seed --device --model --subsets --report --json --csv",
     )
-    add_policies(ranking)
-    add_log(ranking, False, "--states", help=f"{_STATES} (default: the subsets kept with the model)")
-    run = add_run(ranking)
-    run.add_argument("--model", type=Path, metavar="FILE", help="trained model (default: that in SOPR_FAST_MODEL)")
-    run.add_argument(
-        "--subsets", type=int, metavar="N", help="subsets to score on (default: 5 of a log, or all that are clustered)"
-    )
-    add_output(ranking, csv=True)
 
 
 def _add_config(group: argparse._ArgumentGroup) -> None:
