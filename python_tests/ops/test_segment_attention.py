@@ -31,8 +31,8 @@ def test_segment_attention_on_any_shape(sizes, heads, dim, spread, dropout, ops)
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
 @pytest.mark.parametrize(("heads", "dim"), [(2, 32), (3, 5), (1, 70)])
-def test_segment_attention_gradients_match_float64(heads, dim, dropout, ops):
-    compare_with_float64(ops, [5, 0, 1, 70, 16, 300], heads, dim, scale=0.3, dropout=dropout, rng=RNG, layer=1)
+def test_segment_attention_gradients_match_float64(heads, dim, dropout, device):
+    compare_with_float64([5, 0, 1, 70, 16, 300], heads, dim, device, scale=0.3, dropout=dropout, rng=RNG, layer=1)
 
 
 def test_segment_attention_of_a_long_segment(ops):

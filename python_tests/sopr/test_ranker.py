@@ -38,13 +38,6 @@ def test_rank_orders_and_averages_over_subsets(ranker, candidates):
     np.testing.assert_allclose(ranking.standard_errors, errors)
 
 
-def test_a_score_does_not_depend_on_the_other_candidates(ranker, candidates):
-    together = ranker.rank(candidates, log())
-    for name, policy in candidates.items():
-        alone = ranker.rank({name: policy}, log())
-        assert np.array_equal(alone.subset_scores[0], together.subset_scores[together.names.index(name)])
-
-
 @pytest.mark.parametrize("spoil", [lambda a: a * np.nan, lambda a: a[:-1], lambda a: 1 / 0])
 def test_a_candidate_that_fails_late_fails_before_clustering(ranker, candidates, spoil, monkeypatch):
     monkeypatch.setattr(sopr_fast.ops, "kmeans", None)

@@ -155,8 +155,11 @@ CALLS = {
 
 
 def check(name: str, device: str = "cpu") -> None:
-    """Compare an operator with its reference in float64; integers must be equal."""
-    one = CALLS[name]
+    compare(name, CALLS[name], device)
+
+
+def compare(name: str, one: Call, device: str = "cpu") -> None:
+    """Compare a call of an operator with its reference in float64; integers must be equal."""
     results, expected = run(one.operator, one, device=device), run(one.reference, one, torch.float64)
     results = [x.cpu() for x in results]
     assert len(results) == len(expected)

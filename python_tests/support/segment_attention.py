@@ -1,7 +1,7 @@
 """Random problems of `segment_attention`, compared with float64."""
 
 import torch
-from support import reference
+from support import operators, reference
 
 RNG = torch.tensor([11, 5])
 
@@ -17,18 +17,10 @@ def error_of(actual, expected):
     return (actual.double() - expected).abs().max().item() if expected.numel() else 0.0
 
 
-def compare_with_float64(ops, sizes, heads, dim, tolerance=1e-5, **options):
-    *inputs, offsets = batch(sizes, heads, dim)
-    weights = torch.randn(inputs[0].shape, generator=torch.Generator().manual_seed(1))
-    actual = [x.clone().requires_grad_() for x in inputs]
-    oracle = [x.double().requires_grad_() for x in inputs]
-    out = ops.segment_attention(*actual, offsets, **options)
-    expected = reference.segment_attention(*oracle, offsets, **options)
-    assert (out - expected).norm() <= 5e-6 * expected.norm()
-    (out * weights).sum().backward()
-    (expected * weights).sum().backward()
-    for leaf, exact in zip(actual, oracle, strict=True):
-        assert (leaf.grad - exact.grad).norm() <= tolerance * exact.grad.norm()
+def compare_with_float64(sizes, heads, dim, device="cpu", **options):
+    tensors = dict(zip(("q", "k", "v", "offsets"), batch(sizes, heads, dim), strict=True))
+    name = "segment_attention"
+    operators.compare(name, operators.call(name, ("q", "k", "v"), **tensors, **options), device)
 
 
 def check_gradients_of_large_scores(ops):
