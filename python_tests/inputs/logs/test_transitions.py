@@ -108,8 +108,7 @@ def test_logs_and_states_alone_are_described(tmp_path, capsys):
     assert capsys.readouterr().out == f"{described}\n"
     assert [" ".join(line.split()) for line in described.splitlines()] == [
         *("rows: 5", "state columns: 2", "action columns: 3"),
-        "episodes: 2 of 2 to 3 steps; 1 ends in a terminal state, 1 is cut; said by 'terminals' and 'timeouts'; "
-        "constant: state 1, action 1, action 2",
+        "episodes: 2 of 2 to 3 steps; 1 ends in a terminal state, 1 is cut; said by 'terminals' and 'timeouts'",
         *("returns of episodes: 3 to 12, mean 7.5", "low high mean std distinct"),
         *("state 0 0 4 2 1.414 100.00%", "state 1 5 5 5 0 constant", "action 0 0 1 0.6 0.4899 40.00%"),
         *("action 1 1 1 1 0 constant", "action 2 2 2 2 0 constant", "reward 1 5 3 1.414 100.00%"),

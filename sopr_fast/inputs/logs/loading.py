@@ -71,9 +71,6 @@ def load_log(
         MemoryError: The log is larger than the free memory.
         TypeError, ValueError: An array, or the file, is damaged, missing or wrong, contradicts another, or does not say
             enough. Names the row, and what to pass.
-
-    Warns:
-        UserWarning: A reward is far beyond the others.
     """
     if isinstance(source, Transitions | StoredStates):
         if (columns, ends, max_episode_steps, *sort) != (None, None, None):

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...runtime.containers import check_size
-from ...runtime.text import counted, is_cost, list_names
-from ...runtime.warn import warn
+from ...runtime.text import counted, is_cost
 from ..file_errors import naming
 from .ends import WORDS, Statement
 from .parts import FLAGS, Parts
@@ -17,7 +16,6 @@ from .schema import UNREAD, advise, check_needed, find_parts
 
 _COLUMNS = ("states", "actions", "rewards", "next_states", "terminals", "timeouts", "source", "log_probs")
 _BLOCK = 8192  # rows
-_BEYOND = 1e6  # times the typical reward: float32 hardly tells the others apart
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -166,8 +164,6 @@ def build(parts: Parts, word: str | None, limit: int | None, order: np.ndarray |
     last = steps["terminals"] | steps["timeouts"]
     last[-1] = True
     episodes = np.concatenate([[0], np.flatnonzero(last) + 1]).astype(np.int64)
-    for text in _rewards_beyond(steps["rewards"], steps["source"]):
-        warn(f"{text}; leave out such rows if they are no rewards")
     log = Transitions(
         episodes=episodes, source_count=parts.count or 0, columns=parts.columns, max_episode_steps=limit, **steps
     )
@@ -254,13 +250,9 @@ def _summary(log: Transitions, parts: Parts, said: list[str], dropped: int) -> s
     words += [f"{counted(dropped, 'last step')} left out, whose next state is unknown"] * bool(dropped)
     if "costs" in parts.names:
         words.append(f"rewards are the negative of {parts.names['costs']!r}")
-    tables = {"state": log.states, "action": log.actions}
-    for name, x in tables.items():
+    for name, x in (("state", log.states), ("action", log.actions)):
         if repeats := _repeated(x, log.episodes):
             words.append(f"{name}s repeat the one before in {repeats:.0%} of steps")
-    words += _rewards_beyond(log.rewards, log.source)
-    constant = [f"{name} {i}" for name, x in tables.items() for i in np.flatnonzero(x.min(0) == x.max(0))]
-    words += [f"constant: {list_names(constant)}"] * bool(constant)
     return "; ".join(words) + parts.not_read
 
 
@@ -271,16 +263,3 @@ def _repeated(values: np.ndarray, episodes: np.ndarray) -> float:
         equal &= column[1:] == column[:-1]
     equal[episodes[1:-1] - 1] = False
     return float(equal.sum() / max(1, len(values) - (len(episodes) - 1)))
-
-
-def _rewards_beyond(rewards: np.ndarray, source: np.ndarray) -> list[str]:
-    """Return words about rewards (N,) far beyond the typical magnitude, the geometric mean of those that are not 0."""
-    sizes = np.abs(rewards)
-    logarithms = sizes[sizes > 0]
-    np.log(logarithms, out=logarithms)
-    typical = np.exp(logarithms.mean(dtype=np.float64)) if len(logarithms) else np.inf
-    if not (beyond := sizes > _BEYOND * typical).any():
-        return []
-    row, count = int(sizes.argmax()), counted(int(beyond.sum()), "reward")
-    shown = f"{rewards[row]:.3g} at row {source[row]}"
-    return [f"beyond {_BEYOND:g} times the typical reward {typical:.3g}: {count}, such as {shown}"]
