@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from ._version import __version__
-from .runtime.limits import cpu_limit
 from .runtime.process import fork_safe_lock
+from .runtime.resources import cpu_limit
 
 if find_spec("._cpu", __package__) is None:
     raise ImportError("the compiled module of sopr_fast is missing; build it with `pip install .` in the source folder")

@@ -58,7 +58,7 @@ def test_rank_does_not_depend_on_tiling_or_threads(ranker, candidates, monkeypat
         return ranker.rank(candidates, log(), subsets=6).subset_scores
 
     expected, *others = on_threads(scores, 1, 2, 5)
-    monkeypatch.setattr("sopr_fast.runtime.limits.free_memory", lambda: 0.0)
+    monkeypatch.setattr("sopr_fast.runtime.resources.free_memory", lambda: 0.0)
     for tiles in (1 << 30, 0):  # columns of so many tiles stay in memory
         monkeypatch.setattr("sopr_fast.inputs.policies.columns._MEMORY_TILES", tiles)
         others.append(scores())

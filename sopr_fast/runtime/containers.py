@@ -21,7 +21,7 @@ import numpy as np
 
 from .extras import library
 from .files import opened, size_of
-from .limits import free_memory
+from .resources import free_memory
 from .rows import read_header
 from .text import printable
 

@@ -8,8 +8,8 @@ from torch import Tensor
 from ..native import torch_on_one_thread
 from ..runtime.devices import put
 from ..runtime.graphs import Replayed
-from ..runtime.limits import tile_bytes
 from ..runtime.progress import progress_bar
+from ..runtime.resources import tile_bytes
 from .model import ScoringModel
 from .subsets import Subsets
 

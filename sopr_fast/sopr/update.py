@@ -16,7 +16,7 @@ from ..ops.segment_encoder_blocks import Arena
 from ..runtime import devices, distributed, graphs
 from ..runtime.adam import Adam
 from ..runtime.distributed import Blocks
-from ..runtime.limits import tile_bytes
+from ..runtime.resources import tile_bytes
 from .config import Config
 from .input_norm import Moments, merge_moments, part_moments
 from .losses import Objective

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from ...native import threads, torch_on_one_thread
 from ...runtime import distributed
-from ...runtime.limits import tile_bytes
 from ...runtime.options import current
 from ...runtime.progress import progress_bar
+from ...runtime.resources import tile_bytes
 from ...runtime.text import list_names
 from ...runtime.warn import warn
 from .actor import Actor

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from sopr_fast import native
-from sopr_fast.runtime import limits
-from sopr_fast.runtime.limits import cpu_limit, free_memory
+from sopr_fast.runtime import resources
+from sopr_fast.runtime.resources import cpu_limit, free_memory
 
 GROUP = "sys/fs/cgroup/"
 MEMORY = 4_096_000
@@ -50,8 +50,8 @@ def test_kernels_respect_the_cpu_limit(monkeypatch):
 
 def test_tiles_take_a_sixteenth_of_the_memory_at_most(monkeypatch):
     for free, size in ((math.inf, 1000), (16_000, 1000), (1600, 100), (0, 0)):
-        monkeypatch.setattr(limits, "free_memory", lambda free=free: free)
-        assert limits.tile_bytes(1000) == size
+        monkeypatch.setattr(resources, "free_memory", lambda free=free: free)
+        assert resources.tile_bytes(1000) == size
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=1600))
-    assert limits.tile_bytes(1000, torch.device("cuda")) == 100  # the memory of the host does not matter
-    assert limits.tile_bytes(70, torch.device("cpu")) == 0
+    assert resources.tile_bytes(1000, torch.device("cuda")) == 100  # the memory of the host does not matter
+    assert resources.tile_bytes(70, torch.device("cpu")) == 0
