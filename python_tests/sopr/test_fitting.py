@@ -5,7 +5,6 @@ import os
 import re
 import tempfile
 import warnings
-from functools import partial
 
 import numpy as np
 import pytest
@@ -27,14 +26,6 @@ def fit(**changes):
 
 def quick(**options):
     return {"config": dataclasses.replace(QUICK, **options)}
-
-
-def one_state_at_a_time(gain):
-    def act(states):
-        assert len(states) == 1
-        return LinearPolicy(gain)(states)
-
-    return act
 
 
 def broken(gain, change):
@@ -188,33 +179,14 @@ def test_numpy_options_and_seeds_are_plain_ones_and_columns_may_be_on_disk(tmp_p
 
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="the platform cannot reserve space on a disk")
 def test_disk_space_of_columns_is_reserved_before_writing(monkeypatch, tmp_path):
-    reserved = []
-
-    def watch(states):
-        reserved.extend(file.stat().st_blocks * 512 >= file.stat().st_size for file in tmp_path.iterdir())
-        return LinearPolicy(0.3)(states)
-
-    monkeypatch.setattr("sopr_fast.inputs.policies.columns._MEMORY_TILES", 0)
-    kept = partial(tempfile.NamedTemporaryFile, dir=tmp_path, delete=False)
-    monkeypatch.setattr(tempfile, "NamedTemporaryFile", kept)
-    fit(policies={"watch": watch} | ladder(GAINS[:4]))
-    assert reserved == [True]
-
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    monkeypatch.setattr("sopr_fast.inputs.policies.columns._MEMORY_TILES", 0)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(OSError, match=rf"^columns need .* GiB in {tmp_path}: No space left on device; set TMPDIR"):
         fit()
-
-
-@pytest.mark.parametrize("validation", [None, ({"c": one_state_at_a_time(0.2), "d": one_state_at_a_time(0.4)}, [1, 2])])
-def test_a_policy_is_never_shown_more_states_than_the_batch_size(validation):
-    policies = {f"gain-{gain}": one_state_at_a_time(gain) for gain in GAINS}
-    with sopr_fast.options(batch_size=1):
-        ranker = fit(policies=policies, validation=validation)
-        assert np.isfinite(ranker.rank({"x": one_state_at_a_time(0.3)}).scores).all()
 
 
 MANY = training_gains()

@@ -95,7 +95,7 @@ def test_a_candidate_acts_once_in_all_states(ranker, batch_size):
     drawn = Subsets.draw(log(), 4, size=TINY.subset_size, clusters=TINY.clusters, seed=0)
     states = len(drawn.states) + len(ranker.training_policies.states)
     *batches, again, once_more = shown  # whose last two see whether answers repeat
-    assert sum(batches) == states and len(batches) == -(-states // batch_size)
+    assert sum(batches) == states and len(batches) == -(-states // batch_size) and max(batches) <= batch_size
     assert again == once_more == 6 and ranking.names == ["policy-000"]
 
 
