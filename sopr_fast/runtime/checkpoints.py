@@ -32,7 +32,7 @@ class Checkpoint:
     ValueError if it is damaged or of another kind.
     """
 
-    def __init__(self, path: str | os.PathLike | None = None, kind: str = "", inputs: str = "") -> None:
+    def __init__(self, path: str | os.PathLike | None, kind: str, inputs: str) -> None:
         path = path if distributed.current().rank == 0 else None
         self.path, self.kind, self.inputs = path, kind, inputs
         self.fingerprints: list[str] = []

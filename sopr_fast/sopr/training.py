@@ -61,7 +61,7 @@ def train(
     *,
     config: Config,
     seed: int,
-    checkpoint: Checkpoint | None = None,
+    checkpoint: Checkpoint,
 ) -> tuple[ScoringModel, dict[str, Any]]:
     """Return a trained model in eval mode and the history of its training; see `sopr_fast.fit`.
 
@@ -70,7 +70,6 @@ def train(
     starts afresh with a lower learning rate, at most twice. On a GPU, where a copy of the state would wait for it, an
     interrupted run resumes from the last state written, at most ten seconds earlier.
     """
-    checkpoint = checkpoint or Checkpoint()
     trainer = _Trainer(subsets, examples, validation, config, seed)
     if (state := checkpoint.load()) is not None:
         with reading(checkpoint.path):
