@@ -145,19 +145,6 @@ def test_cuda_kmeans_computes_few_distances(emulator, generator):
     assert plus_plus < 0.6 * groups * (1 + (k - 1) * (candidates + 1))
 
 
-def test_launches_of_kmeans(emulator, cuda_module_for_cpu, generator):
-    points = blobs(3, 600, 3, generator)
-    for call, launches in [
-        (lambda: ops.kmeans(points, 5, init=points[:, :5]), 2),
-        (lambda: ops.kmeans_init(points, 5), 1),
-    ]:
-        for processors in (3, 24):
-            emulator.simt_device(True, True, processors, SHARED, 1)
-            before = cuda_module_for_cpu.launches()
-            call()
-            assert cuda_module_for_cpu.launches() - before == launches
-
-
 @pytest.mark.parametrize(
     ("problem", "expected"),  # of compute capabilities 9.0, 8.0 and 12.0
     [

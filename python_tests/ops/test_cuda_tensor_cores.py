@@ -192,21 +192,6 @@ def test_launches_of_the_tensor_cores(sizes, options, expected, ran, cuda_module
         assert torch.equal(out, run(sopr_fast.ops.segment_encoder, tensors, options | {"long_tiles": -1}))
 
 
-@pytest.mark.emulated
-@pytest.mark.parametrize(("policies", "rows", "expected"), [(1, 128, 10), (1, 129, 17), (3, 260, 7 + 3 * 7 + 3)])
-def test_launches_of_gradients(policies, rows, expected, ran, cuda_module_for_cpu):
-    """Clearing, weights twice, plan twice, one for short segments, sums; three for columns; a forward pass precedes.
-
-    Where segments may be long, one per layer and one more forward, and two per layer backward.
-    """
-    tensors, options = problem([20, 40], policies=policies, spare=rows - 60, **LOW)
-    before = cuda_module_for_cpu.launches()
-    sopr_fast.ops.segment_encoder(*tensors, **options)
-    forward = cuda_module_for_cpu.launches() - before
-    gradients(sopr_fast.ops.segment_encoder, tensors, options)
-    assert cuda_module_for_cpu.launches() - before - 2 * forward == expected
-
-
 def test_bf16_gradients_where_rounding_switches_relus(ops):
     """Biases are as trained: some hidden values change sign. All tensors together have the error of torch's bf16."""
     tensors, options = problem([33, 40, 60], policies=1, **LOW | ONE)
