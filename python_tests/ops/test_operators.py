@@ -144,7 +144,8 @@ REFUSED = {  # operator → changes of its arguments, message
 @pytest.mark.parametrize(
     ("name", "changes", "message"), [(name, *one) for name, cases in REFUSED.items() for one in cases], ids=str
 )
-def test_operator_refuses(name, changes, message):
+def test_operator_refuses(name, changes, message, ops, monkeypatch):
+    monkeypatch.setenv("SOPR_FAST_CUDA_DEBUG", "1")
     with pytest.raises((NotImplementedError, TypeError, ValueError), match=message):
         getattr(ops, name)(**ARGUMENTS[name] | changes)
 
