@@ -2,43 +2,19 @@
 
 import numpy as np
 import pytest
+from support.estimators import bandit, bandits, softmax
 from support.problems import transitions
 
 from sopr_fast import load_policies
 from sopr_fast.estimators import FQE, DoublyRobust, Estimates, ImportanceWeighting
 
-ACTIONS = 3
-WEIGHTS = np.random.default_rng(0).standard_normal((2, ACTIONS))
-
-
-def softmax(states, gain):
-    scores = np.exp(gain * (np.asarray(states) @ WEIGHTS))
-    return scores / scores.sum(1, keepdims=True)
-
-
-def bandit(seed, count=2000, noise=0.5):
-    """Return a log whose rewards are linear in the states, and the true value of the policy `softmax(·, 1)`."""
-    random = np.random.default_rng(seed)
-    states = random.standard_normal((count, 2)).astype(np.float32)
-    logged = softmax(states, 0.3)
-    actions = (logged.cumsum(1) > random.random((count, 1))).argmax(1)
-    rows = np.arange(count)
-    rewards = 1 + (states @ WEIGHTS)[rows, actions] + noise * random.standard_normal(count)
-    log_probs = np.log(logged[rows, actions])
-    many = np.random.default_rng(1).standard_normal((500_000, 2))
-    truth = float((softmax(many, 1.0) * (1 + many @ WEIGHTS)).sum(1).mean())
-    return transitions(states, actions[:, None], rewards, states, np.ones(count), None, log_probs), truth
-
-
-def policies():
-    return load_policies(
-        {"soft": lambda s: softmax(s, 1.0), "uniform": lambda s: softmax(s, 0.0)}, action_count=ACTIONS
-    )
+POLICIES, TRUE = bandits(soft=1.0, uniform=0.0)
+TRUTH = TRUE["soft"]
 
 
 def test_one_step_values_are_weighted_means_and_errors_those_of_a_bootstrap():
-    log, _ = bandit(0)
-    estimates = ImportanceWeighting().estimate(policies(), log)
+    log = bandit()
+    estimates = ImportanceWeighting().estimate(POLICIES, log)
     actions = log.actions[:, 0].astype(int)
     weights = softmax(log.states, 1.0)[np.arange(len(log)), actions] / np.exp(log.log_probs)
     assert estimates.values[0] == pytest.approx(weights @ log.rewards / weights.sum(), rel=1e-5)
@@ -53,23 +29,22 @@ def test_one_step_values_are_weighted_means_and_errors_those_of_a_bootstrap():
 def test_normal_intervals_hold_as_often_as_they_say_and_those_of_bernstein_always(estimator):
     held = []
     for seed in range(60):
-        log, truth = bandit(seed, count=500)
-        estimates = estimator.estimate(policies(), log)
+        estimates = estimator.estimate(POLICIES, bandit(seed, count=500))
         ends = [estimates.intervals(0.9, bound)[0] for bound in ("normal", "bernstein")]
-        held.append([low <= truth <= high for low, high in ends])
+        held.append([low <= TRUTH <= high for low, high in ends])
     normal, bernstein = np.mean(held, 0)
     assert 0.8 <= normal <= 0.98 and bernstein == 1
 
 
 def test_a_reward_model_that_fits_makes_errors_small_and_one_that_does_not_keeps_values_right():
-    log, truth = bandit(0, noise=0.0)
-    robust, weighted = (kind().estimate(policies(), log) for kind in (DoublyRobust, ImportanceWeighting))
+    log = bandit(noise=0.0)
+    robust, weighted = (kind().estimate(POLICIES, log) for kind in (DoublyRobust, ImportanceWeighting))
     assert robust.diagnostics["reward_error"] < 0.01
     assert robust.standard_errors[0] < 0.6 * weighted.standard_errors[0]
-    blind = DoublyRobust(penalty=1e9).estimate(policies(), log)  # predicts the mean
+    blind = DoublyRobust(penalty=1e9).estimate(POLICIES, log)  # predicts the mean
     assert blind.diagnostics["reward_error"] == pytest.approx(1, abs=0.01)
     for estimates in (robust, weighted, blind):
-        assert abs(estimates.values[0] - truth) < 3 * estimates.standard_errors[0]
+        assert abs(estimates.values[0] - TRUTH) < 3 * estimates.standard_errors[0]
 
 
 def test_rows_are_predicted_by_models_that_have_not_seen_them():
@@ -93,13 +68,13 @@ def test_bernstein_s_bound_is_that_of_maurer_and_pontil():
 
 
 def test_wrong_uses_are_refused():
-    log, _ = bandit(0, count=50)
+    log = bandit(count=50)
     following = np.roll(log.states, -1, 0)
     longer = transitions(log.states, log.actions, log.rewards, following, np.arange(50) % 2, None, log.log_probs)
     for given in (longer, transitions(log.states, log.actions, log.rewards, log.states, np.ones(50))):
         with pytest.raises(ValueError, match="DoublyRobust needs discrete actions, episodes of one step"):
-            DoublyRobust().estimate(policies(), given)
-    estimates = FQE(updates=2, hidden=(4,)).estimate(policies(), log)
+            DoublyRobust().estimate(POLICIES, given)
+    estimates = FQE(updates=2, hidden=(4,)).estimate(POLICIES, log)
     with pytest.raises(ValueError, match="FQE has no bound of Bernstein: pass bound='normal'"):
         estimates.intervals(bound="bernstein")
     with pytest.raises(ValueError, match="bound must be 'normal' or 'bernstein', got 'student'"):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pandas
 import pytest
+from support.estimators import bandit, bandits
 from support.problems import transitions
 from support.selection_problems import BEST, CANDIDATES, KNOWN, RETURNS, TRUTH, Scripted, choose, log, simulator
 
@@ -119,59 +120,36 @@ def test_excluded_policies_are_left_out():
     assert {best, "right-00"}.isdisjoint(selection.names) and len(selection.names) == 14
 
 
-def bandit(count=4000, actions=4):
-    """Return a log with probabilities, policies by their probabilities of actions, and their true values."""
-    random = np.random.default_rng(0)
-    states, weights = random.standard_normal((count, 3)), np.random.default_rng(1).standard_normal((3, actions))
-    chances = lambda states: 1 / (1 + np.exp(1 - states @ weights))  # noqa: E731
-    logged, rows = random.integers(actions, size=count), np.arange(count)
-    rewards = (random.random(count) < chances(states)[rows, logged]).astype(float)
-    log = {"states": states, "actions": logged, "rewards": rewards, "terminals": np.ones(count, bool)}
-    log["probabilities"] = np.full(count, 1 / actions)
-    policies = {
-        "best": lambda s: np.eye(actions)[(s @ weights).argmax(1)],
-        "good": lambda s: np.eye(actions)[(s @ weights + [0, 1, 0, -1]).argmax(1)],
-        "worst": lambda s: np.eye(actions)[(s @ weights).argmin(1)],
-        "uniform": lambda s: np.full((len(s), actions), 1 / actions),
-    }
-    many = np.random.default_rng(2).standard_normal((200_000, 3))
-    truth = {name: float((act(many) * chances(many)).sum(1).mean()) for name, act in policies.items()}
-    return log, sopr_fast.load_policies(policies, action_count=actions), truth
+BANDITS, VALUES = bandits(best=9.0, good=1.0, worst=-9.0, uniform=0.0)
 
 
 def test_a_bandit_s_values_and_errors_are_those_of_importance_weighting():
-    log, policies, truth = bandit()
-    selection = select(policies, log)
-    estimates = ImportanceWeighting().estimate(policies, log)
+    selection = select(BANDITS, bandit())
+    estimates = ImportanceWeighting().estimate(BANDITS, bandit())
     assert selection.method == "ImportanceWeighting" and selection.rankable.all()
     np.testing.assert_allclose(selection.predicted, estimates.values)
     np.testing.assert_allclose(selection.posterior.deviation, estimates.standard_errors)
-    (low, high), true = selection.intervals(0.99).T, np.array([truth[name] for name in selection.names])
+    (low, high), true = selection.intervals(0.99).T, np.array([*VALUES.values()])
     assert ((low <= true) & (true <= high)).all() and selection.verdict.policies == ("best",)
     assert selection.doubts == ["No return is known: the order is by ImportanceWeighting"]
 
 
 def test_a_bandit_s_measured_return_decides_alone_and_moves_others_that_act_alike():
-    log, policies, truth = bandit()
-    measured = {"uniform": [truth["uniform"]] * 500 + [truth["uniform"] + 1e-3] * 500}
-    selection = select(policies, log, returns=measured)
+    measured = {"uniform": [VALUES["uniform"]] * 500 + [VALUES["uniform"] + 1e-3] * 500}
+    before, selection = select(BANDITS, bandit()), select(BANDITS, bandit(), returns=measured)
     assert selection.verdict.text.startswith("Deploy best; predicted ")
-    before = select(policies, log)
     assert selection.posterior.deviation[1] < before.posterior.deviation[1]
     np.testing.assert_allclose(before.update(measured).predicted, selection.predicted)
     assert selection.doubts == []
-    strange = select(policies, log, returns={"uniform": 0.9})
+    strange = select(BANDITS, bandit(), returns={"uniform": 2.0})
     assert "standard errors away from ImportanceWeighting: check the log's probabilities" in strange.doubts[0]
 
 
 def test_a_bandit_s_policy_that_the_log_hardly_covers_is_not_ranked():
-    log, policies, _ = bandit()
-    log["actions"], log["probabilities"] = np.minimum(log["actions"], 2), np.where(log["actions"] < 2, 0.25, 0.5)
-    policies = sopr_fast.load_policies(
-        {"covered": lambda s: np.full((len(s), 4), [1 / 3, 1 / 3, 1 / 3, 0]), "not": lambda s: np.eye(4)[[3] * len(s)]},
-        action_count=4,
-    )
-    selection = select(policies, log)
+    steps = bandit()
+    steps = replace(steps, actions=np.minimum(steps.actions, 1), log_probs=np.full(len(steps), np.log(0.5)))
+    acts = {"covered": lambda s: np.full((len(s), 3), [0.5, 0.5, 0]), "not": lambda s: np.eye(3)[[2] * len(s)]}
+    selection = select(sopr_fast.load_policies(acts, action_count=3), steps)
     assert selection.flags == ["", "cannot be ranked"]
     low, high = selection.intervals()[1]
     assert high - low > 0.5
@@ -304,29 +282,14 @@ def test_tables_of_actions_are_in_the_order_of_the_data():
     """Loaded rows may be fewer, or sorted: then nothing tells whether a table is in their order."""
     steps, order = log(), np.random.default_rng(0).permutation(600)
     data = {key: getattr(steps, key) for key in ("states", "actions", "rewards", "terminals", "timeouts")}
-    shuffled = {key: values[order] for key, values in data.items()}
-    shuffled |= {"episode": order // 20, "step": order % 20}
-    by_step = load_log(shuffled, sort=["episode", "step"])
-    critic = BehaviourQ(updates=3, hidden=(4,))
-
-    def choose_among(log, table=lambda states: states, *, like):
-        tables = {name: table(policy(like)) for name, policy in CANDIDATES.items()}
-        return select(tables, log, simulator=critic).predicted
-
-    loaded = load_log(data)
-    expected = choose_among(data, like=steps.states)
-    np.testing.assert_array_equal(choose_among(loaded, like=steps.states), expected)
-    with pytest.raises(ValueError, match="rows of the log were sorted: sort the data before it is"):
-        choose_among(by_step, like=shuffled["states"])
-    with pytest.raises(ValueError, match="actions for 570 states, the data has 600: make an array of 600 rows, and"):
-        choose_among(loaded, like=loaded.states)
-
-    def whole(actions):
-        table = np.zeros((600, 1))
-        table[loaded.source] = actions
-        return table
-
-    np.testing.assert_array_equal(choose_among(loaded, whole, like=loaded.states), expected)
+    shuffled = {key: values[order] for key, values in data.items()} | {"episode": order // 20, "step": order % 20}
+    loaded, by_step = load_log(data), load_log(shuffled, sort=["episode", "step"])
+    for given, states, message in (
+        (by_step, shuffled["states"], "rows of the log were sorted: sort the data before it is"),
+        (loaded, loaded.states, "actions for 570 states, the data has 600: make an array of 600 rows, and"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            select({name: policy(states) for name, policy in CANDIDATES.items()}, given)
     known = {name: policy(steps.states) for name, policy in KNOWN.items()}
     with pytest.raises(ValueError, match=r"has 570: of rows of the data, pass actions\[log.source\]"):
         fit(known, loaded, RETURNS, config=Config(subset_size=64, clusters=4, steps=1))

@@ -58,3 +58,29 @@ def disjoint():
     never, often = np.tile([0.0, 0.0, 1.0], (5, 1)), np.tile([0.4, 0.6, 0.0], (5, 1))
     log = Tabular.random(seed=0).log(behaviour, 200, 5, seed=0, log_probs=True)
     return {"never": TablePolicy(never), "often": TablePolicy(often)}, log
+
+
+WEIGHTS = np.random.default_rng(0).standard_normal((2, 3))  # of rewards, by column of the states and action
+
+
+def softmax(states, gain):
+    """Return probabilities of three actions (N, 3), the higher for larger rewards, the larger the gain."""
+    scores = np.exp(gain * (np.asarray(states) @ WEIGHTS))
+    return scores / scores.sum(1, keepdims=True)
+
+
+def bandit(seed=0, count=2000, noise=0.5) -> Transitions:
+    """Return a log of one-step episodes with probabilities, whose rewards are linear in the states."""
+    random, rows = np.random.default_rng(seed), np.arange(count)
+    states = random.standard_normal((count, 2)).astype(np.float32)
+    logged = softmax(states, 0.3)
+    actions = (logged.cumsum(1) > random.random((count, 1))).argmax(1)
+    rewards = 1 + (states @ WEIGHTS)[rows, actions] + noise * random.standard_normal(count)
+    return transitions(states, actions[:, None], rewards, states, np.ones(count), None, np.log(logged[rows, actions]))
+
+
+def bandits(**gains):
+    """Return policies that act by `softmax`, and their true values in `bandit`."""
+    policies = load_policies({name: lambda s, g=g: softmax(s, g) for name, g in gains.items()}, action_count=3)
+    many = np.random.default_rng(1).standard_normal((500_000, 2))
+    return policies, {name: float((softmax(many, g) * (1 + many @ WEIGHTS)).sum(1).mean()) for name, g in gains.items()}
