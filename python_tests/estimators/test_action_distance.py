@@ -34,14 +34,6 @@ def test_the_value_of_several_nearest_policies_is_their_mean(log, order):
     assert estimates.values.tolist() == [20]
 
 
-def test_known_policy_is_not_its_own_nearest(log):
-    known = dict(zip("abcd", line(0.2, 0.5, 0.6, 1.2), strict=True))
-    returns = {"a": 20, "b": 50, "c": 60, "d": 120}
-    estimates = NearestPolicy().estimate(known, log, known=known, returns=returns)
-    assert estimates.diagnostics["nearest"] == ["b", "c", "b", "c"] and estimates.values.tolist() == [50, 60, 50, 60]
-    assert (estimates.diagnostics["distances"] > 0).all()
-
-
 @pytest.mark.filterwarnings("ignore:policies .* give different actions when asked again")
 def test_equal_names_do_not_make_policies_the_same(log):
     """Policies in lists are named by position."""

@@ -26,12 +26,6 @@ def test_importance_weighting_keeps_ended_episodes_and_drops_cut_ones():
         assert estimates.values[0] == pytest.approx(expected)
 
 
-def test_noise_of_deterministic_policies_equals_a_narrow_normal(log):
-    log = with_other(log, log_probs=np.zeros(len(log), np.float32))
-    plain, noisy = (ImportanceWeighting(discount=0.9, noise=0.3).estimate(gains(std=std), log) for std in (None, 0.3))
-    np.testing.assert_allclose(plain.values, noisy.values, rtol=1e-5)
-
-
 @pytest.mark.parametrize("largest", [1.0, 1.1], ids=["within", "beyond"])
 def test_noise_of_deterministic_policies_is_before_tanh_within_its_range(largest):
     """Logged actions are the policy's own plus noise. Saturated ones are clipped and have full weight."""

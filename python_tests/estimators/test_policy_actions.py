@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from support.estimators import SMALL, each_method, gains, small_log, unwarned, with_other
+from support.estimators import each_method, gains, small_log, unwarned, with_other
 from support.problems import transitions
 
-from sopr_fast.estimators import FQE, DualDICE
 from sopr_fast.estimators.log import Log
 from sopr_fast.inputs.policies import Gaussian
 
@@ -52,17 +51,6 @@ def test_an_offset_of_actions_changes_nothing(method, std, rounding, centred):
         for key in ("unsupported", "effective_sample_size"):
             if key in expected.diagnostics:
                 np.testing.assert_allclose(estimates.diagnostics[key], expected.diagnostics[key], rtol=rounding)
-
-
-@unwarned
-@pytest.mark.parametrize("offset", OFFSETS)
-@pytest.mark.parametrize("method", [FQE(**SMALL), DualDICE(**SMALL)], ids=["fqe", "dual-dice"])
-def test_an_offset_changes_no_array_of_actions(method, offset, centred):
-    def values(offset):
-        arrays = {name: policy(centred.states) for name, policy in set_points(offset).items()}
-        return method.estimate(arrays, shifted(centred, offset)).values
-
-    np.testing.assert_array_equal(values(offset), values(0))
 
 
 @pytest.mark.filterwarnings("error")
