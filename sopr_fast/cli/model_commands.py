@@ -11,15 +11,7 @@ from ..runtime.checks import descriptions
 from ..runtime.process import is_first
 from ..runtime.text import counted, printable, suggest, to_cell
 from ..sopr.config import Config
-from .arguments import (
-    add_command,
-    check_apart,
-    check_outputs,
-    read_policies,
-    read_returns,
-    read_states,
-    show,
-)
+from .arguments import add_command, check_apart, check_outputs, read_policies, read_returns, read_states, show
 
 _INPUT = "--policies out/pendulum/policies"
 
