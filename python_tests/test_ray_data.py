@@ -1,5 +1,6 @@
 """The example of Ray Data in the documentation: two workers act for candidates, and scores are those of one process."""
 
+import dataclasses
 import runpy
 from pathlib import Path
 
@@ -22,7 +23,8 @@ def test_candidates_that_two_workers_load_have_the_scores_of_one_process(tmp_pat
         Path(folder).mkdir()
     policies, returns, states = example.policies(), example.returns(), example.states()
     known = dict(list(policies.items())[:6])
-    sopr_fast.fit(known, states, returns[:6], config=TINY).save("model.safetensors")
+    config = dataclasses.replace(TINY, subset_size=1024, clusters=16)
+    sopr_fast.fit(known, states, returns[:6], config=config).save("model.safetensors")
     np.save("log.npy", states)
     with np.load(Path(example.__file__).parent / "halfcheetah.npz") as stacks:
         for i, name in enumerate(policies):

@@ -148,10 +148,11 @@ def test_rank_refuses_inputs_that_do_not_fit_the_model():
     twins = [LinearPolicy(0.3), LinearPolicy(0.4)]
     for twin in twins:
         twin.name = "twin"
-    narrow = {"states": Subsets.draw(log(dim=3), 1, size=128, clusters=8)}
+    narrow, other = ({"states": Subsets.draw(log(dim=n), 1, size=128, clusters=7)} for n in (3, 4))
     for candidates, arguments, message in [
         (ladder([0.3]), {"states": log(dim=3)}, "states have 3 columns, the model was trained on 4"),
         (ladder([0.3]), narrow, "states have 3 columns, the model was trained on 4"),
+        (ladder([0.3]), other, "trained on other subsets: draw them with size=128, clusters=8"),
         (ladder([0.3]), {"states": log(100)}, "subset_size is 128, but there are 100 states"),
         (twins, {"states": log()}, "2 policies are named 'twin'"),
         ({"chooser": chooser}, {}, "'chooser' has discrete actions, the model continuous ones"),

@@ -240,16 +240,6 @@ def test_equal_training_policies_are_warned_of():
         assert ranker.rank(ladder([0.2, 1.0])).foreign.tolist() == [False, True]
 
 
-def test_only_a_model_that_sorts_clusters_needs_as_many(ranker, candidates, monkeypatch):
-    sorting = fit(dataclasses.replace(TINY, steps=2, subsets=2, score="sort"))
-    fewer = Subsets.draw(log(), 2, size=TINY.subset_size, clusters=TINY.clusters - 1)
-    with pytest.warns(UserWarning, match="in 7 clusters, but the model was trained on subsets of 128 states in 8"):
-        assert np.isfinite(ranker.rank(candidates, fewer).scores).all()
-    monkeypatch.setattr("sopr_fast.sopr.ranker.collect", None)
-    with pytest.raises(ValueError, match="subsets have 7 clusters, but a model with score='sort' needs the 8 it was"):
-        sorting.rank(candidates, fewer)
-
-
 @pytest.mark.filterwarnings("ignore::sopr_fast.ForeignPolicyWarning")
 def test_discrete_candidates_may_return_indices():
     def softmax(gain):

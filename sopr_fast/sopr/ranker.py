@@ -109,8 +109,8 @@ class Ranker:
             policies: Candidates to rank, see `sopr_fast.load_policies`. Arrays of actions are indexed like
                 `states`; their distance to the training policies is known only on the training log, passed again or as
                 the subsets kept with the model.
-            states: (rows, dim_s) logged states or the path of a file; or clustered `Subsets`, or their file; None for
-                the subsets kept with the model.
+            states: (rows, dim_s) logged states or the path of a file; or `Subsets` of the size and clusters of the
+                model's, or their file; None for the subsets kept with the model.
             subsets: Number of subsets, by default 5 of logged states, or all that are clustered.
             seed: Seed of drawing subsets from logged states.
 
@@ -199,17 +199,9 @@ class Ranker:
                 named = f"states have the columns {log.columns}, those of training were {self.state_columns}"
                 raise ValueError(f"{named}: choose them in that order by columns={{'states': […]}}")
             return Drawing.draw(log, subsets or _SUBSETS, size=self.config.subset_size, seed=seed), log
-        size, clusters, config = log.rows.shape[1], log.offsets.shape[1] - 1, self.config
-        if config.score == "sort" and clusters != config.clusters:
-            raise ValueError(
-                f"subsets have {clusters} clusters, but a model with score='sort' needs the {config.clusters} it was "
-                "trained with"
-            )
-        if (size, clusters) != (config.subset_size, config.clusters):
-            warn(
-                f"subsets have {size} states in {clusters} clusters, but the model was trained on subsets of "
-                f"{config.subset_size} states in {config.clusters} clusters: scores and errors may differ"
-            )
+        size, clusters = self.config.subset_size, self.config.clusters
+        if log.rows.shape[1] != size or log.offsets.shape[1] - 1 != clusters:
+            raise ValueError(f"the model was trained on other subsets: draw them with size={size}, clusters={clusters}")
         return (log if subsets is None else log.take(subsets)).to("cpu"), log
 
     def _act(self, policies: list[Policy], drawn: Drawing | Subsets, *, log_is_known: bool) -> tuple[Tensor, Tensor]:
