@@ -24,7 +24,7 @@ from .library import (
     longest_first,
     run_kernel,
 )
-from .tensor_checks import check_are_tensors, check_arguments, check_dropout, common_device, is_checked
+from .tensor_checks import check_arguments, check_dropout, is_checked
 
 _log = logging.getLogger(__name__)
 _TILE = 128  # rows
@@ -87,12 +87,9 @@ def segment_encoder(
         out[p, s, k] = encoder(x[None])[0].mean(0)                           # torch.nn.TransformerEncoder
     """
     tensors, values = (states, columns, rows, offsets, parameters), EncoderOptions(**options)
-    check_are_tensors(dict(zip(_SHAPES, tensors, strict=False)), _SHAPES)
-    device = common_device("segment_encoder", *tensors, rng)
-    if torch.is_grad_enabled() and states.requires_grad:
-        raise NotImplementedError("segment_encoder has no gradient of states; pass states.detach()")
-    needs_gradients = torch.is_grad_enabled() and (columns.requires_grad or parameters.requires_grad)
-    if needs_gradients and device.type == "cuda" and torch.compiler.is_compiling():  # cannot trace `_backward` there
+    compiles_for_gpu = torch.compiler.is_compiling() and columns.device.type == "cuda"
+    if compiles_for_gpu and torch.is_grad_enabled() and (columns.requires_grad or parameters.requires_grad):
+        # torch cannot trace `_backward`.
         _check_sizes(check_arguments(_SHAPES, dict(zip(_ARGUMENTS, (*tensors, rng, *values), strict=True))))
         return composed.segment_encoder(*tensors, rng=rng, **options)
     return _segment_encoder(*tensors, rng, *values)
@@ -225,6 +222,8 @@ _segment_encoder_backward = define(
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    if ctx.needs_input_grad[0]:
+        raise NotImplementedError("segment_encoder has no gradient of states; pass states.detach()")
     ctx.save_for_backward(*inputs[:6])
     ctx.options = inputs[6:]
 
