@@ -28,14 +28,10 @@ _SECONDS = 2  # after the end of another process: torchrun blames the first erro
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command.
+    """Run a command with its options, by default those of the process, and return the exit code.
 
-    Args:
-        arguments: Command and options; by default those of the process.
-
-    Returns:
-        Exit code: 0; 2 after wrong input, with one line on stderr; 130 after an interrupt; 3 if `--exit-code` was given
-        and the verdict is to measure.
+    It is 0; 2 after wrong input, with one line on stderr; 130 after an interrupt; 3 if `--exit-code` was given and the
+    verdict is to measure.
     """
     options = _parser().parse_args(arguments)
     options.arguments = sys.argv[1:] if arguments is None else list(arguments)

@@ -50,9 +50,6 @@ class ActionDistanceEstimator(SupervisedEstimator):
     A policy that is itself known is valued by the other known policies, so that its value does not reveal its return. A
     policy is itself known if it has the name of a known policy and is the same object, or acts equally in all compared
     states. An equal name is not enough.
-
-    Attributes:
-        rows: Number of logged states on which policies are compared, evenly spaced.
     """
 
     rows: int = option(_ROWS, integer(1))
@@ -152,8 +149,7 @@ def act_on_log(
 ) -> tuple[np.ndarray, Tensor, Layout, np.ndarray]:
     """Let P policies act in at most so many states, evenly spread; processes share the work.
 
-    Returns:
-        Indices of the states (N,) int64, the states (N, dim_s), the layout of columns, and the columns (P, N, dim_c).
+    Return the states' indices (N,), the states (N, dim_s), the layout of columns, and the columns (P, N, dim_c).
     """
     rows = spread(log, most)
     states, source = read_rows(log, rows)

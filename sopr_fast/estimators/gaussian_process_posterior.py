@@ -214,9 +214,8 @@ class _Evidence:
     ) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
         """Add the covariance (P, P) of the returns at one point, given values and known returns, times its weight.
 
-        Returns:
-            The sum, of which only the upper triangle is right; mean returns (P,) at the point; mean and variance (M,)
-            of known returns without themselves.
+        Return the sum, of which only the upper triangle is right, mean returns (P,), and mean and variance (M,) of
+        known returns without themselves.
         """
         length, (spread, own), (error_spread, error_own) = point
         known, shown = self.known, np.flatnonzero(np.isfinite(self.feature))

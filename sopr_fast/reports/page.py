@@ -75,13 +75,9 @@ class Table:
 def render(about: str, command: str, *, settings: dict[str, Any], again: str = "", **page: Any) -> str:
     """Return a page as HTML, which may only use its own style, script and images.
 
-    Args:
-        about: What the page is about, above the headline.
-        command: Command that makes it again; "" for none.
-        settings: Settings to print, with the versions; a mapping of methods becomes a row each.
-        again: Command to run after what is to do now; "" for none.
-        page: `headline` with its `tone` ("good", "open", "bad" or "" for its colour), sentences (`reasons`,
-            `now`, `notes`, `legend`, `evidence`), `title` of the `tables`, and figures (`main`, `pictures`).
+    `command` makes it again, `again` is to be run after what is to do now. `page` has a `headline` with its `tone`
+    ("good", "open", "bad" or "" for its colour), sentences (`reasons`, `now`, `notes`, `legend`, `evidence`), `title`
+    of the `tables`, and figures (`main`, `pictures`).
     """
 
     def root(colours: dict[str, str]) -> str:

@@ -132,12 +132,7 @@ class Ranking(Result):
         return np.array([self.wins(np.full(len(self), i), every) for i in every]).reshape(len(self), len(self))
 
     def wins(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Return (n,) probabilities that candidates score above others, see `win_probability`.
-
-        Args:
-            first: (n,) positions of candidates in `names`.
-            second: (n,) positions of the candidates that each is compared with.
-        """
+        """Return (n,) probabilities that candidates score above others, by positions (n,); see `win_probability`."""
         from scipy.special import stdtr
 
         if self.replicates is None or self.replicates.shape[1] < 2:
