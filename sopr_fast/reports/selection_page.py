@@ -105,15 +105,13 @@ def _evidence(selection: Selection) -> list[str]:
     found = {name: value for name, value in selection.evidence.items() if np.isfinite(value)}
     if not found:
         return [f"Fewer than three {selection.unit}s are known, so nothing here tests the predictions."]
-    order, texts, units = found.pop("left out"), [], f"{selection.unit}s"
-    if order < 0:
-        texts.append(f"The known {units} do not predict each other, so the verdict does not rest on predictions.")
-    else:
-        texts.append(
-            f"Predicted without their own {units}, the known policies are in an order that has a rank correlation of "
-            f"{number(order)} with the measured one."
-        )
-    return texts + [f"By {name} alone it is {number(value)}." for name, value in found.items()]
+    order, units = found.pop("left out"), f"{selection.unit}s"
+    tested = (
+        f"Predicted without their own {units}, the known policies are in an order that has a rank correlation of "
+        f"{number(order)} with the measured one."
+    )
+    alone = [f"By {name} alone the rank correlation is {number(value)}." for name, value in found.items()]
+    return [tested, *alone] if order >= 0 else alone  # else a note says that the verdict does not rest on predictions
 
 
 def _left_out(selection: Selection) -> list[figures.Picture]:
