@@ -107,7 +107,7 @@ def test_importance_weighting_warns_of_support_lost_after_the_first_step():
     message = r"hardly covers 'other' \(0\), 'both' \([\d.]+\): fewer"
     with pytest.warns(UncertainEstimateWarning, match=message) as warned:
         estimates = ImportanceWeighting(discount=0.9).estimate(policies, log)
-    assert "the log does not support 'other' (95% of decisions)" in str(warned[0].message) and len(warned) == 2
+    assert "these do: 95 % of their decisions are unlike" in str(warned[0].message) and len(warned) == 2
     # Steps 15 to 19 have 0.096 of the weight, 14 to 19 0.122.
     expected = [0, 200 * 0.7**14, 200 / (0.4**2 + 1.6**2) * 2]
     np.testing.assert_allclose(estimates.diagnostics["effective_sample_size"], expected, rtol=0.1)

@@ -83,14 +83,15 @@ def test_what_the_log_does_not_show_is_flagged_and_uncertain():
     selection, supported = chosen(unsupported=shares), chosen(unsupported=np.full(14, 0.05))
     assert selection.flags[3] == "not in the log" and selection.columns()["unsupported"].count(0.9) == 1
     name = selection.names[3]
-    note = f"The log does not show what these do, since 90 % of their decisions are unlike logged ones: {name}"
-    assert note in selection.remarks and "The log does not show what these do" in selection.table()
+    note = "The log does not show what these do: 90 % of their decisions are unlike logged ones; measure them, or "
+    assert f"{note}log more like them: {name}" in selection.remarks and "The log does not show" in selection.table()
     wider = np.ptp(selection.intervals(), axis=1) > 1.05 * np.ptp(supported.intervals(), axis=1)
     assert np.flatnonzero(wider).tolist() == [3]
     measured = selection.update({name: TRUTH[name]})
     assert measured.flags[3] == "measured" and "The log does not show" not in str(measured.remarks)
     shares[5] = 0.5
-    assert "since 50 % to 90 % of their decisions" in unsupported_in_words(selection.names, shares, selection.known)[0]
+    (note,) = unsupported_in_words(selection.names, shares, selection.known)
+    assert "these do: 50 % to 90 % of their decisions" in note
 
 
 @pytest.mark.parametrize("error", [0.25, 0.93])

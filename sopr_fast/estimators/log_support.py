@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..results.estimates import warn_about
+from ..results.estimates import UncertainEstimateWarning
 from ..runtime.text import list_names
+from ..runtime.warn import warn
 from .log import Log
 from .policy_actions import PolicyActions
 
@@ -31,11 +32,8 @@ def unsupported(actions: PolicyActions) -> np.ndarray:
     log does has a share of at most 5 %. At most 2,048 states are used, evenly spaced.
     """
     shares = _shares(actions)
-    warn_about(
-        {actions.policies[i].name: f"{shares[i]:.0%} of decisions" for i in np.flatnonzero(shares > MOST_UNSUPPORTED)},
-        "the log does not support {}: no similar logged state shows such actions, so it does not show what these "
-        "policies do; measure them, or log more of what they do",
-    )
+    for note in unsupported_in_words([policy.name for policy in actions.policies], shares):
+        warn(note, UncertainEstimateWarning)
     return shares
 
 
@@ -91,7 +89,8 @@ def unsupported_in_words(names: list[str], shares: np.ndarray | None, known: np.
     least, most = (f"{share:.0%}".replace("%", " %") for share in (shares[places].min(), shares[places].max()))
     share = most if least == most else f"{least} to {most}"
     listed = list_names([names[i] for i in places], 5)
-    return [f"The log does not show what these do, since {share} of their decisions are unlike logged ones: {listed}"]
+    unlike = f"The log does not show what these do: {share} of their decisions are unlike logged ones"
+    return [f"{unlike}; measure them, or log more like them: {listed}"]
 
 
 def _similar(log: Log, rows: Tensor, candidates: Tensor) -> Tensor:
