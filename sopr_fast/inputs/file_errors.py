@@ -16,14 +16,11 @@ def reading(where: str | Path, kind: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if str(error).startswith(f"{where}: "):
+        if isinstance(error, MemoryError) or str(error).startswith(f"{where}: "):
             raise
         if isinstance(error, UnicodeDecodeError):
             raise ValueError(f"{where}: not in UTF-8, or not {kind}: {error}; save text in UTF-8") from error
-        message = f"{where}: damaged, cut short, or not {kind}"
-        if isinstance(error, MemoryError):
-            raise MemoryError(f"{message}, or larger than the free memory: {error}") from error
-        raise ValueError(f"{message}: {error}") from error
+        raise ValueError(f"{where}: damaged, cut short, or not {kind}: {error}") from error
 
 
 @contextmanager

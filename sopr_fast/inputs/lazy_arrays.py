@@ -18,10 +18,7 @@ class Lazy:
     """Array of a shape and type, which a function reads when it is needed."""
 
     def __init__(self, shape: Sequence[int], dtype: Any, read: Callable[[], np.ndarray]) -> None:
-        self.shape, self.ndim, self.dtype, self._read = tuple(shape), len(shape), np.dtype(dtype), read
-
-    def __len__(self) -> int:
-        return self.shape[0]
+        self.shape, self.dtype, self._read = tuple(shape), np.dtype(dtype), read
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self._read(), dtype)

@@ -24,7 +24,6 @@ from ..table_files import to_cells
 
 _GROUPED = re.compile(r"(?:.*/)?(?P<label>(?:episode|demo|traj)_(?P<number>\d+))/(?P<key>.+)")  # Minari, robomimic
 _NUMBERED = re.compile(r"(?P<key>observations|actions|rewards|terminated)_(?P<label>(?P<number>\d+))")  # d3rlpy
-_SCALED = ("scale_factor", "add_offset")  # attributes by which netCDF packs numbers into integers
 _PLAIN = "a plain array (of Python objects, if you trust the file, pass numpy.load(path, allow_pickle=True))"
 _BATCH = 16384  # rows
 _RECORDS = (*SB3_RECORDS, *SPACE_RECORDS, "torch.device")
@@ -122,8 +121,6 @@ class Hdf5Array(Lazy):
             dataset = file[self._key]
             if dataset.external is not None or dataset.is_virtual:
                 raise ValueError(f"{self.name} refers to other files; copy its values into this file")
-            if packed := [name for name in _SCALED if name in dataset.attrs]:
-                raise ValueError(f"{self.name} is packed by {packed[0]}: write it as plain numbers")
             if self.dtype.kind not in "fiub":
                 raise TypeError(f"{self.name} must be numbers, got dtype {self.dtype}")
             check_chunks(dataset, self.name)
