@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", choices=tasks, default=list(tasks))
     parser.add_argument("--logs", nargs="+", choices=LOGS, default=LOGS)
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
-    parser.add_argument("--quick", action="store_true", help="simulators of 3,000 updates and two layers of 256")
+    parser.add_argument("--quick", action="store_true", help="simulators of 3,000 updates")
     parser.add_argument("--out", type=Path, default=Path("out/selection"), help="folder of runs (default: %(default)s)")
     parser.add_argument(
         "--sets", type=Path, default=Path("bench/paper/sets/small"), help="games (default: %(default)s)"
@@ -42,7 +42,7 @@ def main() -> None:
             make(task, options.out / task.name)
     elif options.stage == "study":
         made = [task for task in chosen if (SETS / task.name).exists()]
-        simulator = Simulator(updates=3000, hidden=(256, 256)) if options.quick else None
+        simulator = Simulator(updates=3000) if options.quick else None
         run(made, options.logs, options.seeds, options.out, simulator)
     elif options.stage == "peers":
         peers.run(chosen, options.logs)

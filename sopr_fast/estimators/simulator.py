@@ -89,7 +89,7 @@ class Simulator(Estimator):
     """
 
     updates: int = option(8000, integer(1))
-    hidden: tuple[int, ...] = option((256, 256, 256), widths)
+    hidden: tuple[int, ...] = option((256, 256), widths)
     members: int = option(4, integer(1))
     rollouts: int | None = option(None, optional(integer(1)))
     horizon: int | None = option(None, optional(integer(1)))
