@@ -180,10 +180,6 @@ def _info(options: argparse.Namespace) -> None:
         raise FileNotFoundError(f"{options.path}: no such file; info describes models and logs") from None
     except ValueError as error:
         raise ValueError(f"{error}; info describes models and logs") from error
-    kept = "none" if ranker.subsets is None else f"{len(ranker.subsets)}"
-    print(f"trained on    {len(ranker.training_policies.names)} policies, seed {ranker.seed}")
-    print(f"training      {'collapsed: a ranking means nothing' if ranker.collapsed else 'did not collapse'}")
-    print(f"states        {ranker.state_dim} columns, {kept} subsets kept")
-    print(f"policies      {ranker.layout.kind}, {ranker.layout.action_dim} columns")
-    for name, value in ranker.config.to_dict().items():
+    print(ranker)
+    for name, value in {"seed": ranker.seed, **ranker.config.to_dict()}.items():
         print(f"{name:<20} {value}")
