@@ -10,7 +10,6 @@ import numpy as np
 from ..inputs.accepted import ReturnsLike
 from ..inputs.returns import check_returns
 from ..runtime.text import counted, list_names
-from ..runtime.warn import warn
 from . import metrics
 from .numbers import Numbers
 from .result import Result
@@ -99,20 +98,8 @@ class Ranking(Result):
 
     @property
     def best(self) -> str:
-        """Name of the candidate with the highest score.
-
-        Warns:
-            ForeignPolicyWarning: The candidate is foreign.
-        """
-        first = int(self.places[0])
-        name = self.names[first]
-        if self.foreign[first]:
-            warn(
-                f"the best candidate {name!r} is foreign: its score is an extrapolation. Measure its return before you "
-                "rely on it, or choose the next candidate in `order` that is not foreign",
-                ForeignPolicyWarning,
-            )
-        return name
+        """Name of the candidate with the highest score."""
+        return self.order[0]
 
     @property
     def ranks(self) -> np.ndarray:
