@@ -59,21 +59,18 @@ def _headline(ranking: Ranking, tied: list[str]) -> str:
 
 
 def _reasons(ranking: Ranking, tied: list[str]) -> list[str]:
-    reasons, by_subsets = [], ranking.subset_scores is not None
-    if len(ranking) > 1:
-        win, second = float(ranking.wins(ranking.places[:1], ranking.places[1:2])[0]), ranking.order[1]
-        if tied:
-            those = f"{len(tied) + 1} candidates" if len(tied) > 1 else "two"
-            noise = "the noise of drawing states" if by_subsets else "their errors"
-            reasons.append(f"The scores of these {those} differ by less than {noise}.")
-        elif np.isfinite(win):
-            draws = "draws of states; that says nothing of returns" if by_subsets else "replicates"
-            reasons.append(f"It scores above the next, {second}, in {chance(win)} of {draws}.")
-        else:
-            reasons.append(f"The next is {second}.")
-    if ranking.foreign[ranking.places[0]]:
-        reasons.append("It acts unlike every known policy, so its score is an extrapolation.")
-    return reasons
+    by_subsets = ranking.subset_scores is not None
+    if len(ranking) == 1:
+        return []
+    if tied:
+        those = f"{len(tied) + 1} candidates" if len(tied) > 1 else "two"
+        noise = "the noise of drawing states" if by_subsets else "their errors"
+        return [f"The scores of these {those} differ by less than {noise}."]
+    win, second = float(ranking.wins(ranking.places[:1], ranking.places[1:2])[0]), ranking.order[1]
+    if np.isnan(win):
+        return [f"The next is {second}."]
+    draws = "draws of states; that says nothing of returns" if by_subsets else "replicates"
+    return [f"It scores above the next, {second}, in {chance(win)} of {draws}."]
 
 
 def _now(ranking: Ranking) -> str:
