@@ -55,7 +55,7 @@ def test_evaluate_prints_a_table_or_json(shell, folder):
     assert set(content["measures"]) == {"random", "group"} and set(content["groups"]) == {"a", "b"}
     groups.write_text("\ufeff[]", encoding="utf-8")
     refused = shell(f"{evaluate} --groups groups.json", code=2)
-    assert "groups are in order, but policies come from files: give groups by their" in refused
+    assert "groups must be by name, {policy: group}, got list" in refused
 
 
 def test_select_takes_policies_without_a_return_for_candidates(shell):

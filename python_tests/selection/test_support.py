@@ -130,7 +130,7 @@ def test_later_snapshots_count_as_better_until_known_returns_correct_that():
     """The values are right, and know nothing of training."""
     names, says = list(POLICIES), {name: 0.1 * (i % 5) - 5 for i, name in enumerate(POLICIES)}
     steps = {name: 1000 * (i // 2 + 1) for i, name in enumerate(names[:12])}  # of two runs; two policies have none
-    runs = [name.split("-")[0] for name in names]
+    runs = {name: name.split("-")[0] for name in names}
     plain, late = (
         select(POLICIES, log(), simulator=Scripted(says), progress=progress, groups=runs) for progress in (None, steps)
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from ..estimators.estimator import Request
 from ..estimators.methods import MethodsLike, read_methods
 from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
 from ..inputs.policies import load_policies
-from ..inputs.returns import check_ordered, with_returns
+from ..inputs.returns import with_returns
 from ..runtime.checks import integer
 from ..runtime.progress import Timings, part
 from ..runtime.text import one_line
@@ -28,7 +28,7 @@ def evaluate(
     returns: ReturnsLike,
     *,
     methods: MethodsLike = None,
-    groups: Mapping[str, str] | Sequence[str] | None = None,
+    groups: Mapping[str, str] | None = None,
     cv: int = 5,
     seed: int = 0,
     checkpoints: str | os.PathLike | None = None,
@@ -45,7 +45,7 @@ def evaluate(
         returns: Their returns, see `select`.
         methods: Names (see `sopr_fast.estimators.METHODS`), estimators, or a mapping from label to either; None for
             the default ones. "GaussianProcess(Simulator)" is the model of `select`.
-        groups: Group of each policy, by name or in order. None finds them by name.
+        groups: Group of each policy by name. None finds them in the names.
         cv: Number of random folds; at most one for each policy.
         seed: Seed of everything random.
         checkpoints: Folder to keep the training of methods in, and to resume from.
@@ -63,10 +63,8 @@ def evaluate(
     """
     seed = integer(0)("seed", seed)
     chosen = read_methods(methods)
-    loaded = load_policies(policies)
-    check_ordered("groups", groups, loaded)
-    known, table = with_returns(loaded, returns)
-    group_of = dict(zip(known, read_groups(groups, list(known), list(loaded)), strict=True))
+    known, table = with_returns(load_policies(policies), returns)
+    group_of = dict(zip(known, read_groups(groups, list(known)), strict=True))
     cv = integer(2)("cv", cv)
     compared, measured = read(known, log, table)
     names, (values, errors) = measured.representatives, measured.pooled

@@ -61,16 +61,14 @@ def group_folds(groups: Sequence[str]) -> list[Fold]:
     return folds
 
 
-def read_groups(
-    groups: Mapping[str, str] | Sequence[str] | None, names: list[str], ordered: Sequence[str] = ()
-) -> list[str]:
-    """Return the group of every policy, from groups by name, or in the order of `ordered` policies.
+def read_groups(groups: Mapping[str, str] | None, names: list[str]) -> list[str]:
+    """Return the group of every policy.
 
     None finds groups by the text before a trailing number: "sac/run1/step_100" and "sac/run1/step_200" form one group.
     Policies of groups of fewer than three form the group "others"; if most are such, all form the group "all".
     """
     if groups is not None:
-        return [str(group) for group in check_groups(groups, names, ordered)]
+        return [str(group) for group in check_groups(groups, names)]
     stems = [_STEP.sub("", name) for name in names]
     sizes = Counter(stems)
     stems = [stem if stem and sizes[stem] >= _LEAST_GROUP else "others" for stem in stems]

@@ -33,7 +33,7 @@ def select(
     *,
     incumbent: str | None = None,
     progress: Mapping[str, float] | None = None,
-    groups: Mapping[str, str] | Sequence[str] | None = None,
+    groups: Mapping[str, str] | None = None,
     exclude: Collection[str] = (),
     simulator: Estimator | str | None = None,
     checkpoints: str | os.PathLike | None = None,
@@ -55,7 +55,7 @@ def select(
         incumbent: Name of the policy in use; by default the best known one is to be beaten.
         progress: Training step of each snapshot of a run, by name. Later snapshots are expected to return more; values
             and known returns correct that.
-        groups: Run of each policy, by name or in order; None finds runs by name. Only used with progress.
+        groups: Run of each policy by name; None finds runs in the names. Only used with progress.
         exclude: Names of policies to leave out, such as those that are too risky to run.
         simulator: Estimator that learns from rewards, or its name, whose values count as measurements; None for
             `estimators.Simulator()`, or importance weighting for a bandit.
@@ -88,7 +88,7 @@ def select(
     table = pandas.DataFrame(np.nan, names, ["return", "error", "rollouts"])
     if returns is not None:
         table = find_returns(returns, everyone).loc[names]
-    shares = None if progress is None else trained_shares(progress, names, read_groups(groups, names, names))
+    shares = None if progress is None else trained_shares(progress, names, read_groups(groups, names))
     compared, measured = read(loaded, log, table, incumbent)
     values, _ = measured.pooled
     told = _of_log(compared) | _value(compared, values, estimator, checkpoints, seed)

@@ -303,7 +303,6 @@ IN_ORDER = {
     "estimate": lambda known: NearestPolicy().estimate([np.tanh], STATES, known=known, returns=[1, 2, 3]),
     "evaluate": lambda known: sopr_fast.evaluate(known, STATES, (1, 2, 3)),
     "select": lambda known: sopr_fast.select(known, STATES, returns=[1, 2, 3]),
-    "groups": lambda known: sopr_fast.evaluate(known, STATES, {"s_2": 1, "s_10": 2}, groups=[1, 2, 3]),
 }
 
 

@@ -84,7 +84,7 @@ def load_returns(
 
 
 def is_ordered(source: Any) -> bool:
-    """Return whether returns, or groups, are in order, not by name."""
+    """Return whether returns are in order, not by name."""
     import pandas
 
     if isinstance(source, pandas.Series):
@@ -147,13 +147,13 @@ def _names_of_files(given: Iterable[str], names: Set[str]) -> dict[str, str]:
     return {name: policy for name, policy in found.items() if [*found.values()].count(policy) == 1}
 
 
-def check_groups(groups: Any, names: Sequence[str], ordered: Sequence[str]) -> list[Any]:
-    """Return the group of every named policy, from a mapping or series by name, or those of the `ordered` policies."""
+def check_groups(groups: Any, names: Sequence[str]) -> list[Any]:
+    """Return the group of every named policy, from a mapping or series by name."""
     import pandas
 
-    if isinstance(groups, Set) or (is_ordered(groups) and len(groups) != len(ordered)):
-        raise ValueError(f"groups must be one for each of {len(ordered)} policies, got {groups!r}; give them by name")
-    given = dict(zip(ordered, groups, strict=True)) if is_ordered(groups) else dict(groups)
+    if not isinstance(groups, Mapping | pandas.Series):
+        raise TypeError(f"groups must be by name, {{policy: group}}, got {type(groups).__name__}")
+    given = dict(groups)
     if missing := [name for name in names if pandas.isna(given.get(name))]:
         raise ValueError(_describe_missing(missing, [name for name in given if name not in missing], {}, "groups"))
     return [given[name] for name in names]
