@@ -64,7 +64,6 @@ class ActionDistanceEstimator(SupervisedEstimator):
 
         def value(tested: np.ndarray, known: np.ndarray, returns: np.ndarray, errors: np.ndarray) -> Estimates:
             own = (distances[np.ix_(tested, known)] == 0) & (names[tested][:, None] == names[known])
-            own |= tested[:, None] == known
             if own.all(1).any():
                 raise ValueError(
                     f"policy {names[known[0]]!r} is the only known policy, so it has no other to be compared with; "
