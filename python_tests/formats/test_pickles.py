@@ -98,3 +98,8 @@ def test_plain_values_round_trip():
         for array in arrays:
             back = np.asarray(read_pickle(pickle.dumps(array, protocol)))
             assert back.dtype == array.dtype and back.shape == array.shape and (back == array).all()
+
+
+def test_lists_of_many_numbers_of_numpy_are_not_too_large_for_their_file():
+    for values in ([np.float32(i) for i in range(50_000)], [np.True_] * 200_000):
+        assert read_pickle(pickle.dumps(values)) == values

@@ -45,12 +45,15 @@ class _Name(str):
 
 
 class Made:
-    """What a file would make of a name and arguments, then of a state, or of items by key."""
+    """What a file would make of a name and arguments, then of a state, or of items by key.
 
-    __slots__ = ("arguments", "items", "name", "state")
+    A number or dtype is kept as `value` once it is made.
+    """
+
+    __slots__ = ("arguments", "items", "name", "state", "value")
 
     def __init__(self, name: str, arguments: tuple[Any, ...] = ()) -> None:
-        self.name, self.arguments, self.state = name, arguments, None
+        self.name, self.arguments, self.state, self.value = name, arguments, None, None
         self.items: list[tuple[Any, Any]] = []
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -143,7 +146,7 @@ class PlainUnpickler(pickle._Unpickler):
         self._new(made := Made(_DICTS[0]))
         made.items += zip(items[::2], items[1::2], strict=True)
 
-    def _make(self) -> None:
+    def _call(self) -> None:
         arguments, name = (self.stack.pop() for _ in range(2))  # type: ignore[attr-defined]
         if type(name) is not _Name or type(arguments) is not tuple:
             raise ValueError(f"a call of {type(name).__name__} with {type(arguments).__name__}")
@@ -163,7 +166,7 @@ class PlainUnpickler(pickle._Unpickler):
         pickle.EMPTY_LIST[0]: lambda self: self._new([]),
         pickle.EMPTY_DICT[0]: lambda self: self._new(Made(_DICTS[0])),
         pickle.DICT[0]: _new_dict,
-        **dict.fromkeys((pickle.REDUCE[0], pickle.NEWOBJ[0]), _make),
+        **dict.fromkeys((pickle.REDUCE[0], pickle.NEWOBJ[0]), _call),
         pickle.BUILD[0]: _build,
         pickle.BYTEARRAY8[0]: pickle._Unpickler.dispatch[pickle.BINBYTES8[0]],  # takes no memory before it reads
         **dict.fromkeys((pickle.EMPTY_SET[0], pickle.FROZENSET[0], pickle.NEWOBJ_EX[0]), _refuse),
@@ -171,30 +174,38 @@ class PlainUnpickler(pickle._Unpickler):
     }
 
     def _plain(self, value: Any, depth: int) -> Any:
-        kind, below = type(value), depth + 1
-        is_plain = value is None or kind in (bool, int, float, str, bytes)
-        self.count(8 if is_plain else 64)
+        kind = type(value)
+        if kind is Made and value.value is not None:
+            value = value.value
+        if value is None or kind in (bool, int, float, str, bytes) or isinstance(value, np.dtype | np.generic):
+            self.count(8)
+            return value
+        self.count(64)
         if depth > MOST_DEPTH:
             raise RefusedError(f"its pickle nests values more than {MOST_DEPTH} deep")
-        if is_plain:
-            return value
         if kind in (list, tuple):
-            return kind(self._plain(item, below) for item in value)
+            return kind(self._plain(item, depth + 1) for item in value)
         if kind is _Name:
             return Record(str(value))
         if kind is not Made:
             raise RefusedError(f"its pickle holds {kind.__name__}; {REFUSAL}")
-        arguments, state = self._plain(value.arguments, depth), self._plain(value.state, depth)
-        if value.name in _DICTS:
-            return self._dict(arguments[0] if arguments else {}, value.items, below)
-        if value.name not in self.names:
+        made = self._make(value, depth + 1)
+        if isinstance(made, np.dtype | np.generic):
+            value.value = made
+        return made
+
+    def _make(self, made: Made, depth: int) -> Any:
+        arguments, state = [self._plain(item, depth) for item in made.arguments], self._plain(made.state, depth)
+        if made.name in _DICTS:
+            return self._dict(arguments[0] if arguments else {}, made.items, depth)
+        if made.name not in self.names:
             attributes = state if isinstance(state, dict) else {}
             if any(not isinstance(name, str) or name.startswith("__") for name in attributes):  # __array_interface__
                 raise RefusedError(f"its pickle has attributes of Python's own; {REFUSAL}")
-            return Record(str(value.name), attributes)
+            return Record(str(made.name), attributes)
         parts = (*arguments, *state) if isinstance(state, tuple) else arguments
         self.count(sum(len(part) for part in parts if isinstance(part, str | bytes)))  # of which a copy is made
-        return self.names[value.name](state, *arguments)
+        return self.names[made.name](state, *arguments)
 
     def _dict(self, given: Any, items: list[tuple[Any, Any]], depth: int) -> dict[Any, Any]:
         pairs = [*(given.items() if isinstance(given, dict) else given)]
