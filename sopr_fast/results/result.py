@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from abc import ABC, abstractmethod
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -57,7 +56,8 @@ class Result(ABC):
 
     def to_json(self, **fields: Any) -> str:
         """Return `to_dict`, with more `fields`, as JSON: null in place of NaN and infinities."""
-        return json.dumps(_without_nan(self.to_dict() | fields), indent=1)
+        text = json.dumps(self.to_dict() | fields)
+        return json.dumps(json.loads(text, parse_constant=lambda undefined: None), indent=1)
 
     def plot(self, *args: Any, **options: Any) -> matplotlib.axes.Axes:
         """Plot the result, see `sopr_fast.reports.plots`.
@@ -78,11 +78,3 @@ class Result(ABC):
 
     def _repr_html_(self) -> str:
         return to_html(self.headline, self._frame())
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nan(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
