@@ -142,7 +142,9 @@ REFUSED = {  # operator → changes of its arguments, message
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "message"), [(name, *one) for name, cases in REFUSED.items() for one in cases], ids=str
+    ("name", "changes", "message"),
+    [(name, *one) for name, cases in REFUSED.items() for one in cases],
+    ids=lambda value: value if isinstance(value, str) else ",".join(value),
 )
 def test_operator_refuses(name, changes, message, ops, monkeypatch):
     monkeypatch.setenv("SOPR_FAST_CUDA_DEBUG", "1")

@@ -52,8 +52,11 @@ def mlp(x: Tensor, parameters: Tensor, sizes: Sequence[int], *, activation: str 
     """
     if activation not in _ACTIVATIONS:
         raise ValueError(f"activation must be 'relu' or 'tanh', got {activation!r}")
-    apply = _mlp if _has_kernel("mlp", x, parameters) else _torch_mlp
-    return apply(x[None] if x.dim() == 2 else x, parameters, list(sizes), activation == "tanh")
+    x, sizes = x[None] if x.dim() == 2 else x, list(sizes)
+    if _has_kernel("mlp", x, parameters):
+        return _mlp(x, parameters, sizes, activation == "tanh")
+    _check_sizes({"x": x, "parameters": parameters, "sizes": sizes, "members": len(parameters)})
+    return _torch_mlp(x, parameters, sizes, activation == "tanh")
 
 
 def mlp_step(
@@ -103,8 +106,12 @@ def mlp_step(
     """
     x = x[None] if x.dim() == 2 else x
     tensors = x, target, weight, thresholds, parameters, means, squares, average
-    step_once = _step if _has_kernel("mlp_step", *tensors) else _torch_step
-    return step_once(*tensors, list(sizes), step, rate, *betas, decay, average_rate)
+    options = list(sizes), step, rate, *betas, decay, average_rate
+    if _has_kernel("mlp_step", *tensors):
+        return _step(*tensors, *options)
+    changed = {"parameters": parameters, "means": means, "squares": squares, "average": average}
+    _check_sizes(changed | {"x": x, "sizes": sizes, "members": len(parameters)})
+    return _torch_step(*tensors, *options)
 
 
 def _has_kernel(name: str, *tensors: Tensor | None) -> bool:
