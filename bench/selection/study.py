@@ -195,9 +195,10 @@ def scores(selection: Selection, table: pandas.DataFrame) -> dict[str, float]:
     result["stated"] = 2 * float(stated.mean()) * len(beats) / max(1, len(beats) - 1)  # of all pairs
     result["stated right"] = float((gaps >= -_NEAR * span)[stated].mean()) if stated.any() else np.nan
     returns = dict(zip(selection.names, true, strict=True))
-    while true[selection.known].max(initial=-np.inf) < true.max() - _NEAR * span:
-        picked = selection.measure_next(1)
-        if not picked or selection.known.sum() == (~own).sum() + MOST_MEASURED:
-            return result | {"measurements": float(MOST_MEASURED)}
+    for count in range(MOST_MEASURED):
+        if true[selection.known].max(initial=-np.inf) >= true.max() - _NEAR * span:
+            return result | {"measurements": float(count)}
+        if not (picked := selection.measure_next(1)):
+            break
         selection = selection.update({picked[0]: returns[picked[0]]})
-    return result | {"measurements": float(selection.known.sum() - (~own).sum())}
+    return result | {"measurements": float(MOST_MEASURED)}
