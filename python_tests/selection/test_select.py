@@ -10,7 +10,7 @@ from support.problems import transitions
 from support.selection_problems import BEST, CANDIDATES, KNOWN, RETURNS, TRUTH, Scripted, choose, log, simulator
 
 import sopr_fast
-from sopr_fast import Config, fit, load_log
+from sopr_fast import Config, UncertainEstimateWarning, fit, load_log
 from sopr_fast.estimators import BehaviourQ, ImportanceWeighting
 from sopr_fast.estimators.action_distance import mutual_distances
 from sopr_fast.results.metrics import policy_distances
@@ -143,6 +143,17 @@ def test_a_bandit_s_measured_return_decides_alone_and_moves_others_that_act_alik
     assert selection.doubts == []
     strange = select(BANDITS, bandit(), returns={"uniform": 2.0})
     assert "standard errors away from ImportanceWeighting: check the log's probabilities" in strange.doubts[0]
+
+
+def test_a_method_without_errors_of_policies_is_told():
+
+    steps = replace(log(), log_probs=np.zeros(len(log())))
+    selection = select(KNOWN, steps, simulator="ImportanceWeighting")
+    with pytest.warns(UncertainEstimateWarning, match="the log hardly covers"):
+        errors = ImportanceWeighting().estimate(KNOWN, steps).standard_errors
+    assert np.isnan(errors).any()
+    [note] = [note for note in selection.notes if note.startswith("ImportanceWeighting knows no error of ")]
+    assert next(name for name, error in zip(KNOWN, errors, strict=True) if np.isnan(error)) in note
 
 
 def test_a_bandit_s_policy_that_the_log_hardly_covers_is_not_ranked():

@@ -90,7 +90,8 @@ def warn_of_answers(
         if vary and (layout.action_dim == 1 or means.max() > 1):  # not several of 0 and 1
             warn(
                 f"policies {list_names([policy.name for policy in policies])} return whole numbers, which are taken as "
-                "continuous actions: if they are indices, return integers and pass action_count"
+                "continuous actions: if they are indices, return integers, and call "
+                "load_policies(…, action_count=N)"
             )
 
 

@@ -19,7 +19,7 @@ WORDS = (
     "give words as indices of discrete actions, codes[word], with one dictionary of codes for the log and all "
     "policies, and pass action_count"
 )
-_EXPECTED = "expected an array or tensor of actions, Gaussian or Probabilities, and nothing else"
+_EXPECTED = "expected an array or tensor of actions alone, Gaussian, Probabilities, or torch's Normal or Categorical"
 _ITEM = "if one item is the actions, return only that, as by lambda states: module(torch.from_numpy(states))[0]"
 
 
@@ -175,8 +175,8 @@ class OutputReader:
         if isinstance(value, dist.Categorical | dist.OneHotCategorical):
             return self._probabilities(self._tensor(value.probs))
         raise self._error(
-            f"a {type(value).__name__}, which is not normal: return sopr_fast.inputs.policies.Gaussian(mean, std) of "
-            "continuous actions, or Probabilities(p) of discrete ones; of several at once, one for each combination"
+            f"a {type(value).__name__}, which is neither normal nor categorical: return the mean action, such as tanh "
+            "of a mean; of several discrete actions at once, probabilities of each combination"
         )
 
     def _indices(self, indices: Tensor) -> Output:
@@ -240,5 +240,8 @@ class OutputReader:
         array = to_array(value)
         if array.dtype == object:
             kind = f"{type(value).__name__} of {value.dtype}" if hasattr(value, "dtype") else type(value).__name__
-            raise self._error(f"a {kind}, {_EXPECTED}; {_ITEM if isinstance(value, tuple | dict) else WORDS}")
+            advice = (
+                f"; {_ITEM}" if isinstance(value, tuple | dict) else f"; {WORDS}" if hasattr(value, "dtype") else ""
+            )
+            raise self._error(f"a {kind}, {_EXPECTED}{advice}")
         return torch.from_numpy(np.array(array, dtype=np.float32 if array.dtype.kind == "f" else np.int64))
