@@ -19,12 +19,12 @@ KINDS = {
 }
 COLUMNS = {  # heading: method and result
     "`select`": ("select", "spearman"),
+    "its regret@1": ("select", "regret@1"),
     "`progress=`": ("progress", "spearman"),
     "with it, regret@1": ("progress", "regret@1"),
     "NearestPolicy": ("nearest policy", "spearman"),
     "latest snapshot": ("latest snapshot", "spearman"),
-    "its regret@1": ("latest snapshot", "regret@1"),
-    "regret@1": ("select", "regret@1"),
+    "the snapshot's regret@1": ("latest snapshot", "regret@1"),
     "80 % intervals": ("select", "coverage"),
     "surely ordered": ("select", "stated"),
     "rightly": ("select", "stated right"),
