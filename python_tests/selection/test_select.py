@@ -271,7 +271,7 @@ def test_update_trains_nothing():
         ({"seed": -1}, "seed must be an integer, 0 or more"),
         ({"update": {"nobody": 1.0}}, "no policy has a return: returns are given of nobody"),
         ({"update": [1.0, 2.0]}, "returns must be by name"),
-        ({"update": {"left-21": np.nan}}, "returns: no returns in it"),
+        ({"update": {"left-21": np.nan}}, "returns: all are NaN or empty; if none is known, leave returns out"),
     ],
 )
 def test_bad_input_is_named(options, message):

@@ -103,10 +103,9 @@ def fit(
     device, group, timings = current_device(), distributed.current(), Timings()
 
     training = load_policies(policies)
-    with timings.stage("drawing"):
-        log = read_states(states)
     known = _known(training, returns, preferences, validation, config)
     with timings.stage("drawing"):
+        log = read_states(states)
         drawn: Drawing | Subsets
         if isinstance(log, Subsets):
             drawn, (count, size) = log.to("cpu"), log.rows.shape

@@ -21,6 +21,8 @@ from ...runtime.text import NAME_WIDTH, escaped_errors, is_cost, list_names, pri
 from ...runtime.warn import warn
 from ..accepted import ReturnsLike
 from ..file_errors import naming
+from ..lazy_arrays import shape_of
+from ..logs import StoredStates, Transitions
 from ..table_files import is_list_of_dicts, load_csv, load_json, load_parquet
 
 if TYPE_CHECKING:
@@ -90,7 +92,11 @@ def is_ordered(source: Any) -> bool:
     if isinstance(source, pandas.Series):
         return isinstance(source.index, pandas.RangeIndex)
     named = isinstance(source, str | os.PathLike | Mapping | pandas.DataFrame) or is_list_of_dicts(source)
-    return source is not None and not named
+    return source is not None and not named and not _is_loaded(source)
+
+
+def _is_loaded(log: Any) -> bool:
+    return isinstance(log, StoredStates | Transitions)
 
 
 def with_returns(policies: Policies, returns: Any) -> tuple[Policies, pandas.DataFrame]:
@@ -205,8 +211,8 @@ def _as_frame(source: Any, names: Sequence[str] | None, columns: Mapping[str, st
         if len(values) != len(names):
             raise ValueError(f"there are {len(values)} returns for {len(names)} policies: {_REMEDY}")
         source = dict(zip(names, values, strict=True))
-    elif any(callable(value) for _, value in source.items()):
-        raise TypeError("policies stand where returns belong; policies come first, then the log, then returns")
+    elif _is_loaded(source) or any(callable(value) or len(shape_of(value)) > 1 for _, value in source.items()):
+        raise TypeError("policies or a log stand where returns belong; policies come first, then the log, then returns")
     elif isinstance(source, Mapping) and source:
         parts = {_part_of(label, columns) for label in source}
         if "name" in parts and parts & {"return", "cost"}:
@@ -304,7 +310,7 @@ def _table(cells: pandas.DataFrame) -> pandas.DataFrame:
             error = deviation / math.sqrt(rollouts) if rollouts > 1 else math.nan
         rows[name] = value, error, rollouts
     if not rows:
-        raise ValueError("no returns in it")
+        raise ValueError("all are NaN or empty; if none is known, leave returns out" if empty else "no returns in it")
     table = pandas.DataFrame.from_dict(rows, orient="index", columns=["return", "error", "rollouts"], dtype=np.float64)
     table.index = pandas.Index([*rows], dtype=object, name="name")
     table.attrs = {"empty": empty, "notes": []}
