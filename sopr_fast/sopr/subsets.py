@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -48,6 +49,7 @@ class Subsets:
     rows: Tensor
     offsets: Tensor
     states_count: int
+    why_no_log: ClassVar[str] = "subsets are for fit and rank: pass the log that they were drawn from"
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -301,6 +301,7 @@ WRONG = {  # file → content, message
         (pickle.dumps([{"obs": [1], "rewards": [1]}, {"obs": [1]}]), "episode 1 has no 'rewards'"),
     ],
     "log.hdf5": [("version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS, .*: run git lfs pull")],
+    "log.safetensors": [("", "weights or subsets where a log belongs: pass a model as")],
     "log.xlsx": [("", r"expected a log in a file of \.npy, \.npz, .*open others by their library, such as pandas")],
     "log.parquet": [
         (LISTS.assign(actions=UNEVEN), r"'actions': lists of equal .* .2,. and .1,. at row 11$"),

@@ -68,6 +68,7 @@ def test_wrong_arrays(name, values, message):
 
 
 LOADED, LATE = sopr_fast.load_log(USUAL), "columns, ends, max_episode_steps and sort are for logs that are not loaded"
+SUBSETS = sopr_fast.Subsets.draw(np.eye(4), 1, size=4, clusters=2)
 LEVELS = pandas.DataFrame([[1, 2]], columns=[["obs", "u"], ["x", ""]])
 
 
@@ -81,6 +82,7 @@ LEVELS = pandas.DataFrame([[1, 2]], columns=[["obs", "u"], ["x", ""]])
         (sopr_fast.load_log, {"a\x1b[2J\n\u202eb": [0], "c" * 199: [0]}, {}, r"are a\\x1b\[2J\\n\\u202eb, c{49}…c{50}"),
         (sopr_fast.load_log, LEVELS, {}, r"data frame: the states have names: .*columns={'states': 'obs/x'}"),
         (sopr_fast.load_log, ["a.npz", "b.npz"], {}, r"a list of paths, expected one log; of several .*dict\(numpy"),
+        (sopr_fast.load_log, SUBSETS, {}, "dataset: subsets are for fit and rank: pass the log"),
         (load_states, None, {}, "expected a path, array, frame, dictionary or list, got NoneType"),
         (load_states, np.array(3.0), {}, "dataset: 'states' is empty"),
         (load_states, {"a", "b"}, {}, "dataset: 'states' must be numbers, got dtype object"),

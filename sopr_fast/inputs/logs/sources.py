@@ -63,6 +63,8 @@ def read_arrays(source: Any) -> Mapping[str, Any]:
 
     Arrays of files may be read when they are needed. Nested names are joined, such as `observations/position`.
     """
+    if why := getattr(type(source), "why_no_log", None):
+        raise TypeError(why)
     if _is_minari_id(source):
         source = library("minari", "minari", f"{source}: reading it").load_dataset(str(source))
     if isinstance(source, list | tuple) and source and all(isinstance(item, str | os.PathLike) for item in source):
@@ -89,7 +91,10 @@ def _read_path(path: Path) -> Any:
             )
         return {file.stem: opened_later(partial(open_npy, file)) for file in files}
     if (suffix := path.suffix.lower()) == ".safetensors":
-        raise ValueError("weights where a log belongs: pass a model as model=…, others as policies")
+        raise ValueError(
+            "weights or subsets where a log belongs: pass a model as model=…, other weights as policies, and subsets "
+            "to fit or rank"
+        )
     if suffix not in READERS:
         raise ValueError(
             f"expected a log in a file of {', '.join(READERS)}, or a Minari dataset; open others "
