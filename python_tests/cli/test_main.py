@@ -263,6 +263,8 @@ def test_info_says_whether_policies_act_on_the_scales_of_a_log(tmp_path, monkeyp
     for factor, said in ((1, "actions of 1 policy are on the scales of the log"), (2, other)):
         np.savez("log.npz", **log, actions=factor * np.tanh(5 * states[:, :2]), timeouts=np.zeros(60, bool))
         assert said in shell("info log.npz --policies gain.npz").splitlines()[-1] and not shell.errors
+    np.save("states.npy", states)
+    assert "actions and rewards are needed too: --columns" in shell("info states.npy --policies gain.npz", code=2)
 
 
 @pytest.mark.slow

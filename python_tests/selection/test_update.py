@@ -56,7 +56,7 @@ def test_episodes_of_several_calls_count_together(selection):
             "2 state columns follow a log of 1",
         ),
         ({"cost" if name == "rewards" else name: own for name, own in RUNS.items()}, "one of two logs has costs, the"),
-        ({"states": RUNS["states"]}, "this method needs rewards too"),
+        ({"states": RUNS["states"]}, "actions and rewards are needed too"),
     ],
 )
 def test_other_logs_are_refused(selection, log, message):

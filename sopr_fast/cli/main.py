@@ -159,7 +159,7 @@ def _info(options: argparse.Namespace) -> None:
             text = ", ".join(value) if isinstance(value, list) else value
             print(f"{name:<28} {text or 'none'}")
         return
-    from ..inputs.logs import describe
+    from ..inputs.logs import describe, load_transitions
     from ..inputs.logs.sources import is_log
 
     if is_log(options.path):
@@ -167,7 +167,7 @@ def _info(options: argparse.Namespace) -> None:
         if options.policies is not None:
             from ..estimators.log import read
 
-            policies = read_policies(options)
+            policies, log = read_policies(options), load_transitions(log)
             with warnings.catch_warnings(action="ignore"):
                 facts = read(policies.for_log(log.source_count, log), log)[1].facts
             print(*facts or [f"actions of {counted(len(policies), 'policy')} are on the scales of the log"], sep="\n")

@@ -166,7 +166,7 @@ def test_arrays_of_a_folder_are_needed_or_not(tmp_path, arrays):
     with pytest.raises(ValueError, match=r"rewards\.npy: damaged"):
         sopr_fast.load_log(tmp_path / "log")
     (tmp_path / "log/rewards.npy").unlink()
-    with pytest.raises(ValueError, match="observations.npy: only states are read, .*; this method needs rewards too"):
+    with pytest.raises(ValueError, match="observations.npy: only states are read, .*; actions and rewards are needed"):
         load_transitions(tmp_path / "log")
     assert sopr_fast.load_log(tmp_path / "log").shape == (14, 3)  # states alone
 

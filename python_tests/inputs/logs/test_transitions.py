@@ -39,7 +39,7 @@ EACH = "; of states alone, pass values.reshape(-1, 2); if axis 0 is of episodes,
     ("name", "values", "message"),
     [
         ("rewards", np.zeros(13), "has 13 rows, 'observations' has 14"),
-        ("actions", np.full((14, 2), np.nan), "is not finite (as float32) at row 0: each row needs the action and"),
+        ("actions", np.full((14, 2), np.nan), "is not finite (as float32) at row 0: fill it, or leave the row out; ea"),
         ("rewards", np.where(FIFTH, np.inf, 0), "is not finite (as float32) at row 5"),
         ("observations", np.full((14, 3), 1e300), "is not finite (as float32) at row 0"),
         ("actions", np.array([None] * 14), "is not finite (as float32) at row 0"),

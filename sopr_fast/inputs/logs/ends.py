@@ -210,7 +210,7 @@ class Statement:
             if self.word is None and self.limit is None and not self.borders and "truncations" not in self.rows:
                 remedy = f"pass ends='cut' if episodes were cut there; or {remedy}"
             if np.isnan(following[row]).any():
-                what, remedy = "is unknown, and no end is marked there", "mark it"
+                what, remedy = "is unknown, and no end is marked there", f"if it is an end, mark it; else {without}"
             elif (following[row] == states[row]).all():
                 what, remedy = "is the state of its own row", without
             self._refuse(f"{name!r} of {self._some(broken)} {what}: {remedy}")

@@ -118,8 +118,8 @@ def load_transitions(source: LogLike) -> Transitions:
     if isinstance(log, Transitions):
         return log
     raise ValueError(
-        f"{log.name or 'the log'}: {log.summary}; this method needs rewards too: load_log(…, {advise('rewards')}) or "
-        f"{advise('costs')}"
+        f"{log.name or 'the log'}: {log.summary}; actions and rewards are needed too: load_log(…, {advise('rewards')}) "
+        f"or {advise('costs')}"
     )
 
 

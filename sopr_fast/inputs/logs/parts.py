@@ -32,8 +32,8 @@ _FILL = "fill it, or leave the row out"
 _REMEDIES = {  # part → what to do where it is not finite
     **dict.fromkeys(
         ("actions", "rewards", "costs"),
-        "each row needs the action and the reward of its state; if some rows hold only a state, or the action that led "
-        "to it, make episodes of them by a recipe (docs/files.md, rows of other libraries)",
+        f"{_FILL}; each row needs the action and the reward of its state: if some rows hold only a state, or the "
+        "action that led to it, make episodes of them by a recipe (docs/files.md, rows of other libraries)",
     ),
     **dict.fromkeys(_EXACT, "make dates by pandas.to_datetime, or leave it out by columns={'unread': …}"),
 }

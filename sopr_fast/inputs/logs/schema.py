@@ -213,7 +213,7 @@ def _one_of(names: list[str], part: str, arrays: Mapping[str, Any]) -> str:
     name, *others = sorted(names, key=lambda x: KEYS[part].index(words(x)))
     if others:
         raise ValueError(
-            f"{name!r} and {others[0]!r} both mean the {part}; choose one by {advise(part, name)} and leave the other "
+            f"{name!r} and {others[0]!r} both mean the {part}; choose one by {advise(part, name)}, or leave the other "
             f"out by {advise(UNREAD, *others)}"
         )
     columns = [x for x in arrays if x != name and numbered(x)[0] == name] if part in TABLES else []
