@@ -132,7 +132,7 @@ def test_the_exit_code_says_whether_to_measure_if_it_is_asked_for(shell, actors)
             assert shell(f"select {actors} {returns} {QUICK} {option} --json", code=expected)["verdict"] == kind
     refused = shell(f"select {actors} --exit-code --incumbent nobody", code=2)
     assert "the incumbent nobody is none of" in refused
-    content = shell(f"select {actors} {QUICK} --exclude actor-1 actor-2 --json")
+    content = shell(f"select {actors} {QUICK} --exclude actor-1 --exclude actor-2 --json")
     assert set(content["table"]["policy"]) == {"actor-0", "actor-3"}
 
 
@@ -219,6 +219,11 @@ def test_estimate_runs_an_estimator_with_options_or_known_returns(shell):
         ("estimate --method NearestPolicy", "there are 0 and 12"),
         ("estimate --returns all.csv --method fqe", "--method FQE learns from no returns: leave --returns out"),
         ("estimate --method fqe --set speed=3", "--set speed=3: expected OPTION=VALUE"),
+        ("estimate --method fqe --set updates=5 --set updates=6", "--set updates=6: expected OPTION=VALUE, each once"),
+        (
+            "select --columns states=a --columns states=b",
+            "--columns states=a states=b: expected PART=NAME, such",
+        ),
         ("estimate --method fqe --set updates=many", "updates must be an integer, 1 or more, got 'many'"),
         ("estimate --method SOPR --set config=3", "config must be a Config, got '3'"),
         ("estimate --method fqe --set updates=0", "updates must be an integer, 1 or more"),
@@ -260,7 +265,8 @@ OTHERS = "actions=push rewards=gain episodes=run"
     ],
 )
 def test_every_command_that_reads_a_log_takes_its_names_and_time_limit(shell, columns, command, monkeypatch):
-    command = f"{command} {columns} {OTHERS}"
+    command = f"{command} {columns} --columns {OTHERS}"
+    assert "no array 'none' to sort by" in shell(f"{command} --ends cut --sort none --sort run", code=2)
     assert "pass --ends terminal or --ends cut" in shell(command, code=2)
     shell(f"{command} --ends cut")
     read, load_log = [], sopr_fast.load_log

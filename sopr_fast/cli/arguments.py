@@ -154,8 +154,8 @@ def read_states(path: str | Path | None, options: argparse.Namespace) -> Any:
 
 def _columns(option: str, given: Sequence[str]) -> dict[str, str | list[str]]:
     pairs = [item.partition("=") for item in given]
-    if not all(map(all, pairs)):
-        raise ValueError(f"--{option} {' '.join(given)}: expected PART=NAME, such as states=x,speed")
+    if not all(map(all, pairs)) or len({part for part, *_ in pairs}) < len(pairs):
+        raise ValueError(f"--{option} {' '.join(given)}: expected PART=NAME, such as states=x,speed, each part once")
     return {part: names.split(",") if "," in names else names for part, _, names in pairs}
 
 

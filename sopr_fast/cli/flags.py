@@ -14,7 +14,8 @@ _METHODS = ", ".join(f"'{name}'" if "(" in name else name for name in METHODS)
 
 
 def _value(metavar: str, about: str, **options: Any) -> dict[str, Any]:
-    return {"metavar": metavar, "help": about, **options}
+    several = {"action": "extend"} if "nargs" in options else {}  # a repeated flag adds values
+    return {"metavar": metavar, "help": about, **several, **options}
 
 
 def _switch(about: str) -> dict[str, Any]:
@@ -45,7 +46,6 @@ FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # groups of `--help`, and what 
             "those of the same name",
             type=Path,
             nargs="+",
-            action="extend",
         ),
         "--return-columns": _value(
             "PART=NAME",
@@ -62,9 +62,13 @@ FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # groups of `--help`, and what 
             "logged states: .npy, .npz, .hdf5, .parquet or a Minari dataset; or .safetensors that Subsets.save wrote "
             "(default of rank: the subsets kept with the model)",
         ),
-        "--columns": _value("PART=NAME", "names in the log, such as states=x,speed actions=u rewards=r", nargs="+"),
+        "--columns": _value(
+            "PART=NAME",
+            "names in the log, such as states=x,speed actions=u rewards=r; fit and rank take states=… alone",
+            nargs="+",
+        ),
         "--ends": {"choices": ("terminal", "cut"), "help": "what ends are that the log does not tell apart"},
-        "--sort": _value("NAME,…", "sort rows by these first", type=lambda names: names.split(",")),
+        "--sort": _value("NAME,…", "sort rows by these first", type=lambda names: names.split(","), action="extend"),
         "--max-episode-steps": _value(
             "N",
             "time limit of the environment, if the log does not show where it cut episodes, or if policies may reach "

@@ -180,8 +180,8 @@ def _read_estimator(method: str, given: Sequence[str]) -> Estimator:
     chosen: dict[str, Any] = {}
     for item in given:
         name, separator, text = item.partition("=")
-        if not separator or name not in fields:
-            raise ValueError(f"--set {item}: expected OPTION=VALUE, with an option of {', '.join(fields)}")
+        if not separator or name not in fields or name in chosen:
+            raise ValueError(f"--set {item}: expected OPTION=VALUE, each once, with an option of {', '.join(fields)}")
         try:
             chosen[name] = fields[name].metadata["check"].parse(text)
         except (KeyError, TypeError, ValueError):
