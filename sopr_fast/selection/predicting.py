@@ -204,9 +204,8 @@ def _told(method: Estimator, compared: Compared, estimates: Estimates) -> dict[s
     notes = [*compared.facts, *unfinished(compared.names, np.asarray(found.get("unfinished", 0)))]
     if isinstance(method, BehaviourQ) and compared.log.longest > 1:
         notes.append(f"Values by {method.name} are not returns of episodes: rely on the order of the candidates only")
-    lost = [] if estimates.replicates is None else np.flatnonzero(np.isnan(estimates.standard_errors))
-    if len(lost):
-        few = list_names([compared.names[i] for i in lost], 5)
+    if estimates.replicates is not None and (lost := np.isnan(estimates.standard_errors)).any():
+        few = list_names([compared.names[i] for i in np.flatnonzero(lost)], 5)
         notes.append(f"{method.name} knows no error of {few}: the log hardly covers what they do")
     if "inside" in found:
         told |= {"outside": 1 - np.asarray(found["inside"], np.float64), "members": estimates.replicates}
