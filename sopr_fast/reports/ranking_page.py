@@ -74,10 +74,8 @@ def _reasons(ranking: Ranking, tied: list[str]) -> list[str]:
 
 
 def _now(ranking: Ranking) -> str:
-    foreign = dict(zip(ranking.names, ranking.foreign, strict=True))
-    best = [name for name in ranking.order if not foreign[name]][:3] + [
-        one for one in ranking.order[:1] if foreign[one]
-    ]
+    names, foreign = np.array(ranking.order, object), ranking.foreign[ranking.places]
+    best = [*names[~foreign][:3], *names[:1][foreign[:1]]]
     measure = f"Measure {in_words(best)} by 20 episodes{' each' if len(best) > 1 else ''}"
     if ranking.subset_scores is None:
         return f"{measure} before you deploy one."
