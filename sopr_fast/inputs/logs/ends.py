@@ -22,6 +22,7 @@ from .parts import FLAGS, Parts
 from .schema import ITEM, UNREAD, advise
 
 WORDS = ("terminal", "cut")
+_KINDS = ("terminals", "truncations")  # flags that say why an episode ended
 _SAY = "pass ends='terminal' or ends='cut'"
 _STACK = "pass {name: numpy.stack([x[name] for x in log]) for name in log[0]}, arrays of time and environment"
 
@@ -32,17 +33,16 @@ class Statement:
     def __init__(self, rows: Mapping[str, np.ndarray], parts: Parts, limit: int | None, word: str | None) -> None:
         self.rows, self.parts, self.names, self.limit, self.word = rows, parts, parts.names, limit, word
         self.none = np.zeros(len(rows["states"]), bool)
-        self.stops = np.append(self.none[1:], True)  # rows after which the recording stops
-        self.terminals, self.truncations = (rows.get(part, self.none) for part in ("terminals", "truncations"))
+        self.stops = _changes(rows.get("agents", self.none))  # rows after which the recording stops
+        self.terminals, self.truncations = (rows.get(part, self.none) for part in _KINDS)
+        self.told = [part for part in _KINDS if part in rows]
         self.borders = {}  # part → (N,) bool, ends of either kind
         if "dones" in rows:
             self.borders["dones"] = rows["dones"]
         if "first" in rows:
             self.borders["first"] = np.append(rows["first"][1:], True)
         if "episodes" in rows:
-            self.borders["episodes"] = np.append(np.diff(rows["episodes"]) != 0, True)
-        elif "agents" in rows:
-            self.stops[:-1] = np.diff(rows["agents"]) != 0
+            self.borders["episodes"] = _changes(rows["episodes"])
         self.linked = None  # (N,) bool: whether the next state is the state of the next row
         if "next_states" in rows:
             self.linked = np.append((rows["next_states"][:-1] == rows["states"][1:]).all(1), False)
@@ -52,155 +52,147 @@ class Statement:
 
         ValueError names rows, arrays and what to pass, if the statement is incomplete or contradicts itself.
         """
-        if self.limit == 1:
-            self.ended, self.cuts, said = ~self.none, self.none, ["max_episode_steps=1"]
+        limit, word = self.limit, self.word
+        if limit == 1:
+            said, self.ended, self.cuts = ["max_episode_steps=1"], ~self.none, self.none
             longest = self.borders.get("episodes", self.ended)
         else:
+            said = [part for part in (*_KINDS, *self.borders, "agents") if part in self.rows]
+            said += [f"ends={word!r}"] * (word is not None) + [f"max_episode_steps={limit}"] * (limit is not None)
             self._check_order()
-            said = self._decide()
-            longest = self.ended | self.cuts
+            self._part_flags()
+            last = self._last_rows(said)
+            self.ended = self._ended(last)
+            self.cuts = (last | self.stops) & ~self.ended
+            longest = last | self.stops
             self._check_flags()
             self._check_next_states()
         self._check_counts()
-        if self.limit is not None and (beyond := _steps(longest) >= self.limit).any():
-            self._refuse(
-                f"max_episode_steps={self.limit}, but an episode goes on at {self._some(beyond)}: pass the time limit "
-                "of the environment, or correct the ends of episodes"
-            )
+        remedy = "pass the time limit of the environment, or correct the ends of episodes"
+        beyond = self.none if limit is None else _steps(longest) >= limit
+        self._refuse_if(beyond, f"max_episode_steps={limit}, but an episode goes on at", f": {remedy}")
         return self.ended, self.cuts, said
-
-    def _decide(self) -> list[str]:
-        """Find the ends by the rules of this module; return what said so."""
-        said = [part for part in ("terminals", "truncations", *self.borders) if part in self.rows]
-        said += ["agents"] * ("agents" in self.rows and "episodes" not in self.rows)
-        said += [f"ends={self.word!r}"] * (self.word is not None)
-        said += [f"max_episode_steps={self.limit}"] * (self.limit is not None)
-        self._part_flags()
-        terminals, truncations, limit = self.terminals, self.truncations, self.limit
-        told = {"terminals", "truncations"} & self.rows.keys()
-        if self.borders:
-            last = self._agreed_borders()
-        elif len(told) == 2:
-            last = terminals | truncations
-        elif "terminals" in told and limit is not None:
-            last = terminals | (_steps(terminals | self.stops) % limit == limit - 1)
-        elif "terminals" in told and (self.word == "terminal" or terminals.all()):
-            last = terminals
-        elif self.linked is not None and "truncations" not in told and (self.word == "cut" or told):
-            last = ~self.linked if self.word == "cut" else terminals
-            said.append("next_states")
-        elif "truncations" in told and self.word == "cut":
-            last = truncations
-        else:
-            self._refuse_incomplete()
-        self.ended = self._ended(last, told)
-        self.cuts = (last | self.stops) & ~self.ended
-        return said
-
-    def _part_flags(self) -> None:
-        """Part terminals and truncations, of which no row may have both: the word decides on such rows."""
-        both = self.terminals & self.truncations
-        if both.any() and self.word is None:
-            names = f"{self.names['terminals']!r} and {self.names['truncations']!r}"
-            self._refuse(f"{names} both mark {self._some(both)}: {_SAY} for what they are")
-        if self.word == "cut":
-            self.terminals = self.terminals & ~both
-        else:
-            self.truncations = self.truncations & ~both
-
-    def _agreed_borders(self) -> np.ndarray:
-        """Return (N,) bool, the ends by numbers, first rows and dones, which must agree with each other and flags."""
-        *others, part = self.borders
-        ends, name = self.borders[part].copy(), self.names[part]
-        if "first" in self.rows and not self.rows["first"][0]:
-            first = self.names["first"]
-            self._refuse(f"{first!r} does not mark row 0, where an episode begins: mark it, or pass 1 - x if 0 marks")
-        for other in others:
-            marks, own = self.borders[other], self.names[other]
-            if (differs := (marks != ends) & ~self.stops).any():
-                remedy = f"leave one out by {self._without(other)}, or {self._without(part)}"
-                if (marks & ~ends).any():
-                    remedy = f"leave out the rows of an episode after its first mark, or {remedy}"
-                elif other == "dones" and "terminals" not in self.rows:
-                    remedy = f"if they are terminals only, pass {advise('terminals', own)}; else {remedy}"
-                self._refuse(f"{own!r} and {name!r} disagree on the ends at {self._some(differs)}: {remedy}")
-            ends[-1] |= marks[-1]
-        for flag, flags in (("terminals", self.terminals), ("truncations", self.truncations)):
-            if (inside := flags & ~ends & ~self.stops).any():
-                own = self.names[flag]
-                self._refuse(
-                    f"{own!r} marks {self._some(inside)} inside of episodes by {name!r}: leave out the rows of an "
-                    f"episode after the first mark, or {own!r} by {self._without(flag)}"
-                )
-        return ends
-
-    def _ended(self, last: np.ndarray, told: set[str]) -> np.ndarray:
-        """Return (N,) bool: after which last rows (N,) of episodes the environment ended; `told` are the flags."""
-        rest, is_terminal = last & ~self.terminals & ~self.truncations, self.word == "terminal"
-        if not told and self.word is not None:
-            return rest if is_terminal else self.none
-        if not told:
-            if self.limit is None:
-                self._refuse_incomplete()
-            return rest & (_steps(last | self.stops) % self.limit != self.limit - 1)
-        if "terminals" not in told and "dones" in self.rows:
-            return rest & self.rows["dones"]
-        is_wrong = self.word is None if "truncations" in told else is_terminal
-        if is_wrong and (unmarked := rest & ~self.stops).any():
-            names = " and ".join(repr(self.names[part]) for part in sorted(told))
-            remedy = _SAY if self.word is None else "leave ends='terminal' out"
-            self._refuse(f"{self._some(unmarked, 'end')} without a mark by {names}: {remedy}")
-        return self.terminals | rest if is_terminal and "truncations" in told else self.terminals
 
     def _check_order(self) -> None:
         """Raise if rows of an episode, or of an agent, do not lie together."""
         part = "episodes" if "episodes" in self.rows else "agents"
-        if part not in self.rows:
-            return
-        labels, name = self.rows[part], self.names[part]
+        labels, name = self.rows.get(part, self.none), self.names.get(part, part)
         own = name.split(", ")
         begins = np.append(0, np.flatnonzero(np.diff(labels)) + 1)
         back = self.none.copy()
         back[np.delete(begins, np.unique(labels[begins], return_index=True)[1])] = True
-        if back.any():
-            order = own + [self.names[part] for part in ("steps", "times") if part in self.names][:1]
-            self._refuse(
-                f"{name!r} goes back to an earlier one at {self._some(back)}: if rows are in another order, pass "
-                f"sort={order}; if several runs have the same numbers, name all arrays that tell episodes apart, "
-                f"{advise('episodes', *own, 'run')}; if {name!r} tells nothing of the order, leave it out by "
-                f"{advise(UNREAD, *own)}{self.parts.not_read}"
-            )
+        order = own + [self.names[part] for part in ("steps", "times") if part in self.names][:1]
+        self._refuse_if(
+            back,
+            f"{name!r} goes back to an earlier one at",
+            f": if rows are in another order, pass sort={order}; if several runs have the same numbers, name all "
+            f"arrays that tell episodes apart, {advise('episodes', *own, 'run')}; if {name!r} tells nothing of the "
+            f"order, leave it out by {advise(UNREAD, *own)}{self.parts.not_read}",
+        )
+
+    def _part_flags(self) -> None:
+        """Part terminals and truncations, of which no row may have both: the word decides on such rows."""
+        both = self.terminals & self.truncations
+        if self.word == "cut":
+            self.terminals = self.terminals & ~both
+        elif self.word == "terminal":
+            self.truncations = self.truncations & ~both
+        else:
+            names = " and ".join(repr(self.names[part]) for part in self.told)
+            self._refuse_if(both, f"{names} both mark", f": {_SAY} for what they are")
+
+    def _last_rows(self, said: list[str]) -> np.ndarray:
+        """Return (N,) bool, the last rows of episodes by the rules of this module; add next states to what said so."""
+        terminals, truncations, limit = self.terminals, self.truncations, self.limit
+        if self.borders:
+            return self._agreed_borders()
+        if len(self.told) == 2:
+            return terminals | truncations
+        if "terminals" in self.told and limit is not None:
+            return terminals | (_steps(terminals | self.stops) % limit == limit - 1)
+        if "terminals" in self.told and (self.word == "terminal" or terminals.all()):
+            return terminals
+        if "truncations" in self.told and self.word == "cut":
+            return truncations
+        if self.linked is not None and "truncations" not in self.told and (self.told or self.word == "cut"):
+            said.append("next_states")
+            return ~self.linked if self.word == "cut" else terminals
+        self._refuse_incomplete()
+
+    def _agreed_borders(self) -> np.ndarray:
+        """Return (N,) bool, the ends by numbers, first rows and dones, which must agree with each other and flags."""
+        *others, part = self.borders
+        ends, name = self.borders[part].copy(), repr(self.names[part])
+        if "first" in self.rows and not self.rows["first"][0]:
+            first = repr(self.names["first"])
+            raise ValueError(f"{first} does not mark row 0, where an episode begins: mark it, or pass 1 - x if 0 marks")
+        flags = {"terminals": self.terminals, "truncations": self.truncations}  # each marks some of the ends
+        for other, marks in ({each: self.borders[each] for each in others} | flags).items():
+            differs = (marks & ~ends if other in flags else marks != ends) & ~self.stops
+            own = self.names.get(other, other)
+            remedy = f"leave one out by {self._without(other)}, or {self._without(part)}"
+            if (marks & differs).any():
+                remedy = f"leave out the rows of an episode after its first mark, or {remedy}"
+            elif other == "dones" and "terminals" not in self.rows:
+                remedy = f"if they are terminals only, pass {advise('terminals', own)}; else {remedy}"
+            self._refuse_if(differs, f"{own!r} and {name} disagree on the ends at", f": {remedy}")
+            ends[-1] |= marks[-1]
+        return ends
+
+    def _ended(self, last: np.ndarray) -> np.ndarray:
+        """Return (N,) bool: after which last rows (N,) of episodes the environment ended."""
+        rest, is_terminal = last & ~self.terminals & ~self.truncations, self.word == "terminal"
+        if not self.told and self.word is not None:
+            return rest if is_terminal else self.none
+        if not self.told and self.limit is not None:
+            return rest & (_steps(last | self.stops) % self.limit != self.limit - 1)
+        if not self.told:
+            self._refuse_incomplete()
+        if "terminals" not in self.told and "dones" in self.rows:
+            return rest & self.rows["dones"]
+        is_wrong = self.word is None if "truncations" in self.told else is_terminal
+        names = " and ".join(repr(self.names[part]) for part in self.told)
+        remedy = _SAY if self.word is None else "leave ends='terminal' out"
+        unmarked = rest & ~self.stops & is_wrong
+        self._refuse_if(unmarked, "", f" without a mark by {names}: {remedy}", "end")
+        return self.terminals | rest if is_terminal else self.terminals
 
     def _check_flags(self) -> None:
         """Raise if flags mark two rows in a row, or one that leads to the next, unless episodes have numbers."""
         if {"episodes", "first"} & self.borders.keys():
             return
         part = next((part for part in (*FLAGS, "next_states") if part in self.rows), "")
-        name = self.names.get(part, part)
-        on = f"if steps go on there, leave {name!r} out by {self._without(part)}"
+        name = repr(self.names.get(part, part))
+        on = f"if steps go on there, leave {name} out by {self._without(part)}"
         marked = self.ended | (self.cuts & ~self.stops)
-        twice = np.append(marked[1:] & marked[:-1], False)
-        if twice.any() and not (self.ended | self.cuts).all():
-            self._refuse(
-                f"{name!r} marks the next row too at {self._some(twice)}, as where a flag stays set after the end: "
-                f"leave out the rows after the first one; {on}; if these are episodes of one step, number episodes by "
-                "an array 'episode', numpy.cumsum(x) - x of the marks x"
+        if not (self.ended | self.cuts).all():
+            self._refuse_if(
+                np.append(marked[1:] & marked[:-1], False),
+                f"{name} marks the next row too at",
+                f", as where a flag stays set after the end: leave out the rows after the first one; {on}; if these "
+                "are episodes of one step, number episodes by an array 'episode', numpy.cumsum(x) - x of the marks x",
             )
-        if self.linked is not None and (goes_on := self.ended & self.linked).any():
-            self._refuse(
-                f"{name!r} marks {self._some(goes_on)}, whose next state is the state of the next row: {on}; if the "
-                f"environment was reset to that state, leave next states out by {self._without('next_states')}; if the "
-                "next row only resets it, as of Gymnasium's vector environments, leave that row out"
-            )
+        self._refuse_if(
+            self.none if self.linked is None else self.ended & self.linked,
+            f"{name} marks",
+            f", whose next state is the state of the next row: {on}; if the environment was reset to that state, leave "
+            f"next states out by {self._without('next_states')}; if the next row only resets it, as of Gymnasium's "
+            "vector environments, leave that row out",
+        )
 
     def _check_next_states(self) -> None:
         """Raise if next states contradict the ends."""
         if self.linked is None:
             return
-        states, following, name = self.rows["states"], self.rows["next_states"], self.names["next_states"]
+        states, following, name = self.rows["states"], self.rows["next_states"], f"{self.names['next_states']!r} of"
         without = f"leave next states out by {self._without('next_states')}"
-        if (broken := ~(self.linked | self.ended | self.cuts)).any():
-            row = int(np.argmax(broken))
+        broken, cut = ~(self.linked | self.ended | self.cuts), self.cuts & ~self.stops
+        row = int(np.argmax(broken))
+        if np.isnan(following[row]).any():
+            what, remedy = "is unknown, and no end is marked there", f"if it is an end, mark it; else {without}"
+        elif (following[row] == states[row]).all():
+            what, remedy = "is the state of its own row", without
+        else:
             what = "is not the state of the next row, and no end is marked there"
             remedy = (
                 "mark these ends, leave out rows that are no steps by an array 'valid', 0 there, or number episodes; "
@@ -209,17 +201,10 @@ class Statement:
             )
             if self.word is None and self.limit is None and not self.borders and "truncations" not in self.rows:
                 remedy = f"pass ends='cut' if episodes were cut there; or {remedy}"
-            if np.isnan(following[row]).any():
-                what, remedy = "is unknown, and no end is marked there", f"if it is an end, mark it; else {without}"
-            elif (following[row] == states[row]).all():
-                what, remedy = "is the state of its own row", without
-            self._refuse(f"{name!r} of {self._some(broken)} {what}: {remedy}")
-        cut = self.cuts & ~self.stops
-        if cut.any() and self.linked[cut].all() and (following[cut] != states[cut]).any():
-            self._refuse(
-                f"{name!r} of each of {self._some(cut, 'cut')} is the first state of the next episode, as where "
-                f"environments reset themselves: {without}, so that these steps are left out"
-            )
+        self._refuse_if(broken, name, f" {what}: {remedy}")
+        if self.linked[cut].all() and (following[cut] != states[cut]).any():
+            what = "is the first state of the next episode, as where environments reset themselves"
+            self._refuse_if(cut, f"{name} each of", f" {what}: {without}, so that these steps are left out", "cut")
 
     def _check_counts(self) -> None:
         """Raise if steps do not count up by one within episodes, or times do not increase."""
@@ -229,19 +214,16 @@ class Statement:
                 continue
             change, name = np.diff(self.rows[part]), self.names[part]
             wrong = inside & ((change != 1) if part == "steps" else (change <= 0))
-            if wrong.any():
-                order = [*self.names.get("episodes", "episode").split(", "), name]
-                sort = f"if rows are in another order, pass sort={order}; "
-                if (change[inside] < 0).all():
-                    what, sort = "counts down", ""
-                self._refuse(
-                    f"{name!r} {what} within an episode after {self._some(wrong)}: if it is no order of the rows, "
-                    f"leave it out by {advise(UNREAD, name)}; {sort}if an episode ends there, mark it"
-                )
+            order = [*self.names.get("episodes", "episode").split(", "), name]
+            sort = f"if rows are in another order, pass sort={order}; "
+            if (change[inside] < 0).all():
+                what, sort = "counts down", ""
+            remedy = f"if it is no order of the rows, leave it out by {advise(UNREAD, name)}; {sort}if an episode ends"
+            self._refuse_if(wrong, f"{name!r} {what} within an episode after", f": {remedy} there, mark it")
 
     def _refuse_incomplete(self) -> NoReturn:
-        flags = ("terminals", "truncations", *self.borders)
-        said = f"is said by {' and '.join(repr(self.names[part]) for part in flags if part in self.names)}, but not"
+        flags = " and ".join(repr(self.names[part]) for part in (*_KINDS, *self.borders) if part in self.names)
+        said = f"is said by {flags}, but not"
         if self.borders:
             what = f"where episodes end {said} whether the environment ended there or a limit cut it"
             remedy = f"{_SAY} for all, or max_episode_steps=…, or {advise('terminals')}"
@@ -255,27 +237,35 @@ class Statement:
             what = "where episodes end is not said"
             if self.limit is not None:
                 what += f": max_episode_steps={self.limit} says only how long they may be"
-            remedy = f"pass {advise('dones')} or {advise('episodes')}, or of a bandit max_episode_steps=1"
-            remedy += ", or add an array 'timeouts', 1 in the last row of each episode, and ends='cut' if all are cut"
+            remedy = (
+                f"pass {advise('dones')} or {advise('episodes')}, or of a bandit max_episode_steps=1, or add an array "
+                "'timeouts', 1 in the last row of each episode, and ends='cut' if all are cut"
+            )
             if self.linked is not None:
                 remedy += ", or ends='cut' if rows that do not follow each other are cuts"
         self._refuse(f"{what}: {remedy}{self.parts.not_read}")
+
+    def _refuse_if(self, marked: np.ndarray, before: str, after: str, noun: str = "row") -> None:
+        """Raise if rows (N,) bool are marked; name how many, and the first of them in the user's data."""
+        if marked.any():
+            first = self.rows["source"][int(np.argmax(marked))]
+            self._refuse(f"{before} {counted(int(marked.sum()), noun)} (such as row {first}){after}".lstrip())
 
     def _refuse(self, what: str) -> NoReturn:
         if self.names.get("episodes", "").startswith(ITEM):
             what += f"; if items of the list are steps of several environments, {_STACK}"
         raise ValueError(what)
 
-    def _some(self, marked: np.ndarray, noun: str = "row") -> str:
-        """Return how many rows (N,) bool are marked, and which is the first of them in the user's data."""
-        first = self.rows["source"][int(np.argmax(marked))]
-        return f"{counted(int(marked.sum()), noun)} (such as row {first})"
-
     def _without(self, part: str) -> str:
         """Return how to leave an array out, and what is to be said then."""
         name = self.names.get(part, part)
         is_said = self.word or ({"terminals", "truncations"} <= self.rows.keys() - {part})
         return f"{advise(UNREAD, *name.split(', '))}{'' if is_said else f' and {_SAY}'}"
+
+
+def _changes(labels: np.ndarray) -> np.ndarray:
+    """Return (N,) bool, the last rows of runs of equal labels (N,)."""
+    return np.append(labels[1:] != labels[:-1], True)
 
 
 def _steps(ends: np.ndarray) -> np.ndarray:
