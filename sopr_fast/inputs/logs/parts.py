@@ -16,7 +16,6 @@ from ...runtime.rows import FileRows
 from ...runtime.text import NAME_WIDTH, counted, list_names, printable
 from ..lazy_arrays import Lazy, shape_of
 
-STORED = (Lazy, FileRows)  # arrays that are read when they are needed, into memory of their own
 TABLES = ("states", "actions", "next_states")
 FLAGS = ("terminals", "truncations", "dones")
 LABELS = ("episodes", "agents")
@@ -64,14 +63,12 @@ class Parts:
         return f"; not read: {list_names(self.unread)}" if self.unread else ""
 
     def peak(self) -> int:
-        """Return how many bytes loading takes at most: the result, and the largest array as it is stored."""
-        stored, result, count = [0], 0, self.count or 0
-        for part, values in self.arrays.items():
-            size = int(np.prod(shape_of(values), dtype=np.float64))
-            if isinstance(values, STORED):
-                stored.append(0 if values.dtype == np.float32 else size * values.dtype.itemsize)
-            result += 4 * size * (2 if part == "states" and "next_states" not in self.arrays else 1)
-        return result + max(stored) + 48 * count  # of flags and numbers of rows
+        """Return how many bytes loading takes at most: the result, and one array as it is stored or copied."""
+        sizes = {part: int(np.prod(shape_of(x), dtype=np.float64)) for part, x in self.arrays.items()}
+        widths = [getattr(getattr(x, "dtype", None), "itemsize", 8) for x in self.arrays.values()]
+        result = 4 * (sum(sizes.values()) + sizes["states"] * ("next_states" not in sizes))
+        one = max(size * max(width, 4) for size, width in zip(sizes.values(), widths, strict=True))
+        return result + one + 48 * (self.count or 0)  # of flags and numbers of rows
 
     def read(self, part: str) -> np.ndarray:
         """Return the checked values of a part, in memory of their own.
@@ -80,40 +77,45 @@ class Parts:
         (rows,) bool, labels (rows,) int64 in the order of their first rows, steps and times (rows,) float64, others
         (rows,) float32. Rows of next states may be NaN.
         """
-        values, name = self.numbers(part), self._name(part)
+        values, name = self.numbers(part), repr(self.names[part])
         if part in TABLES:
-            return self._converted(part, values.reshape(table_shape(values.shape, name)))
-        if values.shape not in ((len(values),), (len(values), 1)):
+            values = values.reshape(table_shape(values.shape, name))
+        elif values.shape in ((len(values),), (len(values), 1)):
+            values = values.reshape(-1)
+        else:
             hint = "; pass only that of the logged action" if part == "probabilities" else ""
             raise ValueError(f"{name} must have shape (rows,), got {values.shape}{hint}")
-        values = values.reshape(-1)
         if part in LABELS:
             return _numbered(values, name)
-        if part not in _MARKS:
-            return self._converted(part, values)
         if part in self.inverted:  # a discount may be 0.99
             return values == 0
-        _refuse(name, values, (values != 0) & (values != 1), "must be 0 or 1", "write values == …")
-        return values.astype(bool)
+        if part in _MARKS:
+            _refuse(name, values, (values != 0) & (values != 1), "must be 0 or 1", "write values == …")
+            return values.astype(bool)
+        largest = TOO_LARGE if part in ("rewards", "costs") else np.inf
+        check_finite(values, name, largest, _REMEDIES.get(part, _FILL), may_be_unknown=part == "next_states")
+        dtype, is_own = np.float64 if part in _EXACT else np.float32, isinstance(self.arrays[part], Lazy | FileRows)
+        return np.array(values, dtype, order="C", copy=None if is_own else True)
 
     def log_probs(self) -> np.ndarray | None:
         """Return (rows,) log-probabilities or logarithms of densities of actions; None without them."""
         logs, values = (self.read(part) if part in self.arrays else None for part in ("log_probs", "probabilities"))
         if values is None:
             return logs
-        _refuse(self._name("probabilities"), values, values <= 0, "must be above 0", "name logarithms 'log_probs'")
+        first = repr(self.names["probabilities"])
+        _refuse(first, values, values <= 0, "must be above 0", "name logarithms 'log_probs'")
         if logs is not None and not np.allclose(np.exp(logs), values, rtol=1e-3, atol=1e-6):
-            first, second = self.names["probabilities"], self.names["log_probs"]
-            raise ValueError(f"{first!r} and {second!r} disagree; leave one out by columns={{'unread': {first!r}}}")
+            second = repr(self.names["log_probs"])
+            raise ValueError(f"{first} and {second} disagree; leave one out by columns={{'unread': {first}}}")
         return np.log(values) if logs is None else logs
 
     def numbers(self, part: str) -> np.ndarray:
         """Return the values of an array, which must be numbers, or labels, for each row."""
-        name = self._name(part)
+        name = repr(self.names[part])
         try:
             values = as_numbers(self.arrays[part])
         except (OverflowError, RuntimeError, TypeError, ValueError) as error:
-            if isinstance(self.arrays[part], STORED):
+            if isinstance(self.arrays[part], Lazy | FileRows):
                 raise
             raise ValueError(f"{name} is no array: {error}{_DICTIONARIES}") from error
         if values.dtype.kind in "OSU" and part not in LABELS:
@@ -136,17 +138,6 @@ class Parts:
                 "dictionaries, one for each episode, if states hold the last ones of episodes too"
             )
         return values
-
-    def _name(self, part: str) -> str:
-        return repr(self.names[part])
-
-    def _converted(self, part: str, exact: np.ndarray) -> np.ndarray:
-        """Return finite numbers (rows, …) in memory of their own."""
-        largest = TOO_LARGE if part in ("rewards", "costs") else np.inf
-        remedy = _REMEDIES.get(part, _FILL)
-        check_finite(exact, self._name(part), largest, remedy, may_be_unknown=part == "next_states")
-        dtype = np.float64 if part in _EXACT else np.float32
-        return np.array(exact, dtype, order="C", copy=None if isinstance(self.arrays[part], STORED) else True)
 
 
 def _numbered(labels: np.ndarray, name: str) -> np.ndarray:
@@ -172,15 +163,15 @@ def _not_numbers(values: np.ndarray) -> str:
     if values.dtype.names:
         return f"dtype {values.dtype}; pass {{name: x[name] for name in x.dtype.names}}"
     for place, value in enumerate(values.flat):
+        with contextlib.suppress(OverflowError, TypeError, ValueError):
+            float(value)
+            continue
         if isinstance(value, str):
-            try:
-                float(value)
-            except ValueError:
-                word, row = printable(value, NAME_WIDTH), place // (values.size // len(values))
-                return (
-                    f"{word!r} at row {row}: write a number, or leave the row out; of words, number them, actions as "
-                    f"the policies do, flags by 0 and 1, such as by table[name].map({{{word!r}: 0, …}})"
-                )
+            word, row = printable(value, NAME_WIDTH), place // (values.size // len(values))
+            return (
+                f"{word!r} at row {row}: write a number, or leave the row out; of words, number them, actions as the "
+                f"policies do, flags by 0 and 1, such as by table[name].map({{{word!r}: 0, …}})"
+            )
     return f"dtype {values.dtype}{_DICTIONARIES if values.dtype == object else ''}"
 
 

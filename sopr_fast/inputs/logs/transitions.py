@@ -15,7 +15,6 @@ from .parts import FLAGS, Parts
 from .schema import UNREAD, advise, check_needed, find_parts
 
 _COLUMNS = ("states", "actions", "rewards", "next_states", "terminals", "timeouts", "source", "log_probs")
-_BLOCK = 8192  # rows
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -64,7 +63,7 @@ class Transitions:
         row; or by `max_episode_steps=1`, every row an episode.
 
         Args:
-            ends: What the ends of episodes are that no array tells apart: "terminal" or "cut".
+            ends: See `sopr_fast.load_log`, as for `max_episode_steps`, and for errors.
             max_episode_steps: Time limit of the environment in steps.
             parts: Part of the log, or another of its names → array or tensor. `states` and `actions` (N, columns),
                 `rewards` or `costs` (N,) are needed. `next_states` (N, dim_s), NaN where unknown: by default the state
@@ -73,11 +72,6 @@ class Transitions:
                 first rows; `valid`, 0 in rows that only pad. Labels (N,): `episodes`; `agents`, whose rows do not
                 follow each other. `steps` (N,) that count up by one in an episode, `times` (N,) that increase.
                 `log_probs` or `probabilities` (N,) of the logged actions.
-
-        Raises:
-            MemoryError: The log is larger than the free memory.
-            TypeError, ValueError: An array is wrong, or what is said of the ends is incomplete, or contradicts an
-                array. Names the row, and what to pass.
         """
         arrays = {name: values for name, values in parts.items() if values is not None}
         with naming("arrays"):
@@ -141,11 +135,11 @@ class Transitions:
             )
         pairs = {name: (getattr(self, name), getattr(other, name)) for name in _COLUMNS}
         pairs["source"] = self.source, self.source_count + other.source
-        parts: dict[str, Any] = {
+        pairs["episodes"] = self.episodes, len(self) + other.episodes[1:]
+        joined: dict[str, Any] = {
             name: None if any(x is None for x in pair) else np.concatenate(pair) for name, pair in pairs.items()
         }
-        parts["episodes"] = np.concatenate([self.episodes, len(self) + other.episodes[1:]])
-        return replace(self, source_count=self.source_count + other.source_count, **parts)
+        return replace(self, source_count=self.source_count + other.source_count, **joined)
 
 
 def build(parts: Parts, word: str | None, limit: int | None, order: np.ndarray | None = None) -> Transitions:
@@ -155,20 +149,23 @@ def build(parts: Parts, word: str | None, limit: int | None, order: np.ndarray |
     check_size("the log", parts.peak())
     rows = _read(parts, order)
     ended, cuts, said = Statement(rows, parts, limit, word).find()
-    count, dropped = len(rows["states"]), _follow(rows, ended, cuts)
+    dropped = _follow(rows, ended, cuts)
     if dropped.all():
         raise ValueError("the next state of no step is known; add next states")
     rows |= {"terminals": ended, "timeouts": (cuts | np.append(dropped[1:], False)) & ~ended}
     _keep(rows, ~dropped)
-    steps: dict[str, Any] = {part: values for part, values in rows.items() if part in _COLUMNS}
-    last = steps["terminals"] | steps["timeouts"]
+    last = rows["terminals"] | rows["timeouts"]
     last[-1] = True
-    episodes = np.concatenate([[0], np.flatnonzero(last) + 1]).astype(np.int64)
+    steps: dict[str, Any] = {name: rows[name] for name in _COLUMNS if name in rows}
     log = Transitions(
-        episodes=episodes, source_count=parts.count or 0, columns=parts.columns, max_episode_steps=limit, **steps
+        **steps,
+        episodes=np.append(0, np.flatnonzero(last) + 1),
+        source_count=parts.count or 0,
+        columns=parts.columns,
+        are_costs="costs" in parts.names,
+        max_episode_steps=limit,
     )
-    words = _summary(log, parts, said, count - len(steps["states"]))
-    return replace(log, summary=words, are_costs="costs" in parts.names)
+    return replace(log, summary=_summary(log, parts, said, int(dropped.sum())))
 
 
 def _read(parts: Parts, order: np.ndarray | None) -> dict[str, np.ndarray]:
@@ -185,15 +182,14 @@ def _read(parts: Parts, order: np.ndarray | None) -> dict[str, np.ndarray]:
             f"{advise('costs', names['rewards'])}; else rename them"
         )
     rows = {part: parts.read(part) for part in parts.arrays if part not in ("log_probs", "probabilities")}
-    states, following = rows["states"], rows.get("next_states")
-    if following is not None and following.shape != states.shape:
-        widths = f"{counted(following.shape[1], 'column')}, {names['states']!r} {states.shape[1]}"
-        raise ValueError(f"{names['next_states']!r} has {widths}")
+    count, width = rows["states"].shape
+    if (found := rows.get("next_states", rows["states"]).shape[1]) != width:
+        raise ValueError(f"{names['next_states']!r} has {counted(found, 'column')}, {names['states']!r} {width}")
     if (log_probs := parts.log_probs()) is not None:
         rows["log_probs"] = log_probs
     if (costs := rows.pop("costs", None)) is not None:
         rows["rewards"] = np.negative(costs, out=costs)
-    rows["source"] = np.arange(len(states))
+    rows["source"] = np.arange(count)
     if order is not None:
         rows = {part: values[order] for part, values in rows.items()}
     if (valid := rows.pop("valid", None)) is not None:
@@ -212,14 +208,9 @@ def _read(parts: Parts, order: np.ndarray | None) -> dict[str, np.ndarray]:
 
 
 def _keep(rows: dict[str, np.ndarray], kept: np.ndarray) -> None:
-    """Keep only some of the rows, (N,) bool, in place, which takes no more memory."""
-    for part, values in rows.items():
-        count = 0
-        for start in range(0, len(kept), _BLOCK):
-            few = values[start : start + _BLOCK][kept[start : start + _BLOCK]]
-            values[count : count + len(few)] = few
-            count += len(few)
-        rows[part] = values[:count]
+    """Keep only some of the rows, (N,) bool, of one array after another: a copy of all would take as much memory."""
+    for part in rows if not kept.all() else ():
+        rows[part] = rows[part][kept]
 
 
 def _follow(rows: dict[str, np.ndarray], ended: np.ndarray, cuts: np.ndarray) -> np.ndarray:
