@@ -25,12 +25,14 @@ class Measured:
     states: int = 0  # in which copies act alike
 
     @cached_property
+    def firsts(self) -> np.ndarray:
+        """(G,) int64 index of the first policy of each group."""
+        return np.unique(self.first)
+
+    @cached_property
     def groups(self) -> list[list[int]]:
         """G lists of indices of policies that act alike."""
-        groups: dict[int, list[int]] = {}
-        for i, first in enumerate(self.first.tolist()):
-            groups.setdefault(first, []).append(i)
-        return list(groups.values())
+        return [np.flatnonzero(self.first == first).tolist() for first in self.firsts]
 
     @property
     def representatives(self) -> list[str]:
@@ -46,8 +48,7 @@ class Measured:
 
     def place(self, name: str) -> int:
         """Return the index of the group of a policy; ValueError is raised if there is none of this name."""
-        place = self.names.index(name)
-        return next(g for g, group in enumerate(self.groups) if place in group)
+        return int(np.searchsorted(self.firsts, self.first[self.names.index(name)]))
 
     def update(self, returns: Any) -> Measured:
         """Return this with further returns by name, which replace earlier ones of the same name."""

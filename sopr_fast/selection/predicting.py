@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from .compared import Compared, possible_returns, read
 from .folds import checkpoint_file, quiet, read_groups
 from .predictions import EPISODES, SHORT_EPISODES
 from .selection import Selection
+
+if TYPE_CHECKING:
+    import pandas
 
 
 def select(
@@ -75,10 +78,10 @@ def select(
     import pandas
 
     seed = integer(0)("seed", seed)
-    estimator = None if simulator is None else next(iter(read_methods([simulator]).values()))
-    if estimator is not None and estimator.supervised:
+    method = None if simulator is None else next(iter(read_methods([simulator]).values()))
+    if method is not None and method.supervised:
         raise ValueError(
-            f"simulator: {estimator.name} learns from known returns, as select does itself: name a method that learns "
+            f"simulator: {method.name} learns from known returns, as select does itself: name a method that learns "
             "from rewards, or compare both by evaluate"
         )
     loaded = load_policies(policies)
@@ -90,26 +93,26 @@ def select(
         table = find_returns(returns, everyone).loc[names]
     shares = None if progress is None else trained_shares(progress, names, read_groups(groups, names))
     compared, measured = read(loaded, log, table, incumbent)
-    values, _ = measured.pooled
-    told = _of_log(compared) | _value(compared, values, estimator, checkpoints, seed)
-    has_rewards = compared.has_rewards
-    if "values" not in told and not np.isfinite(values).any():
-        remedy = "policies that can act in any state, or simulator='BehaviourQ'"
-        if not has_rewards:
-            remedy = "a log with rewards: name them by load_log(…, columns={'rewards': …})"
-            if unread := getattr(compared.log, "summary", "").partition("; not read: ")[2]:
-                remedy += f"; not read: {unread}"
-        raise ValueError(f"{told['notes'][-1]}, and no return is known: pass returns=…, or {remedy}")
-    settings = {"seed": seed, "policies": len(names), "compared states": compared.states}
-    settings |= {"mean": told.get("method", "constant"), "kept in": told.pop("kept in", None)}
+    known = np.isfinite(measured.pooled[0])
+    told = _of_log(compared)
+    if method is not None or not known.all():  # else nothing is left to predict
+        told |= _of_method(compared, method or _default(compared), checkpoints, seed)
+    if "values" not in told and not known.any():
+        raise ValueError(f"{told['notes'][-1]}, and no return is known: pass returns=…, or {_remedy(compared)}")
     return Selection(
         measured=measured,
         distances=compared.distances,
         seed=seed,
         episodes=SHORT_EPISODES if compared.is_of_single_steps else EPISODES,
-        settings=settings,
-        progress=None if shares is None else _standardised(shares[[group[0] for group in measured.groups]]),
-        are_costs=has_rewards and compared.log.are_costs,
+        settings={
+            "seed": seed,
+            "policies": len(names),
+            "compared states": compared.states,
+            "mean": told.get("method", "constant"),
+            "kept in": told.pop("kept in", None),
+        },
+        progress=None if shares is None else _standardised(shares[measured.firsts]),
+        are_costs=compared.has_rewards and compared.log.are_costs,
         **told,
     )
 
@@ -126,7 +129,7 @@ def _leave_out(policies: Policies, exclude: Collection[str], incumbent: str | No
     return left
 
 
-def trained_shares(progress: Mapping[str, float], names: Sequence[str], runs: Sequence[str]) -> np.ndarray:
+def trained_shares(progress: Mapping[str, float], names: Sequence[str], runs: Sequence[str]) -> pandas.Series:
     """Return how far each policy (P,) was trained, as a share of the last step of its run.
 
     It is NaN for a policy without a step, or whose run has no other one. ValueError is raised if a name is unknown, or
@@ -141,15 +144,12 @@ def trained_shares(progress: Mapping[str, float], names: Sequence[str], runs: Se
             raise ValueError(f"progress of {name!r} must be a number of steps above 0, got {step}")
     steps = pandas.Series([progress.get(name, np.nan) for name in names], dtype=float)
     of_run = steps.groupby(list(runs))
-    return (steps / of_run.transform("max")).where(of_run.transform("nunique") > 1).to_numpy()
+    return (steps / of_run.transform("max")).where(of_run.transform("nunique") > 1)
 
 
-def _standardised(shares: np.ndarray) -> np.ndarray:
+def _standardised(shares: pandas.Series) -> np.ndarray:
     """Return shares (P,) with mean 0 and standard deviation 1; 0 for policies without one."""
-    found, has = np.zeros(len(shares)), np.isfinite(shares)
-    if has.sum() > 1:
-        found[has] = (shares[has] - shares[has].mean()) / (shares[has].std() or 1.0)
-    return found
+    return ((shares - shares.mean()) / (shares.std(ddof=0) or 1.0)).fillna(0).to_numpy()
 
 
 def _default(compared: Compared) -> Estimator | None:
@@ -163,34 +163,39 @@ def _default(compared: Compared) -> Estimator | None:
     return None
 
 
-def _value(
-    compared: Compared, returns: np.ndarray, simulator: Estimator | None, folder: Any, seed: int
-) -> dict[str, Any]:
-    """Return what a method tells of P policies: fields of `Selection`, and the file that it is "kept in"."""
-    if np.isfinite(returns).all() and simulator is None:
-        return {}  # nothing is left to predict
-    chosen = simulator or _default(compared)
-    if chosen is None:
-        lack = "Policies are arrays of actions" if compared.has_rewards else "The log holds no rewards"
-        return {"notes": [*compared.facts, f"{lack}, so only known returns and action distances count"]}
-    file = checkpoint_file(folder, chosen)
-    with quiet():  # intervals and notes say so
-        estimates = chosen.estimate(compared.policies, compared.log, seed=seed, checkpoint=file)
-    kept = str(file) if file is not None and file.exists() else None
-    return _told(chosen, compared, estimates) | {"kept in": kept}
+def _remedy(compared: Compared) -> str:
+    """Return what to do if nothing tells of any policy."""
+    if compared.has_rewards:
+        return "policies that can act in any state, or simulator='BehaviourQ'"
+    unread = getattr(compared.log, "summary", "").partition("; not read: ")[2]
+    return "a log with rewards: name them by load_log(…, columns={'rewards': …})" + f"; not read: {unread}" * bool(
+        unread
+    )
 
 
 def _of_log(compared: Compared) -> dict[str, Any]:
     """Return what a log tells without any method: fields of `Selection`."""
-    found: dict[str, Any] = {"notes": compared.facts}
-    if compared.has_rewards:
-        found |= {"bounds": possible_returns(compared.log), "logged_spread": float(compared.log.returns.std())}
-    return found
+    if not compared.has_rewards:
+        return {"notes": compared.facts}
+    spread = float(compared.log.returns.std())
+    return {"notes": compared.facts, "bounds": possible_returns(compared.log), "logged_spread": spread}
+
+
+def _of_method(compared: Compared, method: Estimator | None, folder: Any, seed: int) -> dict[str, Any]:
+    """Return what a method tells: fields of `Selection`, and the file that it is "kept in"."""
+    if method is None:
+        lack = "Policies are arrays of actions" if compared.has_rewards else "The log holds no rewards"
+        return {"notes": [*compared.facts, f"{lack}, so only known returns and action distances count"]}
+    file = checkpoint_file(folder, method)
+    with quiet():  # intervals and notes say so
+        estimates = method.estimate(compared.policies, compared.log, seed=seed, checkpoint=file)
+    told = _told(method, compared, estimates)
+    return told | {"kept in": str(file) if file is not None and file.exists() else None}
 
 
 def _told(method: Estimator, compared: Compared, estimates: Estimates) -> dict[str, Any]:
     """Return what estimates by a method tell: fields of `Selection`."""
-    values, found = np.asarray(estimates.values, np.float64), estimates.diagnostics
+    values, found, replicates = np.asarray(estimates.values, np.float64), estimates.diagnostics, estimates.replicates
     if not np.isfinite(values).all():
         name = compared.names[int(np.argmin(np.isfinite(values)))]
         raise ValueError(
@@ -198,24 +203,19 @@ def _told(method: Estimator, compared: Compared, estimates: Estimates) -> dict[s
         )
     told: dict[str, Any] = {"values": values, "method": method.name}
     if isinstance(method, ImportanceWeighting | DoublyRobust) and compared.is_bandit:
-        if estimates.replicates is not None:
-            told["covariance"] = np.atleast_2d(np.cov(estimates.replicates))
-        return told
+        return told if replicates is None else told | {"covariance": np.atleast_2d(np.cov(replicates))}
     notes = [*compared.facts, *unfinished(compared.names, np.asarray(found.get("unfinished", 0)))]
     if isinstance(method, BehaviourQ) and compared.log.longest > 1:
         notes.append(f"Values by {method.name} are not returns of episodes: rely on the order of the candidates only")
-    if estimates.replicates is not None and (lost := np.isnan(estimates.standard_errors)).any():
+    if replicates is not None and (lost := np.isnan(estimates.standard_errors)).any():
         few = list_names([compared.names[i] for i in np.flatnonzero(lost)], 5)
         notes.append(f"{method.name} knows no error of {few}: the log hardly covers what they do")
     if "inside" in found:
-        told |= {"outside": 1 - np.asarray(found["inside"], np.float64), "members": estimates.replicates}
+        told |= {"outside": 1 - np.asarray(found["inside"], np.float64), "members": replicates}
     if "tuned" in found:
         told["tune"] = partial(_tune, method, compared, found["tuned"])
-    return told | {
-        "notes": notes,
-        "state_error": found.get("state_error", 0.0),
-        "unsupported": found.get("unsupported"),
-    }
+    rest = {"state_error": found.get("state_error", 0.0), "unsupported": found.get("unsupported")}
+    return told | {"notes": notes} | rest
 
 
 def _tune(method: Estimator, compared: Compared, tuned: Callable, episodes: Transitions) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from ..runtime.checks import integer
 from ..runtime.text import list_names
 from .doubts import doubts
 from .predictions import Predictions
-from .verdict import MEASURE, Verdict, as_good, find_rival, judge, to_measure
+from .verdict import MEASURE, Verdict, as_good, decide, find_rival, judge
 
 _LISTED = 5  # policies
 
@@ -75,7 +75,7 @@ class Selection(Predictions, Result):
         Raises:
             ValueError: `k` is not a whole number of 1 or more.
         """
-        return [self.names[i] for i in to_measure(self, integer(1)("k", k))]
+        return [self.names[i] for i in decide(self, integer(1)("k", k))[1]]
 
     def update(self, returns: ReturnsLike | None = None, *, log: LogLike | None = None) -> Selection:
         """Return the selection after policies were measured, as `select` with all returns does.
@@ -104,11 +104,11 @@ class Selection(Predictions, Result):
                     "log that holds them too"
                 )
             told = self.tune(load_transitions(log))
-        if returns is None and told:
-            return replace(self, **told)
         if is_ordered(returns):
             raise TypeError(f"returns must be by name, or a file or data frame, got {type(returns).__name__}")
-        return replace(self, measured=self.measured.update(returns), **told)
+        if returns is not None or log is None:
+            told["measured"] = self.measured.update(returns)
+        return replace(self, **told)
 
     @property
     def doubts(self) -> list[str]:
