@@ -170,7 +170,7 @@ def test_numpy_options_and_seeds_are_plain_ones_and_columns_may_be_on_disk(tmp_p
     kept = json.loads(json.dumps(dataclasses.replace(TINY, **options).to_dict()))
     assert {name: kept[name] for name in options} == {"steps": 7, "dropout": 0.5}
     fit(seed=3, keep_subsets=1).save(tmp_path / "expected")
-    monkeypatch.setattr("sopr_fast.inputs.policies.columns._MEMORY_TILES", 0)
+    monkeypatch.setattr("sopr_fast.inputs.policies.acting._MEMORY_TILES", 0)
     ranker = fit(seed=np.int64(3), keep_subsets=np.uint8(1))
     ranker.save(tmp_path / "actual")
     assert (tmp_path / "expected").read_bytes() == (tmp_path / "actual").read_bytes()
@@ -183,7 +183,7 @@ def test_disk_space_of_columns_is_reserved_before_writing(monkeypatch, tmp_path)
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("sopr_fast.inputs.policies.columns._MEMORY_TILES", 0)
+    monkeypatch.setattr("sopr_fast.inputs.policies.acting._MEMORY_TILES", 0)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(OSError, match=rf"^columns need .* GiB in {tmp_path}: No space left on device; set TMPDIR"):

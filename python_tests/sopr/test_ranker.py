@@ -60,7 +60,7 @@ def test_rank_does_not_depend_on_tiling_or_threads(ranker, candidates, monkeypat
     expected, *others = on_threads(scores, 1, 2, 5)
     monkeypatch.setattr("sopr_fast.runtime.resources.free_memory", lambda: 0.0)
     for tiles in (1 << 30, 0):  # columns of so many tiles stay in memory
-        monkeypatch.setattr("sopr_fast.inputs.policies.columns._MEMORY_TILES", tiles)
+        monkeypatch.setattr("sopr_fast.inputs.policies.acting._MEMORY_TILES", tiles)
         others.append(scores())
     assert all(np.array_equal(other, expected) for other in others)
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 
-from ..inputs.policies.actor import ACTIVATIONS, Actor, Standardisation
+from ..inputs.policies.actor import ACTIVATIONS, Actor, Standardisation, flatten, layer_names, perceptron
 from ..inputs.policies.callables import RECURRENT, adapt
 from ..inputs.policies.output import Bounds
-from ..inputs.policies.perceptrons import flatten, layer_names, perceptron
 from ..inputs.policies.policy import Policy
 from ..inputs.policies.policy_files import ReadingOptions, own_or_opened
 from ..runtime.containers import read_json

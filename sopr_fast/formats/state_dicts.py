@@ -7,7 +7,7 @@ names are exactly those of a row of `FORMS`.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,10 +17,9 @@ from safetensors.torch import load
 from torch import nn
 
 from ..inputs.logs.schema import KEYS, check_is_policy
-from ..inputs.policies.actor import ACTIVATIONS, Actor, Standardisation
+from ..inputs.policies.actor import ACTIVATIONS, Actor, Standardisation, flatten, floats, layer_names, perceptron
 from ..inputs.policies.callables import acts, adapt
 from ..inputs.policies.output import Bounds, to_array
-from ..inputs.policies.perceptrons import Arrays, finite, flatten, floats, layer_names, perceptron
 from ..inputs.policies.policy import Policy
 from ..inputs.policies.policy_files import ReadingOptions
 from ..runtime.containers import open_archive
@@ -30,6 +29,8 @@ from ..runtime.tensor_files import is_own
 from ..runtime.text import list_names, one_line, printable
 from ..runtime.torch_files import is_torch_file, read_weights
 from ..runtime.warn import warn
+
+Arrays = Mapping[str, Any]
 
 
 class Form(NamedTuple):
@@ -172,14 +173,15 @@ def _built(make: Any, arrays: Arrays, key: str | None) -> nn.Module:
         raise ValueError(f"module=… raised {type(error).__name__}, called without arguments: {error}") from error
     if not isinstance(module, nn.Module):
         raise ValueError(f"module=… made a {type(module).__name__}, expected a torch.nn.Module")
-    shapes, wanted = ({name: tuple(x.shape) for name, x in each.items()} for each in (arrays, module.state_dict()))
     values = {name: to_array(value) for name, value in arrays.items()}
-    weights = {name: x if x.dtype.kind in "iub" else finite(arrays, name) for name, x in values.items()}
     try:
-        module.load_state_dict({name: torch.from_numpy(value) for name, value in weights.items()})
+        module.load_state_dict(
+            {name: torch.tensor(x) if x.dtype.kind in "iub" else floats(arrays, name) for name, x in values.items()}
+        )
     except RuntimeError as error:  # it lists what is missing, what is left, and other shapes
-        fits = {name.partition(".")[0] for name in shapes}  # keys under which the weights are those of the module
-        fits = {start for start in fits if all(shapes.get(f"{start}.{name}") == wanted[name] for name in wanted)}
+        shapes, wanted = ({(name, *x.shape) for name, x in each.items()} for each in (arrays, module.state_dict()))
+        starts = {name.partition(".")[0] for name in arrays}  # keys under which the weights may be those of the module
+        fits = [start for start in starts if {(f"{start}.{name}", *shape) for name, *shape in wanted} <= shapes]
         hint = f"pass key={'.'.join(filter(None, (key, min(fits))))!r}; " if fits else ""
         raise ValueError(f"its weights are not those of the module: {hint}{one_line(error)}") from None
     return module.eval()
@@ -210,12 +212,12 @@ def _of_form(form: Form, names: list[str], arrays: Arrays, options: ReadingOptio
         raise ValueError(f"a file of {form.library} whose {form.says[1]!r} is {squash!r}, expected tanh or none")
     standardisation = scale = None
     if statistics := [start for start in form.statistics if f"{start}_mean" in arrays]:
-        mean, std = (floats(arrays, f"{statistics[0]}{part}").double().reshape(-1) for part in ("_mean", "_std"))
+        mean, std = (floats(arrays, f"{statistics[0]}{part}").double().flatten() for part in ("_mean", "_std"))
         standardisation = Standardisation(mean, std + _EPSILON)
     elif form.warning:
         warn(f"{printable(path or options.name)}: {form.warning}")
     if form.scale and form.scale[0] in arrays:
-        half, middle = (floats(arrays, name).reshape(-1) for name in form.scale)
+        half, middle = (floats(arrays, name).float().flatten() for name in form.scale)
         scale = Bounds(middle - half, middle + half)
     return Actor(
         options.name,
@@ -225,5 +227,5 @@ def _of_form(form: Form, names: list[str], arrays: Arrays, options: ReadingOptio
         standardisation=standardisation,
         scale=scale,
         is_discrete=form.is_discrete,
-        atoms=floats(arrays, form.atoms) if form.atoms else None,
+        atoms=floats(arrays, form.atoms).float() if form.atoms else None,
     )

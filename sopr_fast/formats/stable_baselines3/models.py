@@ -14,10 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...inputs.policies.actor import ACTIVATIONS, Actor, Standardisation
+from ...inputs.policies.actor import ACTIVATIONS, Actor, Standardisation, layer_names, perceptron
 from ...inputs.policies.callables import RECURRENT, Called, adapt, check_moments, check_spaces, shape_of, warn_of_masks
 from ...inputs.policies.output import Bounds
-from ...inputs.policies.perceptrons import layer_names, perceptron
 from ...inputs.policies.policy import Policy
 from ...inputs.policies.policy_files import ReadingOptions, own_or_opened
 from ...runtime.containers import open_archive, read_json

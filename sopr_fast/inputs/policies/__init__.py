@@ -1,10 +1,9 @@
 """Policies under one interface: names, actions, distributions, and the columns that the model reads."""
 
-from .acting import together
+from .acting import collect, collect_shared, new_columns, together
 from .actor import Actor
 from .array_policy import ArrayPolicy
-from .columns import collect, collect_shared, new_columns, probe, warn_of_answers
-from .meeting import check_widths, facts
+from .meeting import check_widths, facts, probe, warn_of_answers
 from .output import Gaussian, Layout, Output, Probabilities
 from .policies import Policies, load_policies
 from .policy import Policy

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from ... import ops
-from .output import Bounds, Output, one_hot
+from .output import Bounds, Output, one_hot, to_array
 from .policy import Policy
 
 _ROWS = 4096  # of a batch, whose activations stay in cache
+_MOST_ARRAYS, _LONGEST_NAME = 10_000, 400  # a file that repeats long names in long ones would fill the memory
 
 ACTIVATIONS = {
     **{"relu": torch.relu_, "tanh": torch.tanh_, "sigmoid": torch.sigmoid_, "identity": lambda x: x},
     **{name: getattr(F, name) for name in ("elu", "gelu", "silu", "mish", "selu", "leaky_relu", "softplus")},
 }
 
+Arrays = Mapping[str, Any]  # tensors, or values that numpy.asarray accepts
 Layer = tuple[Tensor, Tensor]  # weight (out, in), bias (out,)
 
 
@@ -119,3 +123,55 @@ class Actor(Policy):
                 outputs = ops.mlp(hidden, self._parameters, self._sizes, activation=self.activation)
                 parts.append(outputs if hidden.dim() == 3 else outputs[0])
         return torch.cat(parts, -2)
+
+
+def flatten(content: Any) -> dict[str, Any]:
+    """Return the values in nested mappings by dotted names, without states of optimisers.
+
+    Slashes in names become dots. Of a tuple or list, the first item is read.
+    """
+    result: dict[str, Any] = {}
+
+    def add(prefix: str, value: Any) -> None:
+        if isinstance(value, Mapping):
+            if "param_groups" not in value:
+                for key, item in value.items():
+                    add(f"{prefix}{key}.".replace("/", "."), item)
+        elif prefix:
+            result[prefix[:-1]] = value
+        if len(prefix) > _LONGEST_NAME or len(result) > _MOST_ARRAYS:
+            raise ValueError(f"more than {_MOST_ARRAYS:,} values, or one whose name is longer than {_LONGEST_NAME}")
+
+    add("", content[0] if isinstance(content, tuple | list) and content else content)
+    return result
+
+
+def layer_names(arrays: Arrays, pattern: str, first: int = 0, step: int = 2) -> list[str]:
+    """Return the layers named by a pattern with {} for the numbers `first`, `first + step`, …, up to a missing one."""
+    names = (pattern.format(number) for number in itertools.count(first, step))
+    return [*itertools.takewhile(lambda name: f"{name}.weight" in arrays, names)]
+
+
+def floats(arrays: Arrays, key: str) -> Tensor:
+    """Return array `key` in its own precision, or raise ValueError if it is not of finite floats."""
+    values = to_array(arrays[key])
+    if values.dtype.kind != "f" or not np.isfinite(values).all():
+        hint = "; if training diverged, leave the file out, in a folder by skip=True"
+        raise ValueError(f"{key} must be finite floats, got {values.dtype}{hint if values.dtype.kind == 'f' else ''}")
+    return torch.from_numpy(np.array(values, np.float32 if values.itemsize <= 4 else np.float64, order="C"))
+
+
+def perceptron(arrays: Arrays, names: Iterable[str]) -> list[Layer]:
+    """Return the named layers, float32, whose bias may miss, or raise ValueError if widths do not fit."""
+    layers: list[Layer] = []
+    for name in names:
+        weight = floats(arrays, f"{name}.weight").float()
+        bias = floats(arrays, f"{name}.bias").float() if f"{name}.bias" in arrays else weight.new_zeros(len(weight))
+        if weight.dim() != 2 or weight.numel() == 0 or bias.shape != weight.shape[:1]:
+            shapes = f"{name}.weight {tuple(weight.shape)} and {name}.bias {tuple(bias.shape)}"
+            raise ValueError(f"{shapes} are not a layer, expected (out, in) and (out,)")
+        if layers and weight.shape[1] != len(layers[-1][0]):
+            reads, given = weight.shape[1], len(layers[-1][0])
+            raise ValueError(f"{name}.weight reads {reads} values, the layer before gives {given}")
+        layers.append((weight, bias))
+    return layers

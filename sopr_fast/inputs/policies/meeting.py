@@ -6,8 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from ...runtime.options import current
 from ...runtime.text import list_names
+from ...runtime.warn import warn
+from .callables import Called
 from .output import Layout
 from .policy import Policy
 
@@ -16,7 +21,72 @@ _CHOOSE_COLUMNS = (
     "leave these policies out"
 )
 _FROM_ONE = "subtract 1 from the log's actions, let policies return such indices, and pass their number as action_count"
+_PROBE_ROWS = 13  # unlikely to be mistaken for an action width
+_BATCH_ROUNDING = 0.02  # of the largest action: half precision and TF32 round otherwise in batches of other sizes
 _SIMILAR = 1.5  # ranges are shown where both together are wider than this many times the narrower one
+
+
+def probe(
+    policies: Sequence[Policy], states: Tensor, source: Tensor, layout: Layout | None = None, logged: Any = None
+) -> Layout:
+    """Return the layout of the policies' columns, from their output in the first few states.
+
+    If any policy is stochastic, the columns are mean and standard deviation. A policy that does not fit fails here,
+    before long work; see `collect` and `check_actions` for the errors, and `warn_of_answers`.
+
+    Args:
+        policies: At least one.
+        states: (N, dim_s) float32 on the CPU.
+        source: (N,) int64, the states' rows in the user's data.
+        layout: Layout that the policies must fit, that of a model.
+        logged: (N_all, width) logged actions, if there are any.
+    """
+    check_widths(policies, states.shape[1])
+    rows = slice(min(_PROBE_ROWS, current().batch_size))
+    states, source = states[rows], source[rows]
+    outputs = [policy.output(states, source) for policy in policies]
+    whose = "the model"
+    if layout is None:
+        whose, width = f"policy {policies[0].name!r}", outputs[0].mean.shape[1]
+        is_gaussian = outputs[0].kind != "discrete" and any(output.kind == "gaussian" for output in outputs)
+        layout = Layout("gaussian", width, 2 * width) if is_gaussian else Layout(outputs[0].kind, width, width)
+    if logged is not None:
+        check_actions(policies, layout, logged)
+    pairs = zip(policies, outputs, strict=True)
+    columns = torch.stack([layout.columns(policy.name, output, whose) for policy, output in pairs])
+    warn_of_answers(policies, columns, states, source, layout)
+    return layout
+
+
+def warn_of_answers(
+    policies: Sequence[Policy], columns: Tensor, states: Tensor, source: Tensor, layout: Layout
+) -> None:
+    """Ask policies again in a few states, in another batch; warn if they answer otherwise, or in whole numbers."""
+    means = columns[:, : min(_PROBE_ROWS, current().batch_size), : layout.action_dim]
+    few = torch.arange(means.shape[1] - 1, (means.shape[1] - 1) // 2, -1, device="cpu")  # none of a single state
+    few = few if len(few) else torch.arange(means.shape[1], device="cpu")
+    changing = []
+    for policy, before in zip(policies, means, strict=True):
+        if isinstance(policy, Called):
+            after, again = (policy.output(states[few], source[few]).mean for _ in range(2))
+            rounding = _BATCH_ROUNDING * before.abs().amax(0) + 1e-5
+            is_same = after.shape == again.shape == before[few].shape and torch.allclose(after, again, 1e-3, 1e-5)
+            if not is_same or ((after - before[few]).abs() > rounding).any():
+                changing.append(policy.name)
+    if changing:
+        warn(
+            f"policies {list_names(changing)} give different actions when asked again for some of the states: return "
+            "the mean action (predict with deterministic=True) or the distribution, and answer each state on its own, "
+            "without statistics of the batch or reading its rows as a sequence"
+        )
+    if len(means) and layout.kind != "discrete" and (means == means.abs().round()).all():
+        vary = (means != means[:, :1]).any()
+        if vary and (layout.action_dim == 1 or means.max() > 1):  # not several of 0 and 1
+            warn(
+                f"policies {list_names([policy.name for policy in policies])} return whole numbers, which are taken as "
+                "continuous actions: if they are indices, return integers, and call "
+                "load_policies(…, action_count=N)"
+            )
 
 
 def check_widths(policies: Sequence[Policy], width: int, whose: str = "the log", remedy: str = _CHOOSE_COLUMNS) -> None:

@@ -14,7 +14,6 @@ from torch import distributions as dist
 from ...runtime.arrays import as_numbers
 from ...runtime.checks import TOO_LARGE
 
-_COUNT = "load the policies by sopr_fast.load_policies(…, action_count=N), N discrete actions"
 WORDS = (
     "give words as indices of discrete actions, codes[word], with one dictionary of codes for the log and all "
     "policies, and pass action_count"
@@ -117,6 +116,24 @@ class Layout:
     action_dim: int
     width: int
 
+    def columns(self, name: str, output: Output, whose: str = "the model") -> Tensor:
+        """Return the columns (N, width) of a policy's output; ValueError if its actions are of another kind or width.
+
+        `whose` layout this is, is said in the error.
+        """
+        is_discrete = output.kind == "discrete"
+        if is_discrete != (self.kind == "discrete"):
+            kinds = ("discrete", "continuous") if is_discrete else ("continuous", "discrete")
+            remedy = "if all are discrete, load all policies by sopr_fast.load_policies(…, action_count=…)"
+            raise ValueError(f"policy {name!r} has {kinds[0]} actions, {whose} {kinds[1]} ones; {remedy}")
+        if output.mean.shape[1] != self.action_dim:
+            shapes = tuple(output.mean.shape), (len(output.mean), self.action_dim)
+            raise ValueError(f"policy {name!r} returned shape {shapes[0]}, expected {shapes[1]} as {whose}")
+        if self.kind != "gaussian":
+            return output.mean
+        std = torch.zeros_like(output.mean) if output.std is None else output.std
+        return torch.cat([output.mean, std], 1)
+
 
 def one_hot(indices: Tensor, width: int) -> Tensor:
     """Return float32 rows (N, width) of zeros, with a one at each index of `indices` (N,)."""
@@ -158,26 +175,23 @@ class OutputReader:
         return ValueError(f"policy {self.name!r} returned {what}{advice}")
 
     def _read(self, value: Any) -> Output:
-        if isinstance(value, Probabilities):
-            return self._probabilities(self._tensor(value.p))
+        if isinstance(value, dist.Independent):
+            value = value.base_dist
+        if isinstance(value, dist.Normal):
+            value = Gaussian(value.mean, value.stddev)
+        elif isinstance(value, dist.Categorical | dist.OneHotCategorical):
+            value = Probabilities(value.probs)
+        elif isinstance(value, dist.Distribution):
+            raise self._error(
+                f"a {type(value).__name__}, which is neither normal nor categorical: return the mean action, such as "
+                "tanh of a mean; of several discrete actions at once, probabilities of each combination"
+            )
         if isinstance(value, Gaussian):
             return self._gaussian(*value)
-        if isinstance(value, dist.Distribution):
-            return self._distribution(value.base_dist if isinstance(value, dist.Independent) else value)
-        actions = self._tensor(value)
-        if not actions.is_floating_point():
-            return self._indices(actions)
-        return Output("action", self._matrix(actions)) if self.action_count is None else self._probabilities(actions)
-
-    def _distribution(self, value: dist.Distribution) -> Output:
-        if isinstance(value, dist.Normal):
-            return self._gaussian(value.mean, value.stddev)
-        if isinstance(value, dist.Categorical | dist.OneHotCategorical):
-            return self._probabilities(self._tensor(value.probs))
-        raise self._error(
-            f"a {type(value).__name__}, which is neither normal nor categorical: return the mean action, such as tanh "
-            "of a mean; of several discrete actions at once, probabilities of each combination"
-        )
+        values = self._tensor(value.p if isinstance(value, Probabilities) else value)
+        if isinstance(value, Probabilities) or (self.action_count is not None and values.is_floating_point()):
+            return self._probabilities(values)
+        return Output("action", self._matrix(values)) if values.is_floating_point() else self._indices(values)
 
     def _indices(self, indices: Tensor) -> Output:
         if indices.dim() == 2 and indices.shape[1] == 1:
@@ -185,11 +199,13 @@ class OutputReader:
         if indices.shape == (self.states, self.action_count):
             return self._probabilities(indices)  # one-hot
         if indices.shape != (self.states,):
-            seen = f"integers of shape {tuple(indices.shape)}, expected ({self.states},) indices"
-            advice = "return floats of continuous actions, and of several discrete ones an index for each combination"
-            raise self._error(f"{seen}; {advice}")
+            raise self._error(
+                f"integers of shape {tuple(indices.shape)}, expected ({self.states},) indices; return floats of "
+                "continuous actions, and of several discrete ones an index for each combination"
+            )
         if self.action_count is None:
-            raise self._error(f"integer actions: {_COUNT}")
+            call = "sopr_fast.load_policies(…, action_count=N), N discrete actions"
+            raise self._error(f"integer actions: load the policies by {call}")
         outside = (indices < 0) | (indices >= self.action_count)
         if outside.any():
             raise self._error(f"action {indices[outside][0]}, expected 0 to {self.action_count - 1},", outside)
