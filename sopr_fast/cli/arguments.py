@@ -8,13 +8,14 @@ import importlib
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from .._version import __version__
 from ..runtime.process import is_first
 from ..runtime.text import list_names, suggest
-from .flags import FLAGS, ONE_OF
+from .flags import COMMANDS, FLAGS, ONE_OF, Command
 
 if TYPE_CHECKING:
     import pandas
@@ -47,39 +48,36 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"no {value!r}{suggest(str(value), names)}: choose {', '.join(names)}")
 
 
-def add_command(
-    commands: Any,
-    name: str,
-    about: str,
-    example: str,
-    run: Callable[[argparse.Namespace], int | None],
-    required: str = "",
-    others: str = "",
-) -> Parser:
-    """Add a command with some `FLAGS`, separated by spaces, to the subparsers, and return its parser.
+def make_parser() -> Parser:
+    """Return the parser of `sopr-fast` with all `COMMANDS`."""
+    parser = Parser(prog="sopr-fast", description="Rank policies before any is deployed.")
+    parser.add_argument("--version", action="version", version=f"sopr_fast {__version__}")
+    parsers = parser.add_subparsers(required=True, metavar=" | ".join(COMMANDS), dest="command")
+    for name, command in COMMANDS.items():
+        _add_command(parsers, name, command)
+    return parser
 
-    `others` may name whole groups of flags.
-    """
-    needed, wanted = required.split(), others.split()
+
+def _add_command(parsers: Any, name: str, command: Command) -> None:
+    needed, wanted = command.required.split(), {*command.required.split(), *command.others.split()}
     shown = {flag: options for group in FLAGS.values() for flag, options in group.items() if flag in needed}
     usage = [f"{flag} {options['metavar']}{' …' if 'nargs' in options else ''}" for flag, options in shown.items()]
-    parser: Parser = commands.add_parser(
+    usage += [f"[{options['metavar']}]" for flag, options in command.own.items() if not flag.startswith("-")]
+    parser = parsers.add_parser(
         name,
-        help=about,
-        description=f"{about[0].upper()}{about[1:]}.",
+        help=command.about,
+        description=f"{command.about[0].upper()}{command.about[1:]}.",
         usage=" ".join(["%(prog)s", *usage, "[options]"]),
-        epilog=f"example, with files that `sopr-fast demo` writes:\n  sopr-fast {name} {example}".rstrip(),
+        epilog=f"example, with files that `sopr-fast demo` writes:\n  sopr-fast {name} {command.example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    for title, flags in FLAGS.items():
-        if own := [flag for flag in flags if {flag, title} & {*needed, *wanted}]:
-            group: Any = parser.add_argument_group(title)
-            if title == ONE_OF:
-                group = group.add_mutually_exclusive_group()
-            for flag in own:
-                group.add_argument(flag, **flags[flag], **({"required": True} if flag in needed else {}))
-    parser.set_defaults(run=run, report=None)
-    return parser
+    groups = {title: {flag: flags[flag] for flag in flags if {flag, title} & wanted} for title, flags in FLAGS.items()}
+    for title, flags in {**groups, command.title: command.own}.items():
+        group = parser if title == "options" or not flags else parser.add_argument_group(title)
+        group = group.add_mutually_exclusive_group() if title == ONE_OF and flags else group
+        for flag, options in flags.items():
+            group.add_argument(flag, **options, **({"required": True} if flag in needed else {}))
+    parser.set_defaults(report=None)
 
 
 def read_policies(options: argparse.Namespace) -> Policies:

@@ -20,7 +20,7 @@ from ..sopr.config import Config
 from ..sopr.fitting import fit
 
 
-def demo(folder: Path, *, quick: bool = False) -> None:
+def show_examples(folder: Path, *, quick: bool = False) -> None:
     """Print a ranking and a selection next to the true returns; write them, a model, reports and the files of a log."""
     folder.mkdir(parents=True, exist_ok=True)
     command = f"sopr-fast demo{' --quick' if quick else ''}"

@@ -1,12 +1,16 @@
-"""Every flag of `sopr-fast`, and flags in the place of the parameters that messages of the library name."""
+"""Every command and flag of `sopr-fast`, and flags in place of the parameters that messages of the library name."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
+from argparse import SUPPRESS
 from pathlib import Path
 from typing import Any
 
 from ..estimators.methods import DEFAULT_METHODS, METHODS
+from ..runtime.checks import descriptions
+from ..sopr.config import Config
 
 MEASURE_CODE = 3  # of `--exit-code`
 ONE_OF = "output, one of"  # group of flags that exclude each other
@@ -20,6 +24,16 @@ def _value(metavar: str, about: str, **options: Any) -> dict[str, Any]:
 
 def _switch(about: str) -> dict[str, Any]:
     return {"action": "store_true", "help": about}
+
+
+def _config() -> dict[str, dict[str, Any]]:
+    """Return a flag for each option of the model and its training; those that are set go before `--paper`."""
+    texts, flags = descriptions(Config), {}
+    for field in dataclasses.fields(Config):
+        check, about = field.metadata["check"], f"{texts.get(field.name, '')} (default: {field.default})"
+        kind = {"choices": check.choices} if check.choices else {"type": check.parse, "metavar": check.parse.__name__}
+        flags["--" + field.name.replace("_", "-")] = {"help": about, "default": SUPPRESS, **kind}
+    return flags
 
 
 FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # groups of `--help`, and what argparse takes
@@ -119,6 +133,73 @@ FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # groups of `--help`, and what 
         "--report": _value("FILE", "write a report, one HTML file", type=Path),
     },
     ONE_OF: {"--json": _switch("print JSON"), "--csv": _switch("print CSV")},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A command: what it does, an example, the flags it needs and takes, by name or by group, and flags of its own."""
+
+    about: str
+    example: str
+    required: str = ""
+    others: str = ""
+    own: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    title: str = "options"  # of its own flags
+
+
+_POLICIES = "--policies out/pendulum/policies"
+_INPUT = f"{_POLICIES} --log out/pendulum/log.npz"
+_OF_LOG = "policies returns --columns --ends --sort --max-episode-steps --seed --device --set --json"
+COMMANDS = {
+    "demo": Command(
+        "rank and select embedded policies, and write files for the examples of other commands",
+        "--quick",
+        own={
+            "--quick": _switch("a quarter of the training"),
+            "--out": _value("DIR", "where to write (default: out)", type=Path, default=Path("out")),
+        },
+    ),
+    "fit": Command(
+        "train a scoring model on policies with known returns",
+        f"{_POLICIES} --returns out/pendulum/returns.csv --states out/pendulum/log.npz --out out/model.safetensors "
+        "--steps 50",
+        "--policies --returns --states --out",
+        "policies returns --columns --seed --device --checkpoint --validation --paper",
+        own=_config(),
+        title="model and training, see sopr_fast.Config",
+    ),
+    "rank": Command(
+        "rank candidates with a trained model",
+        f"{_POLICIES} --model out/model.safetensors",
+        "--policies",
+        "policies --states --columns --seed --device --model --subsets --report --json --csv",
+    ),
+    "evaluate": Command(
+        "measure how well each method ranks policies with known returns",
+        f"{_INPUT} --returns out/pendulum/returns.csv --methods NearestPolicy GaussianProcess --cv 2",
+        "--policies --log --returns",
+        f"{_OF_LOG} --checkpoints --methods --cv --groups --report",
+    ),
+    "select": Command(
+        "say which policy to deploy, keep or measure",
+        f"{_INPUT} --measure 2",
+        "--policies --log",
+        f"{_OF_LOG} --checkpoints --incumbent --exclude --progress --groups --measured-log --measure --simulator "
+        "--exit-code --report",
+    ),
+    "estimate": Command(
+        "value policies by one or several estimators",
+        f"--method FQE {_INPUT} --set updates=1000",
+        "--policies --log --method",
+        f"{_OF_LOG} --checkpoint",
+    ),
+    "info": Command(
+        "describe the installation, a model or a log",
+        "out/pendulum/log.npz",
+        others="policies --columns --ends --sort --max-episode-steps",
+        own={"path": _value("FILE", "model, or log of states or transitions", type=Path) | {"nargs": "?"}},
+    ),
 }
 _NAMES = [flag[2:].replace("-", "_") for group in FLAGS.values() for flag in group]
 _PARAMETERS = "|".join([*_NAMES, "subset_size", "clusters"])  # the last are those of `Config`

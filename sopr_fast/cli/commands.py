@@ -1,0 +1,237 @@
+"""The commands of `sopr-fast`: functions of what the user typed, which return the exit code if it is not 0."""
+
+# Commands import what they need: torch takes two seconds, and `--help` needs none of it.
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..estimators.methods import DEFAULT_METHODS, find_method, make_method
+from ..runtime.process import is_first
+from ..runtime.text import counted, printable, suggest, to_cell
+from ..sopr.config import Config
+from .arguments import check_apart, check_outputs, read_log, read_policies, read_returns, read_states, show
+from .flags import MEASURE_CODE
+from .kept import keeping
+
+if TYPE_CHECKING:
+    from ..estimators import Estimator
+    from ..inputs.policies import Policies
+
+
+def demo(options: argparse.Namespace) -> None:
+    from .demo import show_examples
+
+    show_examples(options.out, quick=options.quick)
+
+
+def fit(options: argparse.Namespace) -> None:
+    from ..runtime.files import check_place
+    from ..sopr import fitting
+
+    changes = {field.name: vars(options)[field.name] for field in dataclasses.fields(Config) if field.name in options}
+    config = Config.paper(**changes) if options.paper else Config(**changes)
+    check_apart(options)
+    if is_first():
+        check_place(options.out)
+    policies = read_policies(options)
+    returns = read_returns(options, list(policies))
+    for name in options.validation:
+        if name not in policies or name not in returns.index:
+            missing = "policy" if name not in policies else "return in --returns of"
+            raise ValueError(f"--validation: no {missing} {name!r}{suggest(name, policies)}")
+    ranker = fitting.fit(
+        policies.take(name for name in policies if name not in options.validation),
+        read_states(options.states, options),
+        returns,
+        validation=(policies.take(options.validation), returns) if options.validation else None,
+        config=config,
+        seed=options.seed,
+        checkpoint=options.checkpoint,
+    )
+    ranker.save(options.out)
+    count = counted(len(ranker.training_policies.names), "policy")
+    print(f"{printable(options.out)}: trained on {count}, {counted(ranker.config.steps, 'step')}")
+
+
+def rank(options: argparse.Namespace) -> None:
+    from ..sopr import ranker
+
+    check_outputs(options)
+    model = ranker.open_model(options.model)  # before long work
+    states = read_states(options.states, options)
+    ranking = ranker.rank(read_policies(options), states, model=model, subsets=options.subsets, seed=options.seed)
+    if options.csv:
+        frame = ranking.to_pandas().reset_index()
+        text = frame.assign(policy=frame["policy"].map(to_cell)).to_csv(index=False, lineterminator="\n").rstrip("\n")
+    else:
+        text = ranking.table()
+    show(ranking, options, text)
+
+
+def evaluate(options: argparse.Namespace) -> None:
+    from .. import selection
+
+    methods = [find_method(name) for name in options.methods or DEFAULT_METHODS]
+    if options.set and not any("Simulator" in name for name in methods):
+        raise ValueError("--set sets options of the simulator, which is none of --methods: leave it out")
+    inputs = _read(options)
+    with keeping(options, by_policies=options.methods is not None) as folder:
+        evaluation = selection.evaluate(
+            *inputs,
+            methods=[_read_estimator(name, options.set if "Simulator" in name else []) for name in methods],
+            cv=options.cv,
+            groups=_by_name(options.groups),
+            checkpoints=folder,
+            seed=options.seed,
+        )
+    show(evaluation, options)
+
+
+def select(options: argparse.Namespace) -> int:
+    from .. import selection
+
+    if options.measure < 0:
+        raise ValueError(f"--measure must be 0 or more, got {options.measure}")
+    is_set = options.simulator or options.set
+    simulator = _read_estimator(options.simulator or "Simulator", options.set) if is_set else None
+    inputs = _read(options)
+    episodes = None if options.measured_log is None else read_log(options.measured_log, options)
+    with keeping(options) as folder:
+        selected = selection.select(
+            *inputs,
+            incumbent=options.incumbent,
+            progress=_by_name(options.progress),
+            groups=_by_name(options.groups),
+            exclude=options.exclude,
+            simulator=simulator,
+            checkpoints=folder,
+            seed=options.seed,
+        )
+    if episodes is not None:
+        selected = selected.update(log=episodes)
+    text, more = str(selected), {}
+    if options.measure:
+        more["measure_next"] = selected.measure_next(options.measure)
+        text += f"\nmeasure next: {', '.join(map(printable, more['measure_next'])) or 'nothing'}"
+    show(selected, options, text, **more)
+    return MEASURE_CODE if options.exit_code and selected.verdict.kind == "measure" else 0
+
+
+def estimate(options: argparse.Namespace) -> None:
+    method, *others = methods = [find_method(method) for method in options.method]
+    if others:
+        _compare(methods, options)
+        return
+    estimator = _read_estimator(method, options.set)
+    if options.returns is not None and not estimator.supervised:
+        raise ValueError(f"--method {method} learns from no returns: leave --returns out")
+    policies, log, returns = _read(options)
+    known = policies.take([] if returns is None else [name for name in policies if name in returns.index])
+    if estimator.supervised:
+        policies = policies.take(name for name in policies if name not in known)
+        if not known or not policies:
+            raise ValueError(
+                f"--method {method} needs policies with a return in --returns, and others to value; there are "
+                f"{len(known)} and {len(policies)}"
+            )
+    given = {"known": known, "returns": returns} if known else {}
+    show(estimator.estimate(policies, log, seed=options.seed, checkpoint=options.checkpoint, **given), options)
+
+
+def info(options: argparse.Namespace) -> None:
+    if options.path is None:
+        from ..native import build_info
+
+        info = build_info()
+        why_no_cuda, modules = info.pop("why_no_cuda"), info.pop("modules")
+        for name, value in (info | {f"modules.{name}": path or why_no_cuda for name, path in modules.items()}).items():
+            text = ", ".join(value) if isinstance(value, list) else value
+            print(f"{name:<28} {text or 'none'}")
+        return
+    from ..inputs.logs import describe, load_transitions
+    from ..inputs.logs.sources import is_log
+
+    if is_log(options.path):
+        print(describe(log := read_log(options.path, options)))
+        if options.policies is not None:
+            from ..estimators.log import read
+
+            policies, log = read_policies(options), load_transitions(log)
+            with warnings.catch_warnings(action="ignore"):
+                facts = read(policies.for_log(log.source_count, log), log)[1].facts
+            print(*facts or [f"actions of {counted(len(policies), 'policy')} are on the scales of the log"], sep="\n")
+        return
+    from ..sopr.ranker import load
+
+    try:
+        ranker = load(options.path)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{options.path}: no such file; info describes models and logs") from None
+    except ValueError as error:
+        raise ValueError(f"{error}; info describes models and logs") from error
+    print(ranker)
+    for name, value in {"seed": ranker.seed, **ranker.config.to_dict()}.items():
+        print(f"{name:<20} {value}")
+
+
+def _compare(methods: list[str], options: argparse.Namespace) -> None:
+    """Print the values of several estimators with intervals, side by side."""
+    from ..results.numbers import Numbers
+    from ..results.tables import to_text
+    from ..selection import compare
+
+    for option in ("set", "checkpoint", "returns"):
+        if getattr(options, option):
+            raise ValueError(f"--{option} belongs to one --method: leave it out, or name one method")
+    frame = compare(read_policies(options), read_log(options.log, options), methods, seed=options.seed)
+    frame = frame.sort_values((methods[0], "value"), ascending=False, kind="stable")
+    if options.json:
+        plain = frame.astype(object).where(frame.notna(), None)
+        columns = {method: plain[method].to_dict("list") for method in methods}
+        print(json.dumps({"policies": [*frame.index], **columns}, indent=1))
+        return
+    cells = {"policy": [*frame.index]}
+    for method in methods:
+        values, halves = frame[method]["value"], frame[method]["value"] - frame[method]["low"]
+        show = Numbers(values, halves)
+        cells[method] = [show(a) + (f" ± {show(b)}" if b >= 0 else "") for a, b in zip(values, halves, strict=True)]
+    print(to_text(cells, left=("policy",)))
+    print("±: half of a 95 % interval, where the estimator knows its error")
+
+
+def _read(options: argparse.Namespace) -> tuple[Policies, Any, Any]:
+    """Return policies, log and returns."""
+    check_outputs(options)
+    policies = read_policies(options)
+    returns = None if options.returns is None else read_returns(options, list(policies))
+    return policies, read_log(options.log, options), returns
+
+
+def _by_name(file: Path | None) -> Any:
+    from ..inputs.table_files import load_json
+
+    return None if file is None else load_json(file)
+
+
+def _read_estimator(method: str, given: Sequence[str]) -> Estimator:
+    """Return an estimator, options of it, or of its mean, set as OPTION=VALUE."""
+    estimator: Any = make_method(method)
+    changed = estimator.mean or estimator
+    fields = {field.name: field for field in dataclasses.fields(changed)}
+    chosen: dict[str, Any] = {}
+    for item in given:
+        name, separator, text = item.partition("=")
+        if not separator or name not in fields or name in chosen:
+            raise ValueError(f"--set {item}: expected OPTION=VALUE, each once, with an option of {', '.join(fields)}")
+        try:
+            chosen[name] = fields[name].metadata["check"].parse(text)
+        except (KeyError, TypeError, ValueError):
+            chosen[name] = text  # the check of the option says what it takes
+    changed = dataclasses.replace(changed, **chosen)
+    return dataclasses.replace(estimator, mean=changed) if estimator.mean else changed
