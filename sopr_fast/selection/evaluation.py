@@ -15,6 +15,7 @@ from ..results.tables import plain, to_text, wrapped
 from .folds import Fold
 
 MEASURES = ("spearman", "regret@1", "regret@3")  # the first orders methods
+_ENDS = ("mean", "low", "high")
 _REPLICATES = 200
 _LEVEL = 0.9
 FEWEST_RANKED = 3  # policies whose order says something
@@ -106,18 +107,19 @@ class Evaluation(Result):
         """
         found = {}
         for kind in self.kinds:
-            folds = [(k, fold) for k, fold in enumerate(self.folds) if fold.kind == kind]
-            parts = [folds] if kind == "random" else [[each] for each in folds if len(each[1].test) >= FEWEST_RANKED]
+            places = [k for k, fold in enumerate(self.folds) if fold.kind == kind]
+            parts = [places] if kind == "random" else [[k] for k in places if len(self.folds[k].test) >= FEWEST_RANKED]
             random = np.random.default_rng([self.seed, 8])
-            tables: dict[str, list[Any]] = {method: [] for method in self.values}
-            for part in parts:
-                tested = np.concatenate([fold.test for _, fold in part])
+            tables = {
+                method: np.full((1 + len(parts), 1 + _REPLICATES, len(MEASURES)), np.nan) for method in self.values
+            }
+            for row, part in enumerate(parts):
+                tested = np.concatenate([self.folds[k].test for k in part])
                 samples = [np.arange(len(tested)), *random.integers(len(tested), size=(_REPLICATES, len(tested)))]
                 for method, values in self.values.items():
-                    own = np.concatenate([values[k] for k, _ in part])
-                    tables[method].append([_measure(self.returns[tested[s]], own[s], s) for s in samples])
-            none = np.full((1, 1 + _REPLICATES, len(MEASURES)), np.nan)
-            means = {method: _nan_mean(np.array(table) if table else none) for method, table in tables.items()}
+                    own = np.concatenate([values[k] for k in part])
+                    tables[method][row] = [_measure(self.returns[tested[s]], own[s], s) for s in samples]
+            means = {method: np.ma.masked_invalid(table).mean(0).filled(np.nan) for method, table in tables.items()}
             found[kind] = dict(sorted(means.items(), key=lambda item: -np.nan_to_num(item[1][0, 0], nan=-2)))
         return found
 
@@ -125,31 +127,26 @@ class Evaluation(Result):
         """Return the measures as text of 80 columns, the methods with the best Spearman correlation first."""
         blocks = []
         for kind in self.kinds:
-            count = sum(fold.kind == kind for fold in self.folds)
-            title = {
-                "random": f"Candidates like the known policies: {count} folds of {len(self.names)} policies",
-                "group": f"Foreign candidates: one of {count} groups left out",
-            }[kind]
-            blocks.append(f"{title}\n{self._block(kind)}")
-        lines = [f"{method} was dropped: {reason}" for method, reason in self.dropped.items()]
-        notes = "\n".join(map(wrapped, lines + self.notes))
-        return "\n\n".join([*blocks, notes] if notes else blocks)
-
-    def _block(self, kind: str) -> str:
-        measures, tied = self.measures(kind), self.tied(kind)
-        cells = {"method": [*measures]}
-        for name in MEASURES:
-            cells[name] = [_cell(*each[name][: None if name == "spearman" else 1]) for each in measures.values()]
-        cells["seconds"] = [number(self.seconds[method], 1) for method in measures]
-        table = to_text(cells, left=("method",))
-        return f"{table}\n{wrapped('no clear difference: ' + ', '.join(tied))}" if len(tied) > 1 else table
+            measures, tied, count = self.measures(kind), self.tied(kind), sum(fold.kind == kind for fold in self.folds)
+            cells = {
+                "method": [*measures],
+                "spearman": [_with_interval(each["spearman"]) for each in measures.values()],
+            }
+            cells |= {name: [number(each[name][0]) for each in measures.values()] for name in MEASURES[1:]}
+            cells["seconds"] = [number(self.seconds[method], 1) for method in measures]
+            title = f"Foreign candidates: one of {count} groups left out"
+            if kind == "random":
+                title = f"Candidates like the known policies: {count} folds of {len(self.names)} policies"
+            tie = wrapped(f"no clear difference: {', '.join(tied)}") if len(tied) > 1 else ""
+            blocks.append("\n".join(filter(None, [title, to_text(cells, left=("method",)), tie])))
+        notes = [f"{method} was dropped: {reason}" for method, reason in self.dropped.items()] + self.notes
+        return "\n\n".join(filter(None, [*blocks, "\n".join(map(wrapped, notes))]))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists and numbers, ready for JSON (NaN where a measure is undefined)."""
         measures: dict[str, Any] = {}
-        for kind, method, measure, *interval in self._rows():
-            ends = dict(zip(("mean", "low", "high"), interval, strict=True))
-            measures.setdefault(kind, {}).setdefault(method, {})[measure] = ends
+        for kind, method, name, *interval in self._rows():
+            measures.setdefault(kind, {}).setdefault(method, {})[name] = dict(zip(_ENDS, interval, strict=True))
         folds = [
             {
                 "kind": fold.kind,
@@ -164,9 +161,7 @@ class Evaluation(Result):
 
     def columns(self) -> dict[str, Any]:
         """Return one row for each kind of folds, method and measure."""
-        return dict(
-            zip(("folds", "method", "measure", "mean", "low", "high"), zip(*self._rows(), strict=True), strict=True)
-        )
+        return dict(zip(("folds", "method", "measure", *_ENDS), zip(*self._rows(), strict=True), strict=True))
 
     def _rows(self) -> list[tuple[Any, ...]]:
         """Return kind of folds, method, measure, mean, low and high of all measures."""
@@ -185,11 +180,6 @@ def _measure(returns: np.ndarray, values: np.ndarray, sample: np.ndarray) -> lis
     return [spearman(returns, values) if distinct >= FEWEST_RANKED else np.nan, *regrets]
 
 
-def _nan_mean(table: np.ndarray) -> np.ndarray:
-    """Return means over the first axis, NaN where nothing is defined."""
-    return np.ma.masked_invalid(table).mean(0).filled(np.nan)
-
-
 def _summary(replicates: np.ndarray) -> dict[str, tuple[float, float, float]]:
     """Return mean, lower and upper end of the 90 % interval of each measure, NaN if it is rarely defined."""
     samples = replicates[1:]
@@ -199,5 +189,6 @@ def _summary(replicates: np.ndarray) -> dict[str, tuple[float, float, float]]:
     return {name: (mean, low, high) for name, (mean, low, high) in zip(MEASURES, table.tolist(), strict=True)}
 
 
-def _cell(mean: float, low: float = np.nan, high: float = np.nan) -> str:
+def _with_interval(measure: tuple[float, float, float]) -> str:
+    mean, low, high = measure
     return number(mean) if np.isnan([mean, low]).any() else f"{number(mean)} ({number(low)} to {number(high)})"
