@@ -7,7 +7,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from numbers import Real
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -32,11 +32,12 @@ if TYPE_CHECKING:
 
 PARTS = ("name", "return", "cost", "error", "deviation", "rollouts")  # exact names of columns; `columns` names others
 _NAMES = ("name", "policy")
-_SPREADS = ("error", "rollouts", "deviation")
-_LIMITS = {
+_LIMITS = {  # part → least, what is expected
     "return": (-sys.float_info.max, "a finite number, without error or unit"),
+    "error": (0, "0 or more"),
     "rollouts": (1, "a whole number, 1 or more"),
-}  # else 0
+    "deviation": (0, "0 or more"),
+}
 _FILE = re.compile(r"\.(npz|npy|zip|d3|pth?|onnx|pkl|pickle|safetensors|parquet|cleanrl_model)")
 _REMEDY = "map names to returns, {name: return}"
 
@@ -91,21 +92,8 @@ def is_ordered(source: Any) -> bool:
 
     if isinstance(source, pandas.Series):
         return isinstance(source.index, pandas.RangeIndex)
-    named = isinstance(source, str | os.PathLike | Mapping | pandas.DataFrame) or is_list_of_dicts(source)
-    return source is not None and not named and not _is_loaded(source)
-
-
-def _is_loaded(log: Any) -> bool:
-    return isinstance(log, StoredStates | Transitions)
-
-
-def with_returns(policies: Policies, returns: Any) -> tuple[Policies, pandas.DataFrame]:
-    """Return the policies that have a return, and the table of their returns in the same order; warn of others."""
-    check_ordered("returns", returns, policies)
-    table = find_returns(returns, list(policies)).dropna(subset="return")
-    if missing := [name for name in policies if name not in table.index]:
-        warn(f"policies without a return are left out: {_describe_missing(missing, table.index, table.attrs)}")
-    return policies.take(table.index), table
+    by_name = str | os.PathLike | Mapping | pandas.DataFrame | StoredStates | Transitions | None
+    return not isinstance(source, by_name) and not is_list_of_dicts(source)
 
 
 def check_ordered(what: str, values: Any, policies: Policies) -> None:
@@ -116,11 +104,20 @@ def check_ordered(what: str, values: Any, policies: Policies) -> None:
         )
 
 
+def with_returns(policies: Policies, returns: Any) -> tuple[Policies, pandas.DataFrame]:
+    """Return the policies that have a return, and the table of their returns in the same order; warn of others."""
+    check_ordered("returns", returns, policies)
+    table = find_returns(returns, list(policies)).dropna(subset="return")
+    if len(table) < len(policies):
+        warn(f"policies without a return are left out: {_describe_missing(policies, table)}")
+    return policies.take(table.index), table
+
+
 def check_returns(returns: Any, names: Sequence[str]) -> np.ndarray:
     """Return the returns of all named policies, (M,) float64; raise ValueError if one has none."""
     table = load_returns(returns, names)
-    if missing := [name for name in names if name not in table.index]:
-        raise ValueError(_describe_missing(missing, table.index, table.attrs))
+    if missing := _describe_missing(names, table):
+        raise ValueError(missing)
     return table.loc[list(names), "return"].to_numpy(copy=True)
 
 
@@ -143,46 +140,47 @@ def find_returns(returns: Any, names: Sequence[str]) -> pandas.DataFrame:
     return table
 
 
-def _names_of_files(given: Iterable[str], names: Set[str]) -> dict[str, str]:
-    """Return the policy of each given name that is one's with the suffix or the folder of its file."""
-    found: dict[str, str] = {}
-    for path in map(PurePosixPath, given):
-        stem = path.with_suffix("") if _FILE.fullmatch(path.suffix) else path
-        forms = (stem, stem.name, path.name)
-        found |= {str(path): str(form) for form in forms if str(form) in names}
-    return {name: policy for name, policy in found.items() if [*found.values()].count(policy) == 1}
-
-
 def check_groups(groups: Any, names: Sequence[str]) -> list[Any]:
     """Return the group of every named policy, from a mapping or series by name."""
     import pandas
 
     if not isinstance(groups, Mapping | pandas.Series):
         raise TypeError(f"groups must be by name, {{policy: group}}, got {type(groups).__name__}")
-    given = dict(groups)
-    if missing := [name for name in names if pandas.isna(given.get(name))]:
-        raise ValueError(_describe_missing(missing, [name for name in given if name not in missing], {}, "groups"))
-    return [given[name] for name in names]
+    given = pandas.Series(dict(groups), dtype=object).dropna()
+    if missing := _describe_missing(names, given, "groups"):
+        raise ValueError(missing)
+    return [*given[[*names]]]
 
 
-def _describe_missing(
-    missing: Sequence[str], names: Collection[Any], attrs: Mapping[Any, Any], what: str = "returns"
-) -> str:
-    """Return a message that says which policies have no return, or group, and the nearest names that have one."""
+def _describe_missing(names: Iterable[str], given: pandas.DataFrame | pandas.Series, what: str = "returns") -> str:
+    """Return which policies have no row, and the nearest name that has one, for messages; "" if all have one."""
+    missing = [name for name in names if name not in given.index]
+    if not missing:
+        return ""
     more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-    if missing[0] in attrs.get("empty", ()):
+    if missing[0] in given.attrs.get("empty", ()):
         return f"the return of policy {missing[0]!r} is NaN or empty{more}"
-    return f"{what} hold nothing for policy {missing[0]!r}{suggest(missing[0], names)}{more}"
+    return f"{what} hold nothing for policy {missing[0]!r}{suggest(missing[0], given.index)}{more}"
+
+
+def _names_of_files(given: Iterable[str], names: Set[str]) -> dict[str, str]:
+    """Return the policy of each given name that is one's with the suffix or the folder of its file."""
+    found: dict[str, str] = {}
+    for path in map(PurePosixPath, given):
+        stem = path.with_suffix("") if _FILE.fullmatch(path.suffix) else path
+        found |= {str(path): form for form in (str(stem), stem.name, path.name) if form in names}
+    return {name: policy for name, policy in found.items() if [*found.values()].count(policy) == 1}
 
 
 def _read(path: Path, names: Sequence[str] | None, columns: Mapping[str, str]) -> Any:
     """Return the table in a file, the object or the records in a JSON file, or returns by name of evaluations."""
-    if path.is_dir() or path.suffix.lower() == ".npz":
+    suffix = path.suffix.lower()
+    if path.is_dir() or suffix == ".npz":
         return formats.load(formats.EVALUATIONS)(path, _needed(names))
     check_regular(path)
-    if path.suffix.lower() == ".parquet":
+    if suffix == ".parquet":
         return load_parquet(path)
-    if path.suffix.lower() not in (".json", ".jsonl", ".ndjson"):
+    if suffix not in (".json", ".jsonl", ".ndjson"):
         return load_csv(path, text=(*_NAMES, "", columns.get("name", "").lower()))
     content = load_json(path)
     if is_ordered(content):
@@ -211,7 +209,9 @@ def _as_frame(source: Any, names: Sequence[str] | None, columns: Mapping[str, st
         if len(values) != len(names):
             raise ValueError(f"there are {len(values)} returns for {len(names)} policies: {_REMEDY}")
         source = dict(zip(names, values, strict=True))
-    elif _is_loaded(source) or any(callable(value) or len(shape_of(value)) > 1 for _, value in source.items()):
+    elif isinstance(source, StoredStates | Transitions) or any(
+        callable(value) or len(shape_of(value)) > 1 for _, value in source.items()
+    ):
         raise TypeError("policies or a log stand where returns belong; policies come first, then the log, then returns")
     elif isinstance(source, Mapping) and source:
         parts = {_part_of(label, columns) for label in source}
@@ -230,8 +230,8 @@ def _part_of(label: Any, columns: Mapping[str, str]) -> str:
     if given := [part for part, name in columns.items() if name == label]:
         return given[0]
     label = str(label).strip().lower()
-    part = "name" if label in _NAMES else label if label in PARTS else ""
-    return "" if part in columns else part
+    part = "name" if label in _NAMES else label
+    return part if part in PARTS and part not in columns else ""
 
 
 def _named(frame: pandas.DataFrame, columns: Mapping[str, str]) -> pandas.DataFrame:
@@ -239,12 +239,18 @@ def _named(frame: pandas.DataFrame, columns: Mapping[str, str]) -> pandas.DataFr
     found = printable(", ".join(map(str, frame.columns)))
     if missing := [name for name in columns.values() if name not in frame.columns]:
         raise ValueError(f"no column {missing[0]!r}{suggest(missing[0], frame.columns)}, found {found}")
+    if is_cost(label := columns.get("return", "")):
+        raise ValueError(
+            f"returns are larger for better policies, but are called {label!r}: pass "
+            f"load_returns(…, columns={{'cost': {label!r}}}), or rename them"
+        )
     labels: dict[str, Any] = {}
     for label in frame.columns:
-        if (part := _part_of(label, columns)) in labels and part:
+        if (part := _part_of(label, columns)) in labels:
             raise ValueError(printable(f"columns {labels[part]} and {label} mean the same; leave only one of them"))
-        labels[part] = label
-    labels.pop("", None)
+        labels |= {part: label} if part else {}
+    if {"return", "cost"} <= labels.keys():
+        raise ValueError("columns return and cost: leave only one of them")
     table = frame[[*labels.values()]].set_axis([*labels], axis=1)
     for _, index in (*frame.loc[:, frame.columns == ""].items(), ("", frame.index)):  # "" of an index in CSV
         if "name" not in table and all(isinstance(label, str) for label in index):
@@ -255,13 +261,6 @@ def _named(frame: pandas.DataFrame, columns: Mapping[str, str]) -> pandas.DataFr
         raise ValueError(
             f"expected columns name and return (or cost), found {found}, so no {' and no '.join(lacking)}; name yours "
             f"by load_returns(…, columns={{{', '.join(yours)}}}), or {_REMEDY}"
-        )
-    if {"return", "cost"} <= labels.keys():
-        raise ValueError("columns return and cost: leave only one of them")
-    if is_cost(label := columns.get("return", "")):
-        raise ValueError(
-            f"returns are larger for better policies, but are called {label!r}: pass "
-            f"load_returns(…, columns={{'cost': {label!r}}}), or rename them"
         )
     others = [str(label) for label in frame.columns if label != "" and label not in labels.values()]
     if others and not {"error", "deviation"} & labels.keys():
@@ -296,9 +295,9 @@ def _table(cells: pandas.DataFrame) -> pandas.DataFrame:
         if math.isnan(value):
             empty.append(name)
             continue
-        error, rollouts, deviation = (_number(row.get(spread), spread, name) for spread in _SPREADS)
+        error, rollouts, deviation = (_number(row.get(x), x, name) for x in ("error", "rollouts", "deviation"))
         if is_list:
-            rollouts, deviation = float(len(returns)), math.nan
+            rollouts, deviation = len(returns), math.nan
         if half := len(returns) // 2:
             deviation = float(np.std(returns, ddof=1))
             changes[name] = sign * float(np.mean(returns[-half:]) - np.mean(returns[:half]))
@@ -313,15 +312,14 @@ def _table(cells: pandas.DataFrame) -> pandas.DataFrame:
         raise ValueError("all are NaN or empty; if none is known, leave returns out" if empty else "no returns in it")
     table = pandas.DataFrame.from_dict(rows, orient="index", columns=["return", "error", "rollouts"], dtype=np.float64)
     table.index = pandas.Index([*rows], dtype=object, name="name")
-    table.attrs = {"empty": empty, "notes": []}
-    if empty:
-        table.attrs["notes"] += [f"NaN or empty, so not measured: the return of {list_names(empty)}"]
+    notes = [f"NaN or empty, so not measured: the return of {list_names(empty)}"] if empty else []
     if changes:
         name = max(changes, key=lambda name: abs(changes[name]))
-        table.attrs["notes"] += [
+        notes.append(
             f"Returns are means of rollouts: that of {printable(name)} changes most, by {changes[name]:+.3g} from the "
             "first half of them to the second; of a learning curve, give the last evaluation alone"
-        ]
+        )
+    table.attrs = {"empty": empty, "notes": notes}
     return table
 
 
@@ -335,7 +333,7 @@ def _returns(cell: Any, name: str) -> tuple[list[float], bool]:
     content = as_numbers(cell).tolist()
     is_list = isinstance(content, list)
     returns = [_number(item, "return", name) for item in (content if is_list else [content])]
-    if is_list and (not returns or any(map(math.isnan, returns))):
+    if is_list and (not returns or np.isnan(returns).any()):
         raise ValueError(f"the rollouts of policy {name!r} must be one or more finite returns")
     return returns, is_list
 
@@ -348,7 +346,7 @@ def _number(cell: Any, part: str, name: str) -> float:
     if isinstance(cell, Real | str) and not isinstance(cell, bool):
         with contextlib.suppress(OverflowError, ValueError):
             number = float(cell)
-    least, expected = _LIMITS.get(part, (0, "0 or more"))
+    least, expected = _LIMITS[part]
     if not least <= number < math.inf or (part == "rollouts" and number % 1):
         shown = printable(str(cell), NAME_WIDTH)
         raise ValueError(f"the {part} of policy {name!r} is {shown!r}, expected {expected}")
