@@ -96,21 +96,19 @@ def read_frame(frame: Any) -> dict[str, Any]:
     return arrays
 
 
-def to_cells(values: np.ndarray, where: str, first: int = 0) -> np.ndarray:
+def to_cells(values: np.ndarray, where: str, first: int = 0, shape: tuple[int, ...] = ()) -> np.ndarray:
     """Return the numbers of a column of objects, which may be lists, or text of lists; words stay as they are.
 
-    Where others are lists, a cell without value is NaN. Rows count from `first`.
+    Where others are lists, a cell without value is NaN. Rows count from `first`; `shape` is that of the rows before.
     """
     if values.dtype != object:
         return values
     cells = [_cell(value) for value in values]
-    if shape := _shape(cells):
+    if shape := shape or _shape(cells):
         cells = [np.full(shape, np.nan) if _is_missing(cell) else cell for cell in cells]
         if wrong := [row for row, cell in enumerate(cells) if np.shape(cell) != shape]:
-            found = np.shape(cells[wrong[0]])
-            raise ValueError(
-                f"{where}: lists of equal length expected, got {shape} and {found} at row {first + wrong[0]}"
-            )
+            found = f"{shape} and {np.shape(cells[wrong[0]])} at row {first + wrong[0]}"
+            raise ValueError(f"{where}: lists of equal length expected, got {found}")
         return np.stack(cells)
     with contextlib.suppress(TypeError, ValueError):
         return values if any(isinstance(cell, str) for cell in cells) else values.astype(np.float64)

@@ -61,10 +61,11 @@ class Archive:
             return content
 
     def header(self, name: str) -> tuple[tuple[int, ...], np.dtype]:
-        """Return the shape and type of the array in a member."""
-        with self._archive.open(name) as stream:
+        """Return the shape and type of the array in a member; those of no array if they cannot be read."""
+        with contextlib.suppress(Exception), self._archive.open(name) as stream:  # raised where it is needed
             shape, _, dtype = read_header(stream)
-        return shape, dtype
+            return shape, dtype
+        return (), np.dtype(object)
 
     def array(self, name: str) -> np.ndarray:
         """Return the array in a member."""

@@ -31,6 +31,7 @@ _COPIES = 3  # of the file's bytes while it is read
 _DEEPEST = 100  # group within groups
 _SIZES = ("_size", "size")  # names of the number of filled rows of a buffer
 _PLACES = ("pos", "ptr", "_insertion_idx")  # of the row that is overwritten next
+_OF_SEVERAL = ("_offset", "_lengths")  # of several buffers in one
 
 
 def open_npy(path: Path) -> FileRows:
@@ -44,45 +45,39 @@ def read_npz(path: Path) -> dict[str, Any]:
     """Return the arrays of an archive by name, decompressed when they are needed."""
 
     def member(name: str) -> np.ndarray:
-        with reading(f"{path}: {name!r}", _PLAIN), open_archive(path, is_log=True) as archive:
-            return archive.array(f"{name}.npy")
+        with reading(f"{path}: {_stem(name)!r}", _PLAIN), open_archive(path, is_log=True) as archive:
+            return archive.array(name)
 
-    arrays = {}
     with reading(path, "an .npz file"), open_archive(path, is_log=True) as archive:
-        for name in (name.removesuffix(".npy") for name in archive.names):
-            arrays[name] = Lazy((), object, functools.partial(member, name))
-            with contextlib.suppress(Exception):  # raised if the array is needed
-                arrays[name] = Lazy(*archive.header(f"{name}.npy"), functools.partial(member, name))
-    return arrays
+        return {_stem(name): Lazy(*archive.header(name), functools.partial(member, name)) for name in archive.names}
+
+
+def _stem(name: str) -> str:
+    return name.removesuffix(".npy")
 
 
 def read_parquet(path: Path) -> dict[str, Any]:
     """Return the columns of a file by name, whose cells are those of a frame, read when they are needed."""
-    version = FileVersion(os.stat(path), str(path))
     with reading(path, "a parquet file"), open_parquet(path, is_log=True) as file:
-        rows, names = file.metadata.num_rows, list(file.schema_arrow.names)
-        first = next(file.iter_batches(batch_size=1), None)
+        rows, names = file.metadata.num_rows, file.schema_arrow.names
+        head = next(file.iter_batches(batch_size=1), None)
 
     def column(name: str) -> Lazy:
         where = f"{path}: {name!r}"
-        cells = np.empty(0) if first is None else to_cells(first.column(name).to_numpy(zero_copy_only=False), where)
-        shape, is_float = (rows, *cells.shape[1:]), cells.dtype.kind == "f"
-        dtype = np.dtype(np.float64) if cells.ndim > 1 and not is_float else cells.dtype  # of lists that lack a number
+        cells = np.empty(0) if head is None else to_cells(head.column(name).to_numpy(zero_copy_only=False), where)
+        shape = (rows, *cells.shape[1:])
+        dtype = cells.dtype if cells.ndim == 1 else np.result_type(cells.dtype, np.float64)  # lists may lack a number
 
         def read() -> np.ndarray:
             check_size(where, math.prod(shape) * dtype.itemsize)
             values, start = np.empty(shape, dtype), 0
-            version.check(os.stat(path))
             with reading(path, "a parquet file"), open_parquet(path, is_log=True) as file:
                 for batch in file.iter_batches(_BATCH, columns=[name]):
                     if (lost := batch.column(0).is_null().to_numpy(zero_copy_only=False)).any():
                         raise ValueError(f"{where} has no value at row {start + int(np.argmax(lost))}")
-                    cells = to_cells(batch.column(0).to_numpy(zero_copy_only=False), where, start)
-                    if cells.shape[1:] != shape[1:]:
-                        raise ValueError(f"{where}: lists of {shape[1:]} and {cells.shape[1:]} from row {start} on")
+                    cells = to_cells(batch.column(0).to_numpy(zero_copy_only=False), where, start, shape[1:])
                     values[start : start + len(cells)] = cells
                     start += len(cells)
-            version.check(os.stat(path))
             return values
 
         return Lazy(shape, dtype, read)
@@ -138,7 +133,7 @@ def read_hdf5(path: Path) -> dict[str, Any] | list[dict[str, Any]]:
     episodes: dict[tuple[int, str], dict[str, Any]] = {}
 
     def visit(name: str, item: Any) -> str | None:  # each object once, though groups may hold each other
-        if hasattr(item, "dtype") and getattr(item, "shape", None) is not None:
+        if getattr(item, "shape", None) is not None:
             arrays[name] = Hdf5Array(path, name, item, status)
         return name if name.count("/") >= _DEEPEST or len(name) > LONGEST_NAME else None  # which ends the visit
 
@@ -146,13 +141,11 @@ def read_hdf5(path: Path) -> dict[str, Any] | list[dict[str, Any]]:
         if file.visititems(visit):
             fault = f"groups more than {_DEEPEST} deep, or a name of more than {LONGEST_NAME} characters"
             raise ValueError(f"{path}: {fault}")
-        attributes = {key: file.attrs[key] for key in file.attrs if file.attrs.get_id(key).shape == ()}
+        numbers = {key: np.asarray(file.attrs[key]) for key in file.attrs if file.attrs.get_id(key).shape == ()}
     pattern = _NUMBERED if {"columns", "num_episodes", "version"} <= arrays.keys() else _GROUPED
     for match in filter(None, map(pattern.fullmatch, arrays)):
         episodes.setdefault((int(match["number"]), match["label"]), {})[match["key"]] = arrays[match[0]]
-    if not episodes:
-        return arrays | {key: np.asarray(value) for key, value in attributes.items() if key not in arrays}
-    return [arrays for _, arrays in sorted(episodes.items())]
+    return [episodes[place] for place in sorted(episodes)] or numbers | arrays
 
 
 def filled_rows(arrays: Mapping[str, Any], count: int) -> np.ndarray | None:
@@ -160,21 +153,20 @@ def filled_rows(arrays: Mapping[str, Any], count: int) -> np.ndarray | None:
 
     Of Tianshou's buffers of several environments, `_offset` are the first rows of each, `_lengths` how many count.
     """
-    parts = {str(name).rpartition("/")[2]: values for name, values in arrays.items()}
-    if {"_lengths", "_offset"} <= parts.keys():
-        lengths, offsets = (np.asarray(parts[name], np.int64).reshape(-1) for name in ("_lengths", "_offset"))
+    fields: dict[str, np.ndarray] = {}
+    for name, values in arrays.items():
+        field, is_one = name.rpartition("/")[2], shape_of(values) in ((), (1,))
+        if field in _OF_SEVERAL or (is_one and field in (*_SIZES, *_PLACES, "full")):
+            with contextlib.suppress(OverflowError, TypeError, ValueError):  # no numbers
+                fields[field] = np.array([int(x) for x in np.asarray(values).reshape(-1).tolist()])
+    if {*_OF_SEVERAL} <= fields.keys():
+        offsets, lengths = (fields[name] for name in _OF_SEVERAL)
         sizes = np.diff(offsets, append=count)
-        if lengths.shape == offsets.shape and (lengths >= 0).all() and (lengths <= sizes).all() and offsets[0] == 0:
+        if lengths.shape == sizes.shape and ((lengths >= 0) & (lengths <= sizes)).all() and sizes.sum() == count:
             return np.flatnonzero(np.arange(count) - np.repeat(offsets, sizes) < np.repeat(lengths, sizes))
-    fields = {}
-    for name in {*_SIZES, *_PLACES, "full"} & parts.keys():
-        if shape_of(parts[name]) in ((), (1,)):
-            with contextlib.suppress(OverflowError, TypeError, ValueError):  # no number
-                fields[name] = int(np.asarray(parts[name]).item())
-    place = next((fields[name] for name in _PLACES if name in fields), None)
-    size = next((fields[name] for name in _SIZES if name in fields), None)
+    place, size = (next((int(fields[x][0]) for x in names if x in fields), None) for names in (_PLACES, _SIZES))
     if size is None and place is not None and "full" in fields:
-        size = count if fields["full"] else place
+        size = count if fields["full"][0] else place
     if size is None or not 0 < size <= count:
         return None
     if size < count:
