@@ -96,14 +96,14 @@ def load_log(
 
 def _order(arrays: Mapping[str, Any], names: Sequence[str]) -> np.ndarray | None:
     """Return the rows in the order of some arrays, of which later ones order rows that are equal in earlier ones."""
-    if not names:
-        return None
     if absent := [name for name in names if name not in arrays]:
         raise ValueError(f"no array {absent[0]!r} to sort by")
+    if not names:
+        return None
     import pandas
 
     keys = pandas.DataFrame({name: as_numbers(arrays[name]).reshape(-1) for name in names})
-    return np.asarray(keys.sort_values([*names], kind="stable").index)
+    return keys.sort_values([*names], kind="stable").index.to_numpy()
 
 
 @_naming_load_log()
@@ -160,8 +160,9 @@ def _states_of(parts: Parts, arrays: Mapping[str, Any], name: str) -> StoredStat
     else:
         values = parts.numbers("states")
     filled = filled_rows(arrays, parts.count or 0)
-    rows = None if filled is None else len(filled)
-    return StoredStates(values, name, rows, parts.columns, parts.arrays.get("actions"))
+    return StoredStates(
+        values, name, None if filled is None else len(filled), parts.columns, parts.arrays.get("actions")
+    )
 
 
 def describe(log: LogLike) -> str:
@@ -188,10 +189,10 @@ def describe(log: LogLike) -> str:
     if isinstance(log, Transitions):
         returns = log.returns
         lines.append(f"returns of episodes: {returns.min():.6g} to {returns.max():.6g}, mean {returns.mean():.6g}")
-    facts = [(x.min(), x.max(), x.mean(dtype=np.float64), x.std(dtype=np.float64)) for x in columns.values()]
-    table = pandas.DataFrame(facts, [*columns], ["low", "high", "mean", "std"])
-    shares = [len(np.unique(x)) / len(x) for x in columns.values()]
-    table["distinct"] = [
-        "constant" if low == high else f"{share:.2%}" for (low, high, *_), share in zip(facts, shares, strict=True)
-    ]
+    facts = {}
+    for name, x in columns.items():
+        share = len(np.unique(x)) / len(x)
+        distinct = "constant" if x.min() == x.max() else f"{share:.2%}"
+        facts[name] = x.min(), x.max(), x.mean(dtype=np.float64), x.std(dtype=np.float64), distinct
+    table = pandas.DataFrame.from_dict(facts, orient="index", columns=["low", "high", "mean", "std", "distinct"])
     return "\n".join([*lines, table.to_string(float_format="{:.4g}".format, max_rows=40)])

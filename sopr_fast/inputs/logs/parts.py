@@ -163,15 +163,14 @@ def _not_numbers(values: np.ndarray) -> str:
     if values.dtype.names:
         return f"dtype {values.dtype}; pass {{name: x[name] for name in x.dtype.names}}"
     for place, value in enumerate(values.flat):
-        with contextlib.suppress(OverflowError, TypeError, ValueError):
-            float(value)
+        with contextlib.suppress(ValueError):
+            float(value if isinstance(value, str) else 0)
             continue
-        if isinstance(value, str):
-            word, row = printable(value, NAME_WIDTH), place // (values.size // len(values))
-            return (
-                f"{word!r} at row {row}: write a number, or leave the row out; of words, number them, actions as the "
-                f"policies do, flags by 0 and 1, such as by table[name].map({{{word!r}: 0, …}})"
-            )
+        word, row = printable(value, NAME_WIDTH), place // (values.size // len(values))
+        return (
+            f"{word!r} at row {row}: write a number, or leave the row out; of words, number them, actions as the "
+            f"policies do, flags by 0 and 1, such as by table[name].map({{{word!r}: 0, …}})"
+        )
     return f"dtype {values.dtype}{_DICTIONARIES if values.dtype == object else ''}"
 
 

@@ -48,7 +48,7 @@ _INVERTED = {"masks", "mask", "not_done", "not_dones", "nonterminals", "discount
 _OF_STATES = ("step_type", "discount", "discounts")  # of dm_env: a row may hold only a state, or what led to it
 _OF_RLDS = ("is_first", "is_last", "is_terminal")  # of Dreamer too, if there are several
 _IF_ONE_A_ROW = ("first", "episodes", "agents", "steps", "times", "valid")
-_DIGITS = "0123456789"
+_NUMBERED = re.compile(r"(?:(.+?)[._ ]|(.*?[^0-9]))([0-9]+)|(.+?)\[([0-9]+)\]", re.DOTALL)
 Columns = Mapping[str, "str | Sequence[str]"]
 
 
@@ -62,19 +62,10 @@ def words(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])|[ -]", "_", str(name).strip()).lower()
 
 
-def marks_by_0(name: str) -> bool:
-    """Return whether an array of this name marks with 0 what others mark with 1."""
-    return words(name).rpartition("/")[2] in _INVERTED
-
-
 def numbered(name: str) -> tuple[str, int | None]:
     """Return the stem and the number of a name such as `obs_0`, `obs.0` or `obs[0]`; the name and None of others."""
-    text = name.removesuffix("]") if "[" in name else name
-    stem = text.rstrip(_DIGITS)
-    if len(stem) == len(text) or not stem.rstrip("[") or (text != name and stem[-1] != "["):
-        return name, None
-    bare = stem.removesuffix("[")
-    return bare[:-1] if len(bare) > 1 and bare[-1] in "._ " else bare, int(text[len(stem) :])
+    match = _NUMBERED.fullmatch(name)
+    return (match[1] or match[2] or match[4], int(match[3] or match[5])) if match else (name, None)
 
 
 def advise(part: str, *names: str) -> str:
@@ -118,17 +109,15 @@ def find_parts(arrays: Mapping[str, Any], columns: Columns | None, wanted: Seque
     found = _named(arrays, columns or {})
     unread = {*found.pop(UNREAD, ())}
     found = {part: names for part, names in found.items() if unread.isdisjoint(names)}
-    left_out = unread | {name for names in found.values() for name in names}
+    left_out = unread.union(*found.values())
     free = {name: x for name, x in arrays.items() if name not in left_out and numbered(name)[0] not in unread}
     if not wanted:
         _refuse_rows_of_states(free)
-    by_part: dict[str, list[str]] = {}
-    for name in free:
-        by_part.setdefault(part_of(name), []).append(name)
+    meanings = {name: part_of(name) for name in free}
     values: dict[str, Any] = {}
     shapes: tuple[tuple[int, ...], ...] = ()  # of one value a row
     for part in wanted or KEYS:  # states first
-        names = by_part.get(part, [])
+        names = [name for name, meaning in meanings.items() if meaning == part]
         if part in _IF_ONE_A_ROW:
             names = [name for name in names if shape_of(arrays[name]) in shapes]
         if part not in found and names:
@@ -140,12 +129,12 @@ def find_parts(arrays: Mapping[str, Any], columns: Columns | None, wanted: Seque
         if part == "states" and (shape := shape_of(values.get(part))):
             shapes = (shape[:1], (shape[0], 1))
     used = {name for names in found.values() for name in names}
-    rest = [name for name in by_part.get("", []) if name in own and numbered(name)[0] not in used]
+    rest = [name for name in free if name in own and not meanings[name] and numbered(name)[0] not in used]
     return Parts(
         values,
         {part: ", ".join(names) for part, names in found.items() if part in values},
         [name for name in rest if shape_of(arrays[name]) in shapes],
-        frozenset(part for part, names in found.items() if part in ENDS and marks_by_0(names[0])),
+        frozenset(part for part in ENDS if part in found and words(found[part][0]).rpartition("/")[2] in _INVERTED),
     )
 
 

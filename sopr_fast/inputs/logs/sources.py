@@ -65,10 +65,10 @@ def read_arrays(source: Any) -> Mapping[str, Any]:
     """
     if why := getattr(type(source), "why_no_log", None):
         raise TypeError(why)
-    if _is_minari_id(source):
-        source = library("minari", "minari", f"{source}: reading it").load_dataset(str(source))
     if isinstance(source, list | tuple) and source and all(isinstance(item, str | os.PathLike) for item in source):
         raise TypeError(f"a list of paths, expected one log; {_SEVERAL}")
+    if _is_minari_id(source):
+        source = library("minari", "minari", f"{source}: reading it").load_dataset(str(source))
     if is_path := isinstance(source, str | os.PathLike):
         source = _read_path(Path(source))
     if (arrays := _named(source)) is not None:
@@ -90,21 +90,21 @@ def _read_path(path: Path) -> Any:
                 f"{_SEVERAL}; of other forms of Minari's datasets, pass the object that minari.load_dataset returns"
             )
         return {file.stem: opened_later(partial(open_npy, file)) for file in files}
-    if (suffix := path.suffix.lower()) == ".safetensors":
+    if (suffix := path.suffix.lower()) in READERS:
+        check_regular(path)
+        return READERS[suffix](path)
+    if suffix == ".safetensors":
         raise ValueError(
             "weights or subsets where a log belongs: pass a model as model=…, other weights as policies, and subsets "
             "to fit or rank"
         )
-    if suffix not in READERS:
-        raise ValueError(
-            f"expected a log in a file of {', '.join(READERS)}, or a Minari dataset; open others "
-            "by their library, such as pandas or torch.load, and pass the data frame or the arrays"
-        )
-    check_regular(path)
-    return READERS[suffix](path)
+    raise ValueError(
+        f"expected a log in a file of {', '.join(READERS)}, or a Minari dataset; open others by their library, such as "
+        "pandas or torch.load, and pass the data frame or the arrays"
+    )
 
 
-def _named(content: Any, is_item: bool = False) -> dict[str, Any] | None:
+def _named(content: Any) -> dict[str, Any] | None:
     """Return the arrays of a mapping, frame, dataset, episode, or list of these or of steps; None of anything else."""
     if hasattr(content, "to_pandas") and not is_frame(content):  # tables of arrow, datasets of Hugging Face
         content = content.to_pandas()
@@ -118,16 +118,12 @@ def _named(content: Any, is_item: bool = False) -> dict[str, Any] | None:
         return read_frame(content) if any(isinstance(name, str | tuple) for name in content.columns) else None
     if isinstance(content, Record) or all(hasattr(content, key) for key in ("observations", "dones", "pos")):
         return dict(formats.load(formats.LOGS["stable_baselines3"])(content))
-    if any(hasattr(content, key) for key in ("iterate_episodes", "episodes")):
+    if hasattr(content, "iterate_episodes") or hasattr(content, "episodes"):
         content = [*(getattr(content, "episodes", None) or content.iterate_episodes())]
-    if not isinstance(content, list | tuple) or is_item:
+    if not isinstance(content, list | tuple):
         return flatten({key: getattr(content, key) for key in _OF_EPISODES if hasattr(content, key)}) or None
-    items = []
-    for item in content:
-        if (arrays := _named(item, is_item=True)) is None:
-            return None
-        items.append(arrays)
-    return _join(items) if items else None
+    items = [None if isinstance(item, list | tuple) else _named(item) for item in content]
+    return _join([item for item in items if item is not None]) if items and None not in items else None
 
 
 def _is_reward(name: str) -> bool:
@@ -143,8 +139,7 @@ def _join(items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             f"items have no rewards but in {' and '.join(map('/'.join, groups[:2]))}: pass "
             f"those of one, [item{place} for item in items], after reading the file by its own library"
         )
-    rewards = [*filter(_is_reward, items[0])] or [*items[0]]
-    if all(shape_of(items[0][key]) for key in rewards):
+    if all(shape_of(items[0][key]) for key in [*filter(_is_reward, items[0])] or items[0]):
         return _join_episodes(items)
     names = dict.fromkeys(name for item in items for name in item)
     if len(names) * len(items) > _SPARSEST * sum(map(len, items)):
@@ -160,44 +155,37 @@ def _join_episodes(episodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     Observations may have one row more than the episode has steps: the last next state. They give next states then,
     named `next_…`. A single flag of an end is that of the episode's last row.
     """
-    keys = list(episodes[0])
-    known = [key for part in ("rewards", "costs", "actions", "states") for key in keys if part_of(key) == part]
-    rows = {key: shape[0] for key in keys if (shape := shape_of(episodes[0][key]))}
+    first = episodes[0]
+    known = [key for part in ("rewards", "costs", "actions", "states") for key in first if part_of(key) == part]
+    rows = {key: shape[0] for key, x in first.items() if (shape := shape_of(x))}
     # If `columns` names the arrays, the shortest has a row for each step.
     counter = known[0] if known else min(rows, key=rows.__getitem__, default=None)
     if counter is None:
-        raise missing("states", episodes[0])
-    if absent := [i for i, arrays in enumerate(episodes) if counter not in arrays]:
-        raise ValueError(f"episode {absent[0]} has no {counter!r}")
-    counts = [next(iter(shape_of(arrays[counter])), 0) for arrays in episodes]
+        raise missing("states", first)
+    counts = [next(iter(shape_of(arrays.get(counter))), 0) for arrays in episodes]
     joined: dict[str, Any] = {}
-    for key in keys:
-        values = [arrays.get(key) for arrays in episodes]
+    for key in (counter, *first):
+        values, part = [arrays.get(key) for arrays in episodes], part_of(key.split("/")[0])
         shapes = [*map(shape_of, values)]
-        if part_of(key) in ENDS and set(shapes) == {()}:
+        lengths = [shape[0] if shape else -1 for shape in shapes]
+        longer = lengths == [count + 1 for count in counts] and (not known or part == "states")
+        if part in ENDS and not any(shapes):
             joined[key] = np.zeros(sum(counts), bool)
             joined[key][np.cumsum(counts) - 1] = [bool(np.asarray(value)) for value in values]
-            continue
-        lengths = [shape[0] if shape else -1 for shape in shapes]
-        may_be_longer = not known or part_of(key.split("/")[0]) == "states"
-        longer = may_be_longer and lengths == [count + 1 for count in counts]
-        if not longer and lengths != counts:
-            if part_of(key) in ("", "episodes", "agents", "steps", "times"):
-                continue  # other information, such as seeds
+        elif longer or lengths == counts:
+            if len({shape[1:] for shape in shapes}) > 1:
+                raise ValueError(f"{key!r} of the episodes differ in width")
+            joined[key] = end_to_end(values, counts, 0)
+            joined |= {f"next_{key}": end_to_end(values, counts, 1)} if longer else {}
+        elif key == counter or part_of(key) not in ("", "episodes", "agents", "steps", "times"):  # such as seeds
             place = next(i for i, count in enumerate(counts) if lengths[i] != count)
             if values[place] is None:
                 raise ValueError(f"episode {place} has no {key!r}")
-            hint = f", expected as many or {counts[place] + 1}" if part_of(key) == "states" else ""
+            hint = f", expected as many or {counts[place] + 1}" if part == "states" else ""
             if isinstance(values[place], str):
                 hint = ", but text: if RLlib packed it, write it with compress_columns=[]"
-            raise ValueError(
-                f"episode {place} has {max(lengths[place], 0)} {key!r} for {counts[place]} {counter!r}{hint}"
-            )
-        if len({shape[1:] for shape in shapes}) > 1:
-            raise ValueError(f"{key!r} of the episodes differ in width")
-        joined[key] = end_to_end(values, counts, 0)
-        if longer:
-            joined[f"next_{key}"] = end_to_end(values, counts, 1)
+            found = f"{max(lengths[place], 0)} {key!r} for {counts[place]} {counter!r}{hint}"
+            raise ValueError(f"episode {place} has {found}")
     if any(part_of(key) == "episodes" for key in joined):
         return joined  # of batches, which are no episodes
     return {ITEM: np.repeat(np.arange(len(counts)), counts)} | joined
