@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
@@ -23,23 +23,6 @@ _NEAR_BYTES = 4096  # reading through a smaller gap costs less than another read
 Read = Callable[[int, int], np.ndarray]  # start and stop → (stop - start, …)
 
 
-def gather(read: Read, rows: np.ndarray, out: np.ndarray, row_bytes: int, unit: int = 1) -> None:
-    """Read ascending rows (n,) into `out` (n, …), in pieces of a few megabytes at most, without wide gaps.
-
-    A row has `row_bytes` in the store, which reads `unit` rows together.
-    """
-    if not len(rows):
-        return
-    reach = 1 if unit > 1 else max(1, _NEAR_BYTES // max(1, row_bytes))
-    units_per_piece = max(1, _PIECE_BYTES // max(1, unit * row_bytes))
-    units = rows // unit
-    cuts = np.flatnonzero((np.diff(units) > reach) | (np.diff(units // units_per_piece) > 0)) + 1
-    with np.errstate(over="ignore"):
-        for first, last in pairwise([0, *cuts.tolist(), len(rows)]):
-            start, stop = int(rows[first]), int(rows[last - 1]) + 1
-            out[first:last] = read(start, stop)[rows[first:last] - start]
-
-
 def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
     """Return the shape, whether columns come first, and the type in the header of an `.npy` file."""
     version = np.lib.format.read_magic(file)
@@ -47,63 +30,78 @@ def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
     return read(file)
 
 
-class FileVersion:
-    """Version of a file whose rows are read after its header was: by its status then; `name` begins the error."""
+class StoredRows:
+    """Array in a file, of which only the needed rows are read; indexed by arrays of rows, in any order."""
 
-    def __init__(self, status: os.stat_result, name: str) -> None:
-        self._numbers, self._name = self._of(status), name
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    unit = 1  # rows that are read together
 
-    def check(self, status: os.stat_result) -> None:
+    def __init__(self, name: str, status: os.stat_result) -> None:
+        self.name, self._version = name, _version(status)
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    def reader(self) -> AbstractContextManager[Read]:
+        """Open the file, and return a function that reads consecutive rows; ValueError if the file was changed."""
+        raise NotImplementedError
+
+    def check_version(self, status: os.stat_result) -> None:
         """Raise ValueError if the file was changed or replaced."""
-        if self._of(status) != self._numbers:
-            raise ValueError(f"{self._name}: the file was changed after it was opened; load it again")
-
-    @staticmethod
-    def _of(status: os.stat_result) -> tuple[int, int, int]:
-        return status.st_ino, status.st_size, status.st_mtime_ns
-
-
-class FileRows:
-    """Rows of the array in an `.npy` file, read by position; indexed by arrays of rows.
-
-    ValueError if the file is damaged, an archive, a single number, or an array of Python objects.
-    """
-
-    unit = 1  # row that is read together with others
-
-    def __init__(self, path: Path) -> None:
-        self.name, self._path = printable(path), path
-        with open(path, "rb") as file:
-            self._version = FileVersion(os.fstat(file.fileno()), self.name)
-            self.shape, self._is_transposed, self.dtype = read_header(file)
-            self._start, size = file.tell(), os.fstat(file.fileno()).st_size
-        if self.dtype.hasobject:
-            raise ValueError("Python objects are not read")
-        if not self.shape or min(self.shape) < 0:
-            raise ValueError("not an array with rows")
-        self.ndim, self.row_bytes = len(self.shape), math.prod(self.shape[1:]) * self.dtype.itemsize
-        if self._start + self.row_bytes * self.shape[0] > size:
-            raise ValueError("cut short")
+        if _version(status) != self._version:
+            raise ValueError(f"{self.name}: the file was changed after it was opened; load it again")
 
     def __len__(self) -> int:
         return self.shape[0]
-
-    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
-        """Return rows (n,), in any order, as (n, …), or raise ValueError if the file was changed."""
-        order, out = np.argsort(rows, kind="stable"), np.empty((len(rows), *self.shape[1:]), self.dtype)
-        with self.reader() as read:
-            gather(read, np.asarray(rows)[order], out, self.row_bytes)
-        return out[np.argsort(order, kind="stable")]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         with self.reader() as read:
             return np.asarray(read(0, len(self)), dtype)
 
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+        """Return rows (n,) as (n, …), read in ascending pieces of a few megabytes at most, without wide gaps."""
+        order, out = np.argsort(rows, kind="stable"), np.empty((len(rows), *self.shape[1:]), self.dtype)
+        rows, row_bytes = np.asarray(rows)[order], max(1, math.prod(self.shape[1:]) * self.dtype.itemsize)
+        reach = 1 if self.unit > 1 else max(1, _NEAR_BYTES // row_bytes)
+        units = rows // self.unit
+        pieces = units // max(1, _PIECE_BYTES // (self.unit * row_bytes))
+        starts = np.flatnonzero((np.diff(units, prepend=-reach - 1) > reach) | (np.diff(pieces, prepend=-1) > 0))
+        with self.reader() as read, np.errstate(over="ignore"):
+            for first, last in pairwise([*starts.tolist(), len(rows)]):
+                start, stop = int(rows[first]), int(rows[last - 1]) + 1
+                out[first:last] = read(start, stop)[rows[first:last] - start]
+        return out if (order[1:] > order[:-1]).all() else out[np.argsort(order, kind="stable")]
+
+
+def _version(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+class FileRows(StoredRows):
+    """Rows of the array in an `.npy` file, read by position.
+
+    ValueError if the file is damaged, an archive, a single number, or an array of Python objects.
+    """
+
+    def __init__(self, path: Path) -> None:
+        with open(path, "rb") as file:
+            super().__init__(printable(path), status := os.fstat(file.fileno()))
+            self.shape, self._is_transposed, self.dtype = read_header(file)
+            self._path, self._start = path, file.tell()
+        if self.dtype.hasobject:
+            raise ValueError("Python objects are not read")
+        if not self.shape or min(self.shape) < 0:
+            raise ValueError("not an array with rows")
+        if self._start + math.prod(self.shape) * self.dtype.itemsize > status.st_size:
+            raise ValueError("cut short")
+
     @contextmanager
     def reader(self) -> Iterator[Read]:
-        """Yield a function that reads consecutive rows; ValueError if the file was changed."""
         with open(self._path, "rb", buffering=0) as file:
-            self._version.check(os.fstat(file.fileno()))
+            self.check_version(os.fstat(file.fileno()))
 
             def read_values(place: int, count: int) -> np.ndarray:
                 file.seek(self._start + place * self.dtype.itemsize)
@@ -120,4 +118,4 @@ class FileRows:
                 return np.reshape(table, (columns, count)).T.reshape(count, *self.shape[1:], order="F")
 
             yield read
-            self._version.check(os.fstat(file.fileno()))
+            self.check_version(os.fstat(file.fileno()))

@@ -126,7 +126,7 @@ REFUSED = [  # log, options, message, options that it advises, episodes then
     (STAYS, {}, f"'done' and 'episode' {SAME}", CUT_ALL, 8),
     (STAYS | {"terminals": STAYS["done"]}, {}, f"'done' and 'episode' {SAME}", None, 0),
     (without(STAYS, "episode", NEXT), TERMINAL, f"'done' {ONE} 64 rows .such as row 41.", None, 0),
-    (without(STAYS, "done") | {"terminals": STAYS["done"]}, {}, f"'terminals' and 'episode' {SAME} 64 rows", CUT_ALL, 8),
+    (without(STAYS, "done") | {"terminals": STAYS["done"]}, {}, f"'terminals' .* {SAME} 64 rows", CUT_ALL, 8),
     (N_STEPS, CUT_ALL, "of n-step rows, keep every n-th", None, 0),
     (SEVERAL | {NEXT: SEVERAL["observations"]}, CUT_ALL, f"'{NEXT}' .* its own row: leave .*'{NEXT}'", {}, 8),
     (RESET, {}, "marks 1 row .such as row 6., whose .* reset .*'unread': 'next", {"columns": {"unread": NEXT}}, 5),

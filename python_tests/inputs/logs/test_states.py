@@ -15,7 +15,7 @@ from support.problems import log, transitions
 from sopr_fast import Subsets
 from sopr_fast.inputs import policies
 from sopr_fast.inputs.logs import StoredStates, load_log, load_states
-from sopr_fast.runtime.rows import FileRows
+from sopr_fast.runtime.rows import FileRows, StoredRows
 
 STATES = log(3000)
 LAYOUTS = {
@@ -81,12 +81,12 @@ def test_shapes_names_and_copies():
     assert not np.shares_memory(copied, STATES)
 
 
-class Recorder:
+class Recorder(StoredRows):
     """Rows of a file that records the slices taken from it."""
 
     def __init__(self, values, unit=1):
         self.values, self.unit, self.slices, self.name = values, unit, [], "file"
-        self.shape, self.dtype, self.row_bytes = values.shape, values.dtype, values.itemsize * values.shape[1]
+        self.shape, self.dtype = values.shape, values.dtype
 
     @contextmanager
     def reader(self):

@@ -11,6 +11,7 @@ import numpy as np
 
 from ...runtime.arrays import as_numbers
 from ...runtime.checks import integer
+from ...runtime.rows import StoredRows
 from ...runtime.text import escaped_errors
 from ..accepted import LogLike
 from ..file_errors import naming
@@ -153,7 +154,7 @@ def _states_of(parts: Parts, arrays: Mapping[str, Any], name: str) -> StoredStat
     if "states" not in parts.arrays:
         raise missing("states", arrays)
     values = parts.arrays["states"]
-    if hasattr(values, "reader"):
+    if isinstance(values, StoredRows):
         name = values.name
         with values.reader():  # raises if the file does not hold them
             pass

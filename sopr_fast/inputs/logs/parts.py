@@ -12,7 +12,7 @@ import numpy as np
 
 from ...runtime.arrays import as_numbers
 from ...runtime.checks import TOO_LARGE
-from ...runtime.rows import FileRows
+from ...runtime.rows import StoredRows
 from ...runtime.text import NAME_WIDTH, counted, list_names, printable
 from ..lazy_arrays import Lazy, shape_of
 
@@ -94,7 +94,7 @@ class Parts:
             return values.astype(bool)
         largest = TOO_LARGE if part in ("rewards", "costs") else np.inf
         check_finite(values, name, largest, _REMEDIES.get(part, _FILL), may_be_unknown=part == "next_states")
-        dtype, is_own = np.float64 if part in _EXACT else np.float32, isinstance(self.arrays[part], Lazy | FileRows)
+        dtype, is_own = np.float64 if part in _EXACT else np.float32, isinstance(self.arrays[part], Lazy | StoredRows)
         return np.array(values, dtype, order="C", copy=None if is_own else True)
 
     def log_probs(self) -> np.ndarray | None:
@@ -115,7 +115,7 @@ class Parts:
         try:
             values = as_numbers(self.arrays[part])
         except (OverflowError, RuntimeError, TypeError, ValueError) as error:
-            if isinstance(self.arrays[part], Lazy | FileRows):
+            if isinstance(self.arrays[part], Lazy | StoredRows):
                 raise
             raise ValueError(f"{name} is no array: {error}{_DICTIONARIES}") from error
         if values.dtype.kind in "OSU" and part not in LABELS:

@@ -17,7 +17,7 @@ import numpy as np
 from ...runtime.containers import check_chunks, check_size, open_archive, open_hdf5, open_parquet
 from ...runtime.files import check_regular
 from ...runtime.pickles import SB3_RECORDS, SPACE_RECORDS, RefusedError, read_pickle
-from ...runtime.rows import FileRows, FileVersion, Read
+from ...runtime.rows import FileRows, Read, StoredRows
 from ..file_errors import reading
 from ..lazy_arrays import LONGEST_NAME, Lazy, opened_later, shape_of
 from ..table_files import to_cells
@@ -85,34 +85,35 @@ def read_parquet(path: Path) -> dict[str, Any]:
     return {name: opened_later(functools.partial(column, name)) for name in names}
 
 
-class Hdf5Array(Lazy):
+class Hdf5Array(StoredRows):
     """A dataset of a file, which is opened when values are read; its type is that of the numbers as they are read."""
 
     def __init__(self, path: Path, key: str, dataset: Any, status: os.stat_result) -> None:
-        super().__init__(dataset.shape, dataset.dtype, self._read_all)
-        self.name = f"{path}: {key!r}"
-        self.row_bytes = int(np.prod(self.shape[1:])) * self.dtype.itemsize
-        self._path, self._key, self._version = path, key, FileVersion(status, self.name)
-        self.unit = 1  # rows that are read together
+        super().__init__(f"{path}: {key!r}", status)
+        self.shape, self.dtype, self._path, self._key = dataset.shape, dataset.dtype, path, key
         if dataset.chunks and dataset.id.get_create_plist().get_nfilters():
             self.unit = int(dataset.chunks[0])
 
-    def _read_all(self) -> np.ndarray:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         with self._open() as dataset, reading(self.name, "an array"):
             check_size(self.name, math.prod(self.shape) * self.dtype.itemsize)
-            return np.asarray(dataset[()])
+            return np.asarray(dataset[()], dtype)
 
     @contextmanager
     def reader(self) -> Iterator[Read]:
-        """Yield a function that reads consecutive rows."""
         # Without a chunk cache, HDF5 reads only the needed rows of uncompressed chunks.
         with self._open(rdcc_nbytes=0) as dataset:
-            yield lambda start, stop: dataset[start:stop]
+
+            def read(start: int, stop: int) -> np.ndarray:
+                with reading(self.name, f"an array with rows {start} to {stop - 1}"):
+                    return np.asarray(dataset[start:stop])
+
+            yield read
 
     @contextmanager
     def _open(self, **options: Any) -> Iterator[Any]:
         with reading(self._path, "an HDF5 file"), open_hdf5(self._path, **options) as file:
-            self._version.check(os.stat(self._path))
+            self.check_version(os.stat(self._path))
             dataset = file[self._key]
             if dataset.external is not None or dataset.is_virtual:
                 raise ValueError(f"{self.name} refers to other files; copy its values into this file")
@@ -120,7 +121,7 @@ class Hdf5Array(Lazy):
                 raise TypeError(f"{self.name} must be numbers, got dtype {self.dtype}")
             check_chunks(dataset, self.name)
             yield dataset
-            self._version.check(os.stat(self._path))
+            self.check_version(os.stat(self._path))
 
 
 def read_hdf5(path: Path) -> dict[str, Any] | list[dict[str, Any]]:
