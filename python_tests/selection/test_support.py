@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import spearmanr
 from support.selection_problems import Scripted, gains, log, true_values
 
 from sopr_fast.estimators.log_support import unsupported_in_words
@@ -29,10 +30,20 @@ def members(*spreads, count=4, seed=0):
 
 def test_errors_are_twice_the_deviations_and_half_shared_as_members_show():
     values = members(0.1, 0.2, 0.4)
+    correlations = spearmanr(values).statistic[np.triu_indices(4, 1)]
+    counting = 4 * (1 - max(correlations.mean(), 0) ** 2)
     covariance = member_errors(values, np.eye(3))
-    np.testing.assert_allclose(covariance, 4 * (0.5 * np.cov(values) + 0.5 * np.diag([0.01, 0.04, 0.16])))
+    np.testing.assert_allclose(covariance, counting * (0.5 * np.cov(values) + 0.5 * np.diag([0.01, 0.04, 0.16])))
     alike = member_errors(values, np.ones((3, 3)))  # three policies that act alike: their mean variance counts as half
-    np.testing.assert_allclose(np.diagonal(alike), 4 * (np.array([0.01, 0.04, 0.16]) + 0.07) / 2)
+    np.testing.assert_allclose(np.diagonal(alike), counting * (np.array([0.01, 0.04, 0.16]) + 0.07) / 2)
+
+
+def test_errors_are_small_where_members_agree_on_the_order_and_whole_where_they_do_not():
+    offsets = np.array([-1.0, 0, 0, 1])
+    agreeing, reversed_ = np.arange(5.0)[:, None] + offsets, np.outer(np.arange(5.0), [1, -1, 1, -1]) + offsets
+    np.testing.assert_allclose(member_errors(agreeing, np.eye(5)), 0, atol=1e-12)
+    variances = np.diagonal(member_errors(reversed_, np.eye(5)))
+    np.testing.assert_allclose(variances, 4 * reversed_.var(1, ddof=1))
 
 
 def test_relative_errors_are_one_among_the_known_and_larger_where_members_disagree():
@@ -42,7 +53,7 @@ def test_relative_errors_are_one_among_the_known_and_larger_where_members_disagr
 
 
 def test_intervals_without_known_returns_follow_the_members():
-    sure, unsure = (chosen(members=members(*[spread] * 14)) for spread in (0.01, 0.3))
+    sure, unsure = (chosen(members=members(*[spread] * 14)) for spread in (0.01, 1.0))
     widths = [np.ptp(selection.intervals(), axis=1) for selection in (sure, unsure)]
     assert (widths[1] > 1.5 * widths[0]).all()
     np.testing.assert_allclose(sure.predicted, unsure.predicted)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..results.metrics import agreement
+
 HONEST = 2.0  # errors, in standard deviations of the members
 _SMOOTHED = 3.0  # members that the mean variance of policies that act alike counts as
 _SHARED = 0.5  # share of the covariance that members show; the rest is that of policies that act alike
@@ -15,11 +17,13 @@ def member_errors(members: np.ndarray, alike: np.ndarray) -> np.ndarray:
 
     Few members show a variance badly, so that of policies that act alike counts too, and only half of the covariance is
     what members show: the other half is that of errors which are alike where policies act `alike` (P, P), from 0 to 1.
+    The square of the members' agreement on the order is the share of the covariance that does not count.
     """
+    counting = 1 - float(np.fmax(agreement(members), 0)) ** 2
     deviations, variances, smooth = _variances(members, alike)
     scaled = deviations * np.sqrt(smooth / np.where(variances > 0, variances, 1))[:, None]
     shown = scaled @ scaled.T / (members.shape[1] - 1)
-    return HONEST**2 * (_SHARED * shown + (1 - _SHARED) * np.sqrt(np.outer(smooth, smooth)) * alike)
+    return counting * HONEST**2 * (_SHARED * shown + (1 - _SHARED) * np.sqrt(np.outer(smooth, smooth)) * alike)
 
 
 def relative_errors(members: np.ndarray, alike: np.ndarray, among: np.ndarray) -> np.ndarray:

@@ -76,6 +76,7 @@ class Simulator(Estimator):
         unpenalised: (P,) mean returns of the same rollouts without lowered rewards.
         length: (P,) mean lengths of the rollouts' episodes.
         log_length: Mean length of the log's episodes.
+        unlived: (P,) size of what rollouts would earn from their ends to the horizon, at the log's mean reward before ends.
         inside: (P,) share of steps within the log's range.
         unsupported: See `FQE`.
         unfinished: (P,) share of rollouts that no terminal state has ended; 0 if the horizon or time limit is known.
@@ -127,6 +128,8 @@ class Simulator(Estimator):
                 rolled = _roll_out(model, request.policies, layout, rollouts, horizon, noise, request.seed, bar.update)
         rolled["unfinished"] *= np.isinf(limit)
         rolled["unsupported"] = unsupported(PolicyActions(request.policies, layout, log))
+        going_on = log.transitions.rewards[~log.transitions.terminals]
+        rolled["unlived"] = abs(float(going_on.sum())) / max(1, len(going_on)) * (horizon - rolled["length"])
         inside = rolled["inside"]
         warn_about(
             {request.names[i]: f"{1 - inside[i]:.0%} of steps" for i in np.flatnonzero(inside < _LEAST_INSIDE)},

@@ -10,6 +10,7 @@ from ..estimators.member_errors import HONEST
 
 _JITTER = 1e-9  # of the mean variance, so that equal policies with exact returns can be inverted
 _WIDENED = 1.5  # deviation where the log does not show what a policy does, in units of the returns
+_UNLIVED = 2.5  # that in units of what policies would earn after the ends that a simulator guesses
 _FULLY = 0.5  # share of decisions from which it is as large as that
 _COMMON = 0.5  # share of this variance that is common to such policies, whatever they do
 
@@ -40,26 +41,36 @@ def combine(
     return Posterior(mean + cross @ precision @ missed, covariance - cross @ precision @ cross.T, unit, left_out)
 
 
-def widening(shares: np.ndarray, known: np.ndarray, alike: np.ndarray, unit: float) -> np.ndarray:
-    """Return the covariance (P, P) of errors where the log does not show what candidates do.
+def widening(
+    shares: np.ndarray,  # (P,) shares of decisions that the log does not support
+    unlike: np.ndarray,  # (P,) from 0 where a known policy acts the same to 1 where none acts alike
+    alike: np.ndarray,  # (P, P) how alike policies act, from 0 to 1
+    unit: float,  # of the returns
+    unlived: np.ndarray | float = 0.0,  # (P,) what policies would earn from the simulated ends of episodes on
+) -> np.ndarray:
+    """Return the covariance (P, P) of errors where neither the log nor known returns show what policies do.
 
-    The deviation grows from 0 where 40 % of the decisions are not supported to 1.5 units of the returns at 50 %. Half
-    of the variance is common to all such policies, the other half is alike where policies act `alike` (P, P).
+    The deviation grows from 0 where 40 % of the decisions are not supported to its whole at 50 %: 1.5 units of the
+    returns, or 2.5 times what is not lived if that is more. Half of the variance is common to all such policies, the
+    other half is alike where policies act alike.
     """
-    sizes = np.where(known, 0, ((shares - MOST_UNSUPPORTED) / (_FULLY - MOST_UNSUPPORTED)).clip(0, 1))
-    covariance = _COMMON + (1 - _COMMON) * alike
-    covariance *= _WIDENED * unit * sizes
-    covariance *= _WIDENED * unit * sizes[:, None]
-    return covariance
+    reached = ((shares - MOST_UNSUPPORTED) / (_FULLY - MOST_UNSUPPORTED)).clip(0, 1)
+    sizes = reached * np.sqrt(unlike) * np.maximum(_WIDENED * unit, _UNLIVED * unlived)
+    return _scaled(_COMMON + (1 - _COMMON) * alike, sizes)
 
 
-def unchecked(members: np.ndarray, shares: np.ndarray, alike: np.ndarray) -> np.ndarray:
+def unchecked(members: np.ndarray, unlike: np.ndarray, alike: np.ndarray) -> np.ndarray:
     """Return the covariance (P, P) of errors that known returns do not show, which members (P, M) do.
 
-    Known returns show how a simulator errs for policies that act like them. The variance is a share (P,) of that of the
-    members: 0 where a known policy acts the same, 1 where none acts alike. Errors are alike where policies act `alike`.
+    Known returns show how a simulator errs for policies that act like them. The variance is a share of that of the
+    members; for `unlike` and `alike` see `widening`.
     """
-    sizes = HONEST * members.std(1, ddof=1) * np.sqrt(shares)
-    covariance = alike * sizes
-    covariance *= sizes[:, None]
-    return covariance
+    sizes = HONEST * members.std(1, ddof=1) * np.sqrt(unlike)
+    return _scaled(alike.copy(), sizes)
+
+
+def _scaled(correlations: np.ndarray, deviations: np.ndarray) -> np.ndarray:
+    """Return the covariance (P, P), in place of its correlations, of which there may be millions."""
+    correlations *= deviations
+    correlations *= deviations[:, None]
+    return correlations

@@ -214,7 +214,7 @@ def _told(method: Estimator, compared: Compared, estimates: Estimates) -> dict[s
         told |= {"outside": 1 - np.asarray(found["inside"], np.float64), "members": replicates}
     if "tuned" in found:
         told["tune"] = partial(_tune, method, compared, found["tuned"])
-    rest = {"state_error": found.get("state_error", 0.0), "unsupported": found.get("unsupported")}
+    rest = {name: found[name] for name in ("state_error", "unsupported", "unlived") if name in found}
     return told | {"notes": notes} | rest
 
 

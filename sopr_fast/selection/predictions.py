@@ -45,6 +45,8 @@ class Predictions:
         state_error: Share of the change of state that a simulator misses on held-out rows; 0 if unknown.
         members: (P, M) float64 values by each member of a simulator; None without several.
         unsupported: (P,) float64 share of each policy's decisions that the log does not support; None if unknown.
+        unlived: (P,) float64 what each policy would earn from the simulated ends of its episodes to the horizon, by the
+            log's mean reward; None if unknown.
         progress: (P,) float64 how far each policy was trained, in standard deviations, 0 if unknown; None for all.
         logged_spread: Standard deviation of the returns of the log's episodes; 0 if unknown.
         covariance: (P, P) float64 covariance of the errors of unbiased `values`, NaN for policies that the log hardly
@@ -68,6 +70,7 @@ class Predictions:
     state_error: float = 0.0
     members: np.ndarray | None = None
     unsupported: np.ndarray | None = None
+    unlived: np.ndarray | None = None
     progress: np.ndarray | None = None
     covariance: np.ndarray | None = None
     tune: Callable[[Transitions], dict[str, Any]] | None = None
@@ -109,12 +112,12 @@ class Predictions:
             members = self.members.clip(*self.bounds)
         known = self.distances, self.returns, self.return_errors
         posterior = fit(*known, values, self.logged_spread, members, self.progress)
-        if self.unsupported is not None or members is not None:
-            alike = likeness(self.distances, self.known)
+        alike, farness = likeness(self.distances, self.known), self.distance_ratio / LIMIT
+        unlike = np.where(self.known, 0.0, farness.clip(0, 1) if self.known.any() else 1.0)
         if self.unsupported is not None:
-            posterior.covariance[...] += widening(self.unsupported, self.known, alike, posterior.unit)
+            unlived = 0.0 if self.unlived is None else self.unlived
+            posterior.covariance[...] += widening(self.unsupported, unlike, alike, posterior.unit, unlived)
         if members is not None and self.known.any():
-            unlike = np.where(self.known, 0, (self.distance_ratio / LIMIT).clip(0, 1))
             posterior.covariance[...] += unchecked(members, unlike, alike)
         return replace(posterior, limits=self._limits)
 
