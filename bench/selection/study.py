@@ -154,7 +154,8 @@ def results(
     is_known = np.isin(places, known)
     measured = table[["return", "error"]].assign(rollouts=np.nan).iloc[places]
     measured[~is_known] = np.nan
-    parts = {name: getattr(whole, name) for name in ("values", "members", "outside", "unsupported", "unlived", "progress")}
+    names = ("values", "members", "outside", "unsupported", "unlived", "progress")
+    parts = {name: getattr(whole, name) for name in names}
     informed = replace(
         whole,
         measured=Measured([whole.names[i] for i in places], np.arange(len(places)), measured),

@@ -71,6 +71,7 @@ def test_episodes_end_in_the_states_that_end_them(seen):
     np.testing.assert_allclose(estimates.standard_errors, 2 * estimates.replicates.std(1, ddof=1))
     assert estimates.agreement == pytest.approx(1)
     np.testing.assert_allclose(estimates.diagnostics["length"], [11, 21, 40], rtol=0.05 if seen else 0.1)
+    np.testing.assert_allclose(estimates.diagnostics["unlived"], [29, 19, 0], atol=1.5)
     np.testing.assert_allclose(estimates.values, [11, 21, 40], rtol=0.1)
 
 

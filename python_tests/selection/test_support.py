@@ -10,7 +10,7 @@ from support.selection_problems import Scripted, gains, log, true_values
 from sopr_fast.estimators.log_support import unsupported_in_words
 from sopr_fast.estimators.member_errors import member_errors, relative_errors
 from sopr_fast.selection import select
-from sopr_fast.selection.posterior import unchecked
+from sopr_fast.selection.posterior import unchecked, widening
 from sopr_fast.selection.predicting import trained_shares
 
 POLICIES = gains(14)
@@ -76,6 +76,25 @@ def test_known_returns_show_errors_of_policies_that_act_alike_only():
     expected = np.zeros((5, 5))
     expected[2, 2], expected[3:, 3:] = 0.04 / 2, 0.16
     np.testing.assert_allclose(covariance, expected, atol=1e-12)
+
+
+def test_what_the_log_does_not_show_widens_by_the_returns_or_by_what_is_not_lived():
+    """Policies 0 and 1 act alike; 1 is half supported, 2 early ended, 3 half like a known policy, 4 supported."""
+    alike = np.eye(5)
+    alike[0, 1] = alike[1, 0] = 1
+    supports, unlike = np.array([0.9, 0.45, 0.9, 0.9, 0.4]), np.array([1, 1, 1, 0.25, 1])
+    deviations = np.array([1.5 * 2, 1.5 * 2 / 2, 2.5 * 10, 1.5 * 2 / 2, 0])
+    expected = np.outer(deviations, deviations) * (0.5 + 0.5 * alike)
+    covariance = widening(supports, unlike, alike, unit=2.0, unlived=np.array([0, 0, 10.0, 0, 10]))
+    np.testing.assert_allclose(covariance, expected, atol=1e-12)
+
+
+def test_what_is_not_lived_widens_only_what_the_log_does_not_show():
+    shares = np.where(np.arange(14) == 3, 0.9, 0.05)
+    ended, lived = (chosen(unsupported=shares, unlived=np.full(14, unlived)) for unlived in (100.0, 0.0))
+    assert ended.posterior.deviation[3] > 200 > lived.posterior.deviation[3]
+    others = np.arange(14) != 3
+    np.testing.assert_allclose(ended.posterior.deviation[others], lived.posterior.deviation[others])
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ class Simulator(Estimator):
         unpenalised: (P,) mean returns of the same rollouts without lowered rewards.
         length: (P,) mean lengths of the rollouts' episodes.
         log_length: Mean length of the log's episodes.
-        unlived: (P,) size of what rollouts would earn from their ends to the horizon, at the log's mean reward before ends.
+        unlived: (P,) size of what rollouts would earn from their ends to the horizon, at the log's mean reward.
         inside: (P,) share of steps within the log's range.
         unsupported: See `FQE`.
         unfinished: (P,) share of rollouts that no terminal state has ended; 0 if the horizon or time limit is known.
