@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from support.needs import needs
 from torch import nn
 
-from sopr_fast.inputs.policies import Actor
+from sopr_fast.inputs.policies import Actor, collect, probe
 from sopr_fast.inputs.policies import load_policies as load
 
 DS, DA = 5, 3
@@ -29,7 +29,7 @@ def named(prefix, module):
 
 
 torch.manual_seed(0)
-NET, CRITIC, VALUES = mlp(DS, 8, 6, DA), mlp(DS + DA, 8, 1), mlp(DS, 8, 4)
+NET, ONE, CRITIC, VALUES = mlp(DS, 8, 6, DA), mlp(DS, DA), mlp(DS + DA, 8, 1), mlp(DS, 8, 4)
 TANH_NET, ELU_NET, C51 = mlp(DS, 8, DA, activation=nn.Tanh), mlp(DS, 8, DA, activation=nn.ELU), mlp(DS, 8, 4 * 11)
 LOG_STD, BOUND, ATOMS = torch.randn(DA) / 3, torch.tensor([1.0, 2.0, 0.5]), torch.linspace(-3, 7, 11)
 OPTIMISER = torch.optim.Adam(NET.parameters()).state_dict()
@@ -153,6 +153,10 @@ def two_parts(x):
     return NET(x).tanh() * BOUND - BOUND
 
 
+def with_tanh(x):
+    return NET[4](NET[2](NET[0](x).tanh()).tanh())
+
+
 STATISTICS = {"_mean": torch.randn(1, DS), "_var": torch.ones(1, DS), "_std": torch.rand(1, DS) + 0.5, "count": BOUND}
 
 
@@ -160,9 +164,15 @@ def standardised(x):
     return ELU_NET((x - STATISTICS["_mean"]) / (STATISTICS["_std"] + 1e-2))
 
 
-FC = {f"{name}.{part}": NET.state_dict()[f"{2 * i}.{part}"] for i, name in enumerate(("fc1", "fc2", "fc_mu"))
-      for part in ("weight", "bias")}  # fmt: skip
-OWN = {key.replace("fc1", "hidden_0").replace("fc2", "hidden_1").replace("fc_mu", "mean"): x for key, x in FC.items()}
+def layers(module, *names):
+    """Return the weights of a sequence whose layers have these names."""
+    return {f"{names[int(key[0]) // 2]}{key[1:]}": value for key, value in module.state_dict().items()}
+
+
+FC, OWN = layers(NET, "fc1", "fc2", "fc_mu"), layers(NET, "hidden_0", "hidden_1", "mean")
+D4RL = layers(NET, "fc0", "fc1", "last_fc") | layers(mlp(6, DA), "last_fc_log_std")
+D4RL = {name.replace(".", "/"): value.numpy() for name, value in D4RL.items()}
+D4RL |= {"fc0/weight": D4RL["fc0/weight"].astype(">f8"), "nonlinearity": "relu", "output_distribution": "tanh_gaussian"}
 RSL = {"iter": 5, "optimizer_state_dict": OPTIMISER, "infos": None}
 RSL_MODEL = named("actor.", ELU_NET) | named("critic.", CRITIC) | {"std": LOG_STD.exp()}
 ELU = {"activation": "elu"}
@@ -179,7 +189,11 @@ FORMS = {  # file → content, its actions (or values of actions), options
     "rsl3.pt": ({**RSL, "model_state_dict": RSL_MODEL | {f"actor_obs_normalizer.{k}": x for k, x in STATISTICS.items()}
         | {"critic_obs_normalizer._mean": BOUND}}, standardised, ELU),
     "rsl.pt": ({**RSL, "model_state_dict": RSL_MODEL}, ELU_NET, ELU),
-    "own.npz": (OWN, lambda x: NET(x).tanh(), {}),
+    "d4rl.pkl": (D4RL, lambda x: NET(x).tanh(), {}),
+    "bc.pkl": (D4RL | {"nonlinearity": "tanh", "output_distribution": "gaussian"}, with_tanh, {}),
+    "own.npz": (OWN | layers(mlp(8, DA), "log_std"), lambda x: NET(x).tanh(), {}),
+    "linear.npz": (layers(ONE, "mean"), lambda x: ONE(x).tanh(), {}),
+    "texts.npz": (layers(TANH_NET, "hidden_0", "mean") | {"activation": "tanh", "squash": "none"}, TANH_NET, {}),
 }  # fmt: skip
 
 
@@ -188,11 +202,13 @@ FORMS = {  # file → content, its actions (or values of actions), options
 def test_files_of_libraries_act_as_their_scripts(tmp_path, states, file):
     content, expected, options = FORMS[file]
     if file.endswith("npz"):
-        np.savez(tmp_path / file, **{key: value.numpy() for key, value in content.items()})
+        np.savez(tmp_path / file, **content)
+    elif file.endswith("pkl"):
+        (tmp_path / file).write_bytes(pickle.dumps(content))
     else:
         torch.save(content, tmp_path / file)
     (policy,) = load(tmp_path / file, **options).values()
-    assert type(policy) is Actor
+    assert type(policy) is Actor and (policy.name, policy.state_dim) == (file.partition(".")[0], DS)
     expected = expected(states).detach()
     if policy.is_discrete:
         np.testing.assert_array_equal(policy.predict(states)[0], expected.argmax(1))
@@ -201,6 +217,21 @@ def test_files_of_libraries_act_as_their_scripts(tmp_path, states, file):
     if options:
         with pytest.raises(ValueError, match="a file of rsl_rl does not say its activation: pass activation=…"):
             load(tmp_path / file)
+
+
+def test_stacks_of_actors_of_one_form(tmp_path, states):
+    nets = [layers(mlp(DS, 8, DA), "hidden_0", "mean") for _ in range(4)]
+    np.savez(tmp_path / "sac.npz", **{name: torch.stack([net[name] for net in nets]) for name in nets[0]})
+    policies = load([tmp_path / "sac.npz"])
+    assert list(policies) == [f"sac-00{i}" for i in range(4)]
+    rows = torch.arange(len(states))
+    acted = collect([*policies.values()], states, rows, probe([*policies.values()], states, rows))
+    for net, policy, actions in zip(nets, policies.values(), acted, strict=True):
+        hidden = torch.relu(states @ net["hidden_0.weight"].T + net["hidden_0.bias"])
+        expected = (hidden @ net["mean.weight"].T + net["mean.bias"]).tanh()
+        torch.testing.assert_close(actions, expected, atol=1e-5, rtol=1e-5)
+        assert torch.equal(actions, policy.act(states))
+    assert list(load({"run": tmp_path / "sac.npz"}))[1] == "run-001"
 
 
 @pytest.mark.parametrize("normalised", [False, True])
@@ -225,42 +256,16 @@ def test_cleanrl_may_have_standardised_states(tmp_path):
         load(tmp_path)
 
 
-D4RL_SHAPES = {"fc0": (16, DS), "fc1": (8, 16), "last_fc": (DA, 8), "last_fc_log_std": (DA, 8)}
-
-
-def d4rl_weights(nonlinearity="relu", output="tanh_gaussian"):
-    rng = np.random.default_rng(0)
-    weights = {}
-    for name, (out, width) in D4RL_SHAPES.items():
-        weights[f"{name}/weight"] = rng.normal(size=(out, width)).astype(np.float32) / 2
-        weights[f"{name}/bias"] = rng.normal(size=out).astype(np.float32) / 2
-    return {**weights, "nonlinearity": nonlinearity, "output_distribution": output}
-
-
-@pytest.mark.parametrize("nonlinearity, output", [("relu", "tanh_gaussian"), ("tanh", "gaussian")])
-@pytest.mark.parametrize("protocol", range(6))
-def test_d4rl_acts_like_the_reader_of_the_benchmark(tmp_path, states, protocol, nonlinearity, output):
-    weights = d4rl_weights(nonlinearity, output)
-    old = {"fc0/weight": weights["fc0/weight"].astype(">f8"), "fc1/weight": np.asfortranarray(weights["fc1/weight"])}
-    content = pickle.dumps({**weights, **old}, protocol).replace(b"numpy._core", b"numpy.core")  # numpy 1's name
-    (tmp_path / "p.pkl").write_bytes(content if protocol < 4 else pickle.dumps(weights, protocol))
-    actions = load(tmp_path / "p.pkl")["p"](states)
-    x = states.double().numpy()  # as the benchmark's own reader does
-    for name in ("fc0", "fc1"):
-        x = x @ weights[f"{name}/weight"].T + weights[f"{name}/bias"]
-        x = np.tanh(x) if nonlinearity == "tanh" else np.maximum(x, 0)
-    mean = x @ weights["last_fc/weight"].T + weights["last_fc/bias"]
-    expected = np.tanh(mean) if output == "tanh_gaussian" else mean
-    np.testing.assert_allclose(actions, expected, atol=1e-5, rtol=1e-4)
-
-
 BROKEN = {
-    "nonlinearity": ({**d4rl_weights(), "nonlinearity": "sine"}, "of D4RL does not say its activation"),
-    "no distribution": ({**d4rl_weights(), "output_distribution": None}, "'output_distribution' is 'None', expected"),
-    "objects": ({**d4rl_weights(), "fc0/bias": np.array([None] * 16)}, "an array of dtype 'O8'; only arrays"),
-    "structured": ({**d4rl_weights(), "fc0/bias": np.zeros(16, "f4,f4")}, "an array of dtype 'V8'"),
-    "widths": ({**d4rl_weights(), "fc1/weight": np.zeros((8, 9), "f4")}, "reads 9 values, the layer before gives 16"),
-    "bias": ({**d4rl_weights(), "fc1/bias": np.zeros(9, "f4")}, "fc1.bias (9,) are not a layer"),
+    "nonlinearity": ({**D4RL, "nonlinearity": "sine"}, "its activation is 'sine', expected one of relu, tanh, "),
+    "no distribution": (
+        {**D4RL, "output_distribution": None},
+        "'output_distribution' is 'None', expected tanh or none",
+    ),
+    "objects": ({**D4RL, "fc0/bias": np.array([None] * 8)}, "an array of dtype 'O8'; only arrays"),
+    "structured": ({**D4RL, "fc0/bias": np.zeros(8, "f4,f4")}, "an array of dtype 'V8'"),
+    "widths": ({**D4RL, "fc1/weight": np.zeros((6, 9), "f4")}, "reads 9 values, the layer before gives 8"),
+    "bias": ({**D4RL, "fc1/bias": np.zeros(9, "f4")}, "fc1.bias (9,) are not a layer"),
     "nothing": ({"a": 1}, "expected arrays, found a; pass a callable of states instead"),
 }
 

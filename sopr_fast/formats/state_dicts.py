@@ -203,11 +203,12 @@ def _layers(form: Form, suffix: str, arrays: Arrays) -> list[str]:
 
 def _of_form(form: Form, names: list[str], arrays: Arrays, options: ReadingOptions, path: Path | None) -> Actor:
     """Return the actor of a file of a known form."""
-    activation = str(arrays.get(form.says[0], form.activation)) or options.take("activation")
+    if (activation := str(arrays.get(form.says[0], form.activation)) or options.take("activation")) is None:
+        raise ValueError(f"a file of {form.library} does not say its activation: pass activation=…")
     squash = str(arrays.get(form.says[1], form.squash))
     squash = _WORDS.get(squash, squash)
     if activation not in ACTIVATIONS:
-        raise ValueError(f"a file of {form.library} does not say its activation: pass activation=…")
+        raise ValueError(f"its activation is {activation!r}, expected one of {', '.join(ACTIVATIONS)}")
     if not form.is_discrete and squash not in ("tanh", "none"):
         raise ValueError(f"a file of {form.library} whose {form.says[1]!r} is {squash!r}, expected tanh or none")
     standardisation = scale = None

@@ -1,4 +1,4 @@
-"""Actors and actions from files, tables of actions, and the recipe of docs/scaling.md."""
+"""Files and folders of policies: which are read, what they are named, and what is said of those that cannot be."""
 
 import re
 
@@ -8,54 +8,10 @@ import pytest
 import torch
 from support.needs import to_parquet
 
-from sopr_fast.inputs.policies import collect, probe
 from sopr_fast.inputs.policies import load_policies as load
 
-DS, DA, HIDDEN = 5, 3, 8
-
-
-def make_layers(stack=()):
-    rng = np.random.default_rng(0)
-    widths = {"hidden_0": (HIDDEN, DS), "hidden_1": (HIDDEN, HIDDEN), "mean": (DA, HIDDEN), "log_std": (DA, HIDDEN)}
-    arrays = {}
-    for name, (out, width) in widths.items():
-        arrays[f"{name}.weight"] = rng.normal(size=(*stack, out, width)).astype(np.float32) / 2
-        arrays[f"{name}.bias"] = rng.normal(size=(*stack, out)).astype(np.float32) / 2
-    return arrays
-
-
-def oracle(arrays, states, i=(), activation=lambda x: np.maximum(x, 0)):
-    x = states.double().numpy()
-    for name in ("hidden_0", "hidden_1"):
-        x = activation(x @ arrays[f"{name}.weight"][i].T.astype(float) + arrays[f"{name}.bias"][i])
-    return torch.from_numpy(x @ arrays["mean.weight"][i].T.astype(float) + arrays["mean.bias"][i])
-
-
-def test_stack_of_actors(tmp_path, states):
-    arrays = make_layers(stack=(4,))
-    np.savez(tmp_path / "sac.npz", **arrays)
-    policies = list(load([tmp_path / "sac.npz"]).values())
-    assert [p.name for p in policies] == ["sac-000", "sac-001", "sac-002", "sac-003"]
-    source = torch.arange(len(states))
-    together = collect(policies, states, source, probe(policies, states, source))
-    for i, policy in enumerate(policies):
-        expected = oracle(arrays, states, i).tanh()
-        torch.testing.assert_close(together[i].double(), expected, atol=1e-5, rtol=1e-5)
-        assert torch.equal(together[i], policy.act(states))
-    assert list(load({"run": tmp_path / "sac.npz"}))[1] == "run-001"
-
-
-def test_a_single_actor_by_the_texts_in_its_file(tmp_path, states):
-    arrays = make_layers()
-    np.savez(tmp_path / "ppo.npz", activation="tanh", squash="none", **arrays)
-    (policy,) = load(tmp_path / "ppo.npz").values()
-    assert (policy.name, policy.state_dim, policy.action_dim) == ("ppo", DS, DA)
-    expected = oracle(arrays, states, activation=np.tanh)
-    torch.testing.assert_close(policy.act(states).double(), expected, atol=1e-5, rtol=1e-5)
-    np.savez(tmp_path / "linear.npz", **{"mean.weight": np.ones((DA, DS)), "mean.bias": np.zeros(DA)})
-    (policy,) = load({"run": tmp_path / "linear.npz"}).values()
-    assert policy.name == "run"
-    torch.testing.assert_close(policy.act(states), states.sum(1, keepdim=True).expand(-1, DA).tanh())
+DA = 3
+ACTOR = {"mean.weight": np.ones((DA, 5)), "mean.bias": np.zeros(DA)}
 
 
 NAMES = {  # what is loaded, in a folder of runs with files of equal names, one that is hidden, and others → names
@@ -77,7 +33,7 @@ NAMES = {  # what is loaded, in a folder of runs with files of equal names, one 
 def test_names_are_relative_to_the_folder_that_contains_everything(tmp_path, monkeypatch, paths, names):
     for name in ("A/ppo_1/best", "A/ppo_2/best", "B/ppo_1/best", "B/.hidden/best", "C/b", "C/c"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        np.savez(tmp_path / name, **make_layers())
+        np.savez(tmp_path / name, **ACTOR)
     (tmp_path / "C/c.npz").rename(tmp_path / "C/c.NPZ")
     for name in ("C/a.npy", "C/b.npy"):
         np.save(tmp_path / name, np.zeros((7, DA)))
@@ -112,7 +68,7 @@ def test_folders_of_files_that_cannot_be_read(tmp_path):
     for name, warning in zip((r"b\\n\.npz", r"cut\.pt", r"c\\x9b\.zip"), skipped, strict=True):
         message = str(warning.message)
         assert re.fullmatch(rf"skipped .*{escaped}/{name}: .*", message) and message.isprintable()
-    np.savez(folder / "whole.npz", **make_layers())
+    np.savez(folder / "whole.npz", **ACTOR)
     with pytest.warns(UserWarning, match="skipped"):
         assert list(load(folder, skip=True)) == ["whole"]
     with pytest.raises(FileNotFoundError, match=rf"{escaped}/d\.npz: no such file"):
@@ -120,13 +76,16 @@ def test_folders_of_files_that_cannot_be_read(tmp_path):
 
 
 BROKEN = {  # files of a folder → message
-    "not all stacked": ({"x": make_layers() | {"mean.bias": np.zeros((2, DA))}}, r"x\.npz: .*one number of stacked"),
-    "objects": ({"x": make_layers() | {"mean.bias": np.array([None] * DA)}}, r"x\.npz: Object arrays cannot be loaded"),
+    "not all stacked": ({"x": ACTOR | {"mean.bias": np.zeros((2, DA))}}, r"x\.npz: .*one number of stacked"),
+    "objects": ({"x": ACTOR | {"mean.bias": np.array([None] * DA)}}, r"x\.npz: Object arrays cannot be loaded"),
     "diverged": (
-        {"x": make_layers() | {"mean.bias": np.full(DA, np.nan)}},
+        {"x": ACTOR | {"mean.bias": np.full(DA, np.nan)}},
         "diverged, leave .* in a folder by skip=True",
     ),
-    "one name": ({"a": make_layers((1,)), "a-000": make_layers()}, "2 policies .* 'a-000': .* rename their files"),
+    "one name": (
+        {"a": {name: x[None] for name, x in ACTOR.items()}, "a-000": ACTOR},
+        "2 policies .* 'a-000': .* rename their files",
+    ),
 }
 
 
@@ -140,7 +99,7 @@ def test_broken_actors(tmp_path, files, message):
 
 def test_half_written_and_other_files(tmp_path):
     torch.save({"mean.weight": torch.zeros(3, 4)}, tmp_path / "whole.pt")
-    np.savez(tmp_path / "whole.npz", **make_layers())
+    np.savez(tmp_path / "whole.npz", **ACTOR)
     np.save(tmp_path / "whole.npy", np.zeros((9, 3)))
     whole = {path.suffix: path.read_bytes() for path in tmp_path.iterdir()}
     random = np.random.default_rng(0).bytes(300)

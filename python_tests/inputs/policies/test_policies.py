@@ -41,7 +41,7 @@ def several(**items):
 
 def columns(item, states, source, **options):
     policies = [one(item, **options)]
-    with sopr_fast.options(batch_size=7):
+    with sopr_fast.options(batch_size=DA):  # as many rows as an action has columns
         return collect(policies, states, source, probe(policies, states, source))[0]
 
 
@@ -79,8 +79,8 @@ class Net(nn.Module):
         return self.drop(states[:, :DA]) * self.scale - 1
 
 
-def gaussian(s):
-    return torch.cat([linear(s), torch.full((len(s), DA), 0.5)], 1)
+def gaussian(mean, std=0.5):
+    return torch.cat([mean, torch.as_tensor(std).expand(mean.shape)], 1)
 
 
 def greedy(s):
@@ -106,7 +106,10 @@ CALLED = {  # policy, expected columns, options
     "module": (Net(), linear, {}),
     "float64 module": (Net(torch.float64), linear, {}),
     "frozen program": (torch.jit.freeze(torch.jit.script(LINEAR.eval())), lambda s: LINEAR(s).detach(), {}),
-    **{f"gaussian: {name}": (policy, gaussian, {}) for name, policy in GAUSSIAN.items()},
+    **{f"gaussian: {name}": (policy, lambda s: gaussian(linear(s)), {}) for name, policy in GAUSSIAN.items()},
+    "a deviation for each action": (lambda s: Gaussian(linear(s), 1.0 + np.arange(DA)),
+        lambda s: gaussian(linear(s), torch.arange(DA) + 1), {}),
+    "of a number": (lambda s: dist.Normal(torch.from_numpy(s[:, 0]), 0.5), lambda s: gaussian(s[:, :1]), {}),
     "probabilities": (lambda s: Probabilities(softmax(s)), lambda s: s.softmax(1), {}),
     "bare probabilities": (softmax, lambda s: s.softmax(1), COUNT),
     "categorical": (lambda s: dist.Categorical(logits=torch.from_numpy(s)), lambda s: s.softmax(1), {}),
@@ -115,7 +118,7 @@ CALLED = {  # policy, expected columns, options
     "a column of indices": (lambda s: s.argmax(1)[:, None], greedy, COUNT),
     "bools": (lambda s: s[:, 0] > 0, lambda s: torch.eye(2)[(s[:, 0] > 0).long()], {"action_count": 2}),
     "one-hot integers": (lambda s: np.eye(DS, dtype=int)[s.argmax(1)], greedy, COUNT),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("policy, expected, options", CALLED.values(), ids=CALLED)
@@ -148,7 +151,8 @@ ARRAYS = {
     "series of lists": pandas.Series(list(ACTIONS)),
     "strided": np.repeat(ACTIONS, 2, 0)[::2],
     "tensor": torch.tensor(ACTIONS),
-    "gaussian": Gaussian(ACTIONS, np.ones((100, DA))),
+    "gaussian": Gaussian(ACTIONS, np.arange(1, 101)[:, None].repeat(DA, 1)),
+    "gaussian of a deviation for each state": Gaussian(ACTIONS, np.arange(1, 101)),
     "indices": INDICES,
     "a policy of indices": ArrayPolicy("x", INDICES),
     "uint16": torch.from_numpy(INDICES).to(torch.uint16),
@@ -162,10 +166,9 @@ def test_arrays_are_indexed_like_the_states(kind, tmp_path, states, source):
     np.save(tmp_path / "actions.npy", ACTIONS)
     policy = FILES[kind](tmp_path / "actions.npy") if kind in FILES else ARRAYS[kind]
     is_discrete = kind in [*ARRAYS][[*ARRAYS].index("indices") :]
-    got = columns(policy, states, source, **(COUNT if is_discrete else {}))
-    assert kind != "gaussian" or torch.equal(got[:, DA:], torch.ones(U, DA))
     expected = torch.eye(DS)[source % 4] if is_discrete else torch.from_numpy(ACTIONS).float()[source]
-    assert torch.equal(got[:, : expected.shape[1]], expected)
+    expected = gaussian(expected, source[:, None] + 1) if kind.startswith("gaussian") else expected
+    assert torch.equal(columns(policy, states, source, **(COUNT if is_discrete else {})), expected)
 
 
 def test_deviations_stand_beside_means_if_any_policy_is_stochastic(states, source):
@@ -177,17 +180,6 @@ def test_deviations_stand_beside_means_if_any_policy_is_stochastic(states, sourc
     assert (got[0, :, DA:] == 0.5).all() and (got[1, :, DA:] == 0).all()
     alone = collect(policies[:1], states, source, probe(policies[1:], states, source))
     assert torch.equal(alone[0], linear(states))
-
-
-@pytest.mark.parametrize("batch_size", [2, DA, 16])
-def test_a_deviation_for_each_action_does_not_depend_on_the_batch(batch_size, states, source):
-    deviation = np.arange(1, DA + 1, dtype=np.float32)
-    with sopr_fast.options(batch_size=batch_size):
-        got = collect([one(lambda s: Gaussian(linear(s), deviation))], states, source, GAUSSIAN_LAYOUT)[0]
-    assert torch.equal(got[:, DA:], torch.from_numpy(deviation).expand(len(states), -1))
-    (policy,) = load({"x": Gaussian(np.zeros((DA, DA)), deviation)}).values()  # an array has one for each state
-    std = policy.output(np.zeros((DA, 2)), torch.arange(DA)).std
-    assert torch.equal(std, torch.from_numpy(deviation)[:, None].expand(-1, DA))
 
 
 def test_acting_changes_neither_module_modes_nor_states_nor_actions(states):
@@ -248,13 +240,6 @@ def test_sampling_in_parallel_disturbs_nobody(policy, states, undisturbed_draws)
     with ThreadPoolExecutor(4) as pool:
         parallel = pool.map(lambda seed: policy.output(states).sample(seeded(seed % 2)), range(400))
     assert all(torch.equal(drawn, alone[i % 2]) for i, drawn in enumerate(parallel))
-
-
-def test_a_distribution_over_n_numbers_has_actions_of_width_one(states):
-    output = one(lambda s: dist.Normal(torch.from_numpy(s[:, 0]), 0.5)).output(states)
-    drawn = output.sample(seeded(1))
-    assert drawn.shape == (U, 1)
-    torch.testing.assert_close(output.log_prob(drawn), dist.Normal(states[:, 0], 0.5).log_prob(drawn[:, 0]))
 
 
 def test_policies_on_cuda_act_on_states_of_the_cpu(cuda, states, source):

@@ -16,7 +16,6 @@ from ...runtime.files import open_regular
 from ...runtime.pickles import RefusedError
 from ...runtime.text import one_line, printable
 from ...runtime.warn import warn
-from .actor import ACTIVATIONS
 from .policy import Policy
 
 _READING = ("activation", "module", "key")
@@ -33,10 +32,6 @@ class ReadingOptions:
     key: str | None = None
     trust: bool = False
     used: set[str] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        if self.activation not in (None, *ACTIVATIONS):
-            raise ValueError(f"activation is {self.activation!r}, expected one of {', '.join(ACTIVATIONS)}")
 
     def take(self, key: str) -> Any:
         """Return an option, and note that a file needs it."""
