@@ -11,8 +11,6 @@ from support.programs import export_onnx
 from torch import nn
 
 from sopr_fast.inputs.policies import load_policies as load
-from sopr_fast.runtime.pickles import RefusedError
-from sopr_fast.runtime.torch_files import read_weights
 
 DS, DA = 5, 3
 
@@ -62,18 +60,6 @@ def test_onnx_acts_like_its_module(tmp_path, module, states, made, form):
         (policy,) = load(tmp_path / "net.onnx").values()
     acts_alike(policy, module, states)
     assert policy.state_dim == DS
-
-
-def test_onnx_of_discrete_actions(tmp_path, module, states):
-    changes = {"index": lambda out: out.argmax(1), "p": lambda out: out.softmax(1), "q": lambda out: out}
-    for file, change in changes.items():
-        export_onnx(Then(module, lambda _, out, change=change: change(out)), tmp_path / f"{file}.onnx")
-    policies = load(tmp_path, action_count=DA)
-    for name in ("index", "p"):
-        np.testing.assert_array_equal(policies[name](states), module(states).argmax(1))
-    torch.testing.assert_close(policies["p"].output(states).mean, module(states).softmax(1).detach())
-    with pytest.raises(ValueError, match="policy 'q' returned values that are not probabilities, .* of the largest"):
-        policies["q"](states)
 
 
 def test_onnx_that_cannot_be_read(tmp_path, module, monkeypatch):
@@ -152,14 +138,6 @@ def test_torchscript_with_a_memory_is_refused(tmp_path):
         load(tmp_path)
     with pytest.raises(ValueError, match=r"motion\.pt: it is recurrent, .* pass an array of its actions"):
         load(tmp_path, trust=True)
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_torchscript_is_no_weights(tmp_path, module):
-    path = tmp_path / "net.pt"
-    torch.jit.script(module).save(path)
-    with pytest.raises(RefusedError, match="a TorchScript program"):
-        read_weights(path.read_bytes())  # as the weights in another file
 
 
 def test_exported_programs_act_like_their_module(tmp_path, module, states):

@@ -25,7 +25,6 @@ gymnasium = needs("gymnasium")
 
 from gymnasium import spaces  # noqa: E402
 from stable_baselines3.common.callbacks import CheckpointCallback, EvalCallback  # noqa: E402
-from stable_baselines3.common.policies import ActorCriticPolicy  # noqa: E402
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor  # noqa: E402
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize  # noqa: E402
 from support.old_files import LAYOUTS, make_old, save_old_statistics  # noqa: E402
@@ -53,12 +52,6 @@ class Still(gymnasium.Env):
 
     def action_masks(self):
         return np.ones(4, bool)
-
-
-class Remembering(ActorCriticPolicy):
-    """A policy of a user, with the attribute by which sb3-contrib tells the shape of a hidden state."""
-
-    lstm_hidden_state_shape = 1, 1, 8
 
 
 class Halved(VecNormalize):
@@ -237,12 +230,6 @@ def test_more_than_a_row_of_numbers_needs_a_callable_or_an_array(tmp_path, algor
         assert "trust" not in str(caught.value)
 
 
-def test_a_memory_of_a_users_class_is_refused_too(tmp_path):
-    saved(tmp_path, sb3.PPO, policy=Remembering)
-    with pytest.raises(ValueError, match=NO_MEMORY):
-        load(tmp_path, trust=True)
-
-
 @pytest.mark.filterwarnings("ignore")
 def test_a_folder_written_by_callbacks(tmp_path):
     train, evaluation = (VecNormalize(DummyVecEnv([lambda: Still(length=3)]), training=t) for t in (True, False))
@@ -277,16 +264,6 @@ def test_statistics_of_named_observations_need_a_callable(tmp_path):
     statistics = pickle.loads((tmp_path / "vecnormalize.pkl").read_bytes())
     with pytest.raises(ValueError, match=f"'model' cannot be used: .*{message}"):
         adapt("model", model, statistics=statistics)
-
-
-def test_a_model_samples_by_the_distribution_that_it_returns(states):
-    for actions in (None, DISCRETE):
-        model = make(sb3.PPO, actions=actions)
-        theirs = lambda s, model=model: model.policy.get_distribution(torch.as_tensor(s)).distribution  # noqa: E731
-        output, expected = load({"ppo": theirs})["ppo"].output(states), theirs(states)
-        if actions is None:
-            torch.testing.assert_close(output.std, expected.stddev.detach())
-        torch.testing.assert_close(output.mean, (expected.mean if actions is None else expected.probs).detach())
 
 
 def test_models_without_torch_are_passed_in_memory(tmp_path, states):

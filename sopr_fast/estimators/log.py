@@ -169,8 +169,7 @@ def read(policies: list[Policy], transitions: Transitions, units: Log | None = N
         episodes=transitions.episodes,
         log_probabilities=transitions.log_probs,
     )
-    count = layout.action_dim if layout.kind == "discrete" else None
-    log = Log(transitions, action_count=count, device=current_device(), units=units)
+    log = Log(transitions, action_count=layout.action_count, device=current_device(), units=units)
     log.facts = facts(policies, layout, acted.numpy(), transitions.states[rows], transitions.actions, rows)
     for fact in log.facts:
         warn(fact, UncertainEstimateWarning)

@@ -137,8 +137,9 @@ class Ranker:
         is_array = np.array([isinstance(policy, ArrayPolicy) for policy in loaded.values()], bool)
         with timings.stage("drawing"):
             drawn, log = self._draw(states, subsets, seed)
-        action_count = self.layout.action_dim if self.layout.kind == "discrete" else None
-        acting = loaded.with_action_count(action_count).for_log(drawn.states_count, states)
+        acting = loaded.for_log(drawn.states_count, states)
+        for policy in acting:  # copies of the user's
+            policy.action_count = policy.action_count or self.layout.action_count
         names = list(loaded)
         group.check_same(
             options=[seed, current().batch_size],

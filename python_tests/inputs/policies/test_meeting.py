@@ -11,7 +11,7 @@ from torch import nn
 
 import sopr_fast
 from sopr_fast import estimators, example
-from sopr_fast.inputs.policies import Actor, Gaussian, probe
+from sopr_fast.inputs.policies import Actor, probe
 from sopr_fast.inputs.policies import load_policies as load
 from sopr_fast.inputs.policies.actor import Standardisation
 
@@ -68,12 +68,6 @@ def test_every_method_refuses_policies_that_do_not_fit_the_log(tmp_path, method,
         METHODS[method](load(INDICES, action_count=6), LOGS[way](labels, tmp_path))
     if method == "nearest":
         METHODS[method](load(INDICES, action_count=6), LOGS[way](labels | {"actions": np.arange(ROWS) % 6}, tmp_path))
-
-
-def test_advice_about_means_and_deviations_works():
-    network = nn.Linear(DS, 2 * DA)
-    advised = {"p0": lambda s: Gaussian((out := network(torch.from_numpy(s)))[:, :DA], out[:, DA:].exp())}
-    assert acting(advised, ARRAYS).layout.kind == "gaussian"
 
 
 def test_a_log_of_another_width_names_the_policies_and_their_widths():

@@ -75,9 +75,8 @@ def adapt(name: str, item: Any, *, statistics: Any = None) -> Called:
     policy, act = getattr(item, "policy", item), item
     shape: tuple[int, ...] = ()
     count = None
-    is_recurrent = hasattr(policy, "lstm_actor") or hasattr(policy, "lstm_hidden_state_shape")
     try:
-        if is_recurrent or hasattr(item, "as_stateful_wrapper"):
+        if hasattr(policy, "lstm_actor") or hasattr(item, "as_stateful_wrapper"):
             raise ValueError(RECURRENT)
         if callable(getattr(item, "predict", None)):
             act = partial(_predict, item)

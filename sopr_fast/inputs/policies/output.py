@@ -116,6 +116,11 @@ class Layout:
     action_dim: int
     width: int
 
+    @property
+    def action_count(self) -> int | None:
+        """Number of discrete actions."""
+        return self.action_dim if self.kind == "discrete" else None
+
     def columns(self, name: str, output: Output, whose: str = "the model") -> Tensor:
         """Return the columns (N, width) of a policy's output; ValueError if its actions are of another kind or width.
 

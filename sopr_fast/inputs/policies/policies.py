@@ -38,13 +38,6 @@ class Policies(dict[str, Policy]):
         """Return the policies of these names."""
         return Policies((self[name] for name in names), in_memory=self.in_memory)
 
-    def with_action_count(self, count: int | None) -> Policies:
-        """Return the policies; those that do not know their number of discrete actions take this one."""
-        policies = Policies((_renamed(policy, name) for name, policy in self.items()), in_memory=self.in_memory)
-        for policy in policies.values():
-            policy.action_count = policy.action_count or count
-        return policies
-
     def for_log(self, states_count: int, log: Any = None) -> list[Policy]:
         """Return the policies, or raise ValueError if an array of actions has no row for each state of the data.
 
