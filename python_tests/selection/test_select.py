@@ -185,6 +185,17 @@ def test_copies_have_one_row_and_one_pooled_return():
     assert again.probability_beats("twin-0")[place] == 0.5
 
 
+def test_whole_numbers_are_warned_of_once_and_noted_and_so_are_costs_next_to_returns():
+    policies = {name: lambda s, a=a: np.where(s[:, :1] > 0, a, 1.0) for name, a in {"a": 2.0, "b": 3.0}.items()}
+    with pytest.warns(UserWarning, match="return whole numbers") as caught:
+        selection = select(policies, log(), simulator=BehaviourQ(updates=5, hidden=(4,)))
+    (warned,) = [str(each.message) for each in caught if "whole" in str(each.message)]
+    assert warned in selection.notes
+    mixed = "Costs are given next to returns: each counts as the return of the opposite sign"
+    assert mixed in selection.update({"a": 1.0}).update({"b": {"cost": 2.0}}).remarks
+    assert mixed not in selection.update({"b": {"cost": 2.0}}).remarks
+
+
 @pytest.mark.parametrize("offset", [0, 1000])
 def test_mutual_distances_are_action_distances_and_equal_policies_have_none(offset):
     columns = offset + np.random.default_rng(0).standard_normal((9, 5000, 3)).astype(np.float32)

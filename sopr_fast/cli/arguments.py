@@ -112,7 +112,7 @@ def read_returns(options: argparse.Namespace, names: Sequence[str]) -> pandas.Da
     """Load the returns in all paths; those of a later one replace earlier ones of the same name, with a warning."""
     import pandas
 
-    from ..inputs.returns import load_returns
+    from ..inputs.returns import attrs_of, load_returns
     from ..runtime.warn import warn
 
     paths, columns = options.returns, None
@@ -123,7 +123,7 @@ def read_returns(options: argparse.Namespace, names: Sequence[str]) -> pandas.Da
         later = load_returns(path, names, columns=columns)
         if replaced := [name for name in later.index if name in table.index]:
             warn(f"{path}: replaces the returns of {list_names(replaced)}")
-        attrs = {key: [*table.attrs[key], *later.attrs[key]] for key in ("notes", "empty")}
+        attrs = attrs_of(table, later)
         table = pandas.concat([table.drop(replaced), later])
         table.attrs = attrs
     return table

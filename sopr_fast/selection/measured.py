@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..inputs.returns import find_returns
+from ..inputs.returns import attrs_of, find_returns
 
 if TYPE_CHECKING:
     import pandas
@@ -53,7 +53,9 @@ class Measured:
     def update(self, returns: Any) -> Measured:
         """Return this with further returns by name, which replace earlier ones of the same name."""
         new = find_returns(returns, self.names)
-        return replace(self, table=self.table.where(new["return"].isna(), new))
+        table = self.table.where(new["return"].isna(), new)
+        table.attrs = attrs_of(self.table, new)
+        return replace(self, table=table)
 
     @cached_property
     def pooled(self) -> tuple[np.ndarray, np.ndarray]:
@@ -74,12 +76,14 @@ class Measured:
         return returns, np.nan_to_num(errors)
 
     def note(self) -> list[str]:
-        """Return notes on copies and on returns of rollouts, if there are any."""
-        count, notes = len(self.names) - len(self.groups), [*self.table.attrs.get("notes", [])]
-        if not count:
-            return notes
-        act = "1 policy is a copy: it acts" if count == 1 else f"{count:,} policies are copies: they act"
-        return [f"{act} as another one in all {self.states:,} states, so they share row and return", *notes]
+        """Return notes on copies, on costs next to returns, and on returns of rollouts, if there are any."""
+        count, notes = len(self.names) - len(self.groups), [*dict.fromkeys(self.table.attrs.get("notes", []))]
+        if {"cost", "return"} <= {*self.table.attrs.get("units", [])}:
+            notes.insert(0, "Costs are given next to returns: each counts as the return of the opposite sign")
+        if count:
+            act = "1 policy is a copy: it acts" if count == 1 else f"{count:,} policies are copies: they act"
+            notes.insert(0, f"{act} as another one in all {self.states:,} states, so they share row and return")
+        return notes
 
 
 def _pool(returns: np.ndarray, errors: np.ndarray, rollouts: np.ndarray) -> tuple[float, float, float, bool]:

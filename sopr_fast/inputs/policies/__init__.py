@@ -3,7 +3,7 @@
 from .acting import collect, collect_shared, new_columns, together
 from .actor import Actor
 from .array_policy import ArrayPolicy
-from .meeting import check_widths, facts, probe, warn_of_answers
+from .meeting import check_widths, facts, probe, warn_of_answers, whole_numbers
 from .output import Gaussian, Layout, Output, Probabilities
 from .policies import Policies, load_policies
 from .policy import Policy
@@ -26,4 +26,5 @@ __all__ = [
     "probe",
     "together",
     "warn_of_answers",
+    "whole_numbers",
 ]

@@ -79,14 +79,20 @@ def warn_of_answers(
             "the mean action (predict with deterministic=True) or the distribution, and answer each state on its own, "
             "without statistics of the batch or reading its rows as a sequence"
         )
-    if len(means) and layout.kind != "discrete" and (means == means.abs().round()).all():
-        vary = (means != means[:, :1]).any()
-        if vary and (layout.action_dim == 1 or means.max() > 1):  # not several of 0 and 1
-            warn(
-                f"policies {list_names([policy.name for policy in policies])} return whole numbers, which are taken as "
-                "continuous actions: if they are indices, return integers, and call "
-                "load_policies(…, action_count=N)"
-            )
+    for note in whole_numbers(policies, means.numpy(), layout):
+        warn(note)
+
+
+def whole_numbers(policies: Sequence[Policy], acted: np.ndarray, layout: Layout) -> list[str]:
+    """Return a note on continuous actions (P, n, dim_a) that may be indices; none without such."""
+    if not len(acted) or layout.kind == "discrete" or (acted != np.abs(np.round(acted))).any():
+        return []
+    if (acted == acted[:, :1]).all() or (layout.action_dim > 1 and acted.max() <= 1):  # several of 0 and 1 are no index
+        return []
+    return [
+        f"policies {list_names([policy.name for policy in policies])} return whole numbers, which are taken as "
+        "continuous actions: if they are indices, return integers, and call load_policies(…, action_count=N)"
+    ]
 
 
 def check_widths(policies: Sequence[Policy], width: int, whose: str = "the log", remedy: str = _CHOOSE_COLUMNS) -> None:

@@ -39,6 +39,7 @@ _LIMITS = {  # part → least, what is expected
     "deviation": (0, "0 or more"),
 }
 _FILE = re.compile(r"\.(npz|npy|zip|d3|pth?|onnx|pkl|pickle|safetensors|parquet|cleanrl_model)")
+_MISPLACED = "policies or a log stand where returns belong; policies come first, then the log, then returns"
 _REMEDY = "map names to returns, {name: return}"
 
 
@@ -50,7 +51,7 @@ def load_returns(
 
     `error` is the standard error of the return and `rollouts` their number, NaN where unknown. Policies whose return is
     NaN, None or an empty cell have no row, and stand in `attrs["empty"]`. `attrs["notes"]` are sentences about them and
-    about returns that are given as rollouts.
+    about returns that are given as rollouts; `attrs["units"]` says "return" or "cost".
 
     Args:
         source: Mapping or series from name to return, or to the returns of rollouts; data frame of a row for each
@@ -78,12 +79,18 @@ def load_returns(
     with naming(path or "returns"):
         content = source if path is None else _read(path, names, columns)
         table = _table(_named(_as_frame(content, names, columns), columns))
-    for key in ("notes", "empty"):
-        table.attrs[key] = [*getattr(source, "attrs", {}).get(key, []), *table.attrs[key]]
+    attrs = attrs_of(source, table)
+    table.attrs = attrs | {"units": attrs["units"][:1]}  # of a table that was loaded before, what was given
     if names is not None:
         own = _names_of_files(table.index.difference(names), {*names} - {*table.index})
         table.index = pandas.Index([own.get(name, name) for name in table.index], dtype=object, name="name")
     return table
+
+
+def attrs_of(*tables: Any) -> dict[str, list[str]]:
+    """Return the attributes of tables of returns together."""
+    found = [getattr(table, "attrs", {}) for table in tables]
+    return {key: [text for attrs in found for text in attrs.get(key, [])] for key in ("empty", "notes", "units")}
 
 
 def is_ordered(source: Any) -> bool:
@@ -206,13 +213,15 @@ def _as_frame(source: Any, names: Sequence[str] | None, columns: Mapping[str, st
         if isinstance(source, Set) or not isinstance(source, Iterable):
             raise TypeError(f"returns are a {type(source).__name__}: {_REMEDY}")
         values, names = list(as_numbers(source) if hasattr(source, "__array__") else source), _needed(names)
+        if len(values) != len(names) and len(shape_of(source)) > 1:
+            raise TypeError(_MISPLACED)
         if len(values) != len(names):
             raise ValueError(f"there are {len(values)} returns for {len(names)} policies: {_REMEDY}")
         source = dict(zip(names, values, strict=True))
     elif isinstance(source, StoredStates | Transitions) or any(
         callable(value) or len(shape_of(value)) > 1 for _, value in source.items()
     ):
-        raise TypeError("policies or a log stand where returns belong; policies come first, then the log, then returns")
+        raise TypeError(_MISPLACED)
     elif isinstance(source, Mapping) and source:
         parts = {_part_of(label, columns) for label in source}
         if "name" in parts and parts & {"return", "cost"}:
@@ -319,7 +328,7 @@ def _table(cells: pandas.DataFrame) -> pandas.DataFrame:
             f"Returns are means of rollouts: that of {printable(name)} changes most, by {changes[name]:+.3g} from the "
             "first half of them to the second; of a learning curve, give the last evaluation alone"
         )
-    table.attrs = {"empty": empty, "notes": notes}
+    table.attrs = {"empty": empty, "notes": notes, "units": [part]}
     return table
 
 
