@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .. import ops
 from .learning import Batches, Learner, held_out_rows
 from .log import ROUNDING, Log
 from .networks import StackedMLP
@@ -24,6 +25,7 @@ _END_HIDDEN = (128, 128)
 _MOST_DEVIATIONS = 15.0  # of a state from the log's mean
 _UNROLLED_SHARE, _UNROLLED_STEPS = 1 / 4, 5  # of the updates, the last ones; steps
 _ROWS, _WATCHED_ROWS = 16384, 1024
+_TINY = 1e-30
 
 
 class Dynamics(Learner):
@@ -96,36 +98,36 @@ class Dynamics(Learner):
         usable = np.ones(log.count, bool)
         usable[self.held_out] = False
         pools = [np.flatnonzero(usable & (parts == part)) for part in np.unique(parts)]
-        self.batches = Batches(pools * self.members, _BATCH // len(pools), self.seed, log.device)
         self._parts = len(pools)
+        self.batches = Batches(pools * self.members, _BATCH // len(pools), self.seed, log.device, self._read_parts)
         starts = _starts(usable & has_change, log.next.cpu().numpy() == np.arange(1, log.count + 1))
         size = _BATCH // 2 // _UNROLLED_STEPS
-        self._unrolls = Batches([starts] * self.members, size, self.seed + 2**33, log.device)
+        self._unrolls = Batches([starts] * self.members, size, self.seed + 2**33, log.device, self._read_steps)
         self._unrolled_from = math.ceil((1 - _UNROLLED_SHARE) * updates) if len(starts) else updates
         kinds = [usable & terminals, usable & ~terminals]
         kinds = [kind if kind.any() else whole for kind, whole in zip(kinds, (terminals, ~terminals), strict=True)]
         self._learns_ends = all(kind.any() for kind in kinds)
         if self._learns_ends:
             pools = [np.flatnonzero(kind) for kind in kinds] * self.members
-            self._end_batches = Batches(pools, _BATCH // 2, self.seed + 2**32, log.device)
+            self._end_batches = Batches(pools, _BATCH // 2, self.seed + 2**32, log.device, self._read_ends)
 
     def step(self, update: int) -> Tensor:
         """Update all models once and return their losses (M,)."""
-        log, rows = self.log, self.batches(update).view(self.members, -1)
         for network in self.networks.values():
             network.adam.rate = _LEARNING_RATE * min(1.0, 2 * (1 - update / self.updates))
         averages = (update + 1) % _AVERAGED_EVERY == 0 or update + 1 == self.updates
         average_rate = min(1.0, _AVERAGED_EVERY / (_AVERAGED_SHARE * self.updates)) if averages else 0.0
         if self._learns_ends:
-            end_rows = self._end_batches(update).view(self.members, -1)
-            self._end_models.train(self._reached(end_rows), log.terminals[end_rows, None], average_rate=average_rate)
+            reached, is_end = self._end_batches(update)
+            if not self.ends_are_seen:
+                reached = self._reached(reached)
+            self._end_models.train(reached, is_end, average_rate=average_rate)
+        inputs, target, weight = self.batches(update)
         if update >= self._unrolled_from:
-            parts = rows.view(self.members, self._parts, -1)  # half of the rows of each
-            half = parts[..., : parts.shape[2] // 2].flatten(1)
-            return self._unroll(self._unrolls(update), half, average_rate)
-        target, weight = self._targets(rows)
+            half = tuple(map(self._half, (inputs, target, weight)))
+            return self._unroll(half, self._unrolls(update), average_rate)
         return self._models.train(
-            self._inputs(rows),
+            inputs,
             target,
             weight=weight,
             thresholds=self._thresholds,  # Huber's loss of changes, half the squared error of rewards
@@ -133,28 +135,37 @@ class Dynamics(Learner):
         )
 
     @torch.enable_grad()
-    def _unroll(self, at: Tensor, rows: Tensor, average_rate: float) -> Tensor:
-        """Update all models once by rows (M, B), and by steps from rows (M, S) on; return their losses (M,)."""
-        models, log = self._models, self.log
-        losses, _ = self._loss(log.states(rows), rows)
-        states = log.states(at)
-        for step in range(_UNROLLED_STEPS):
-            loss, change = self._loss(states, at + step)
-            losses = losses + loss / _UNROLLED_STEPS
-            states = (states + change * self.change_scale).clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)
-        models.adam.zero_grad()
-        (losses / 2).sum().backward()
-        models.adam.step()
-        models.average.parameters.lerp_(models.parameters.detach(), average_rate)
-        return losses.detach() / 2
+    def _unroll(self, batch: tuple[Tensor, ...], steps: tuple[Tensor, ...], average_rate: float) -> Tensor:
+        """Update all models once, by a batch and by the states that they reach in steps; return their losses (M,).
 
-    def _loss(self, states: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return losses (M,) of actions of rows (M, B) in other states (M, B, dim_s), and changes (M, B, dim_s)."""
-        predicted = self._models(torch.cat([states, self.log.actions[rows]], -1))
-        target, weight = self._targets(rows, states)
+        For a batch see `_read`, for steps `_read_steps`.
+        """
+        (inputs, target, weight), (states, actions, following, rewards, weights) = batch, steps
+        models, count, scale = self._models, inputs.shape[1], self.change_scale
+        parameters = models.parameters.detach()
+        read = [torch.cat([inputs, torch.cat([states, actions[:, 0]], -1)], 1)]
+        given = [ops.mlp(read[0], parameters, models.sizes).requires_grad_()]
+        reached, change = [states], given[0][:, count:, :-2]
+        for own in actions.unbind(1)[1:]:
+            states = (states + change * scale).clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)
+            reached.append(states)
+            read.append(torch.cat([states, own], -1))
+            given.append(ops.mlp(read[-1], parameters, models.sizes))
+            change = given[-1][..., :-2]
+        predicted = torch.cat(given, 1)
+        rows = predicted.shape[1]
+        changes = (following.flatten(1, 2) - torch.cat(reached, 1)) / self._divisor
+        target = torch.cat([target, torch.cat([changes, rewards], -1)], 1)
+        weight = rows / 2 * torch.cat([weight / count, weights / (rows - count)], 1)
         missed = (predicted - target).abs()
         near = missed.minimum(self._thresholds)
-        return (weight * near * (missed - near / 2)).sum(-1).mean(-1), predicted[..., :-2]
+        losses = (weight * near * (missed - near / 2)).sum(-1).mean(-1)
+        slopes = torch.cat(torch.autograd.grad(losses.sum(), given), 1)
+        # Halves of the squared errors next to these targets have the same slopes.
+        target = (predicted - rows * slopes / weight.clamp(min=_TINY)).detach()
+        squares = torch.full_like(self._thresholds, math.inf)
+        models.train(torch.cat(read, 1).detach(), target, weight=weight, thresholds=squares, average_rate=average_rate)
+        return losses.detach()
 
     def step_forward(
         self, states: Tensor, actions: Tensor, chosen: Tensor, noise: Tensor | float = 0.0
@@ -171,7 +182,8 @@ class Dynamics(Learner):
         following = following.clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)
         (centre, scale), (low, high) = self._reward_units.T, self._reward_ranges.T
         going_on, ending = (own[:, -2:] * scale + centre).clamp(low, high).T
-        disagreement = members[..., :-1].var(0, correction=0).mean(1).sqrt()
+        compared = members[..., :-1]
+        disagreement = (compared - compared.mean(0)).square_().mean((0, 2)).sqrt()  # faster than `var`
         ends = self._ends(following, chosen)
         return following, going_on + ends * (ending - going_on), ends, disagreement
 
@@ -191,30 +203,54 @@ class Dynamics(Learner):
     def missing(self, limit: int = _ROWS) -> Tensor:
         """Return what the averaged models miss of the scaled changes of at most `limit` held-out rows, (R, dim_s)."""
         rows = torch.from_numpy(self.held_out[:: len(self.held_out) // limit + 1]).to(self.log.device)
-        target, weight = self._targets(rows)
-        return (target - self._models.average(self._inputs(rows)).mean(0))[weight[:, 0] > 0, :-2]
+        inputs, target, weight = self._read(rows)
+        return (target - self._models.average(inputs).mean(0))[weight[:, 0] > 0, :-2]
 
-    def _inputs(self, rows: Tensor) -> Tensor:
-        return torch.cat([self.log.states(rows), self.log.actions[rows]], -1)
+    def _read(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return inputs (…, dim_s + dim_a), scaled changes and rewards (…, dim_s + 2), and weights, 0 if unknown."""
+        log, states = self.log, self.log.states(rows)
+        rewards, weights = self._rewards(rows)
+        change = (log.states(log.next[rows]) - states) / self._divisor
+        return torch.cat([states, log.actions[rows]], -1), torch.cat([change, rewards], -1), weights
 
-    def _targets(self, rows: Tensor, states: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return scaled changes and rewards (…, dim_s + 2), and their weights, 0 where they are not learned.
-
-        Changes are from other states (…, dim_s) if these are given.
-        """
-        following = self.log.states(self.log.next[rows])
-        change = (following - (self.log.states(rows) if states is None else states)) / self._divisor
+    def _rewards(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return scaled rewards (…, 2), and the weights (…, dim_s + 2) of changes and rewards."""
         rewards, learned, ends = self._rewards_and_weights[rows].split([2, 1, 2], -1)
-        return torch.cat([change, rewards], -1), torch.cat([learned.expand_as(change), ends], -1)
+        return rewards, torch.cat([learned.expand(*rows.shape, self.log.state_dim), ends], -1)
+
+    def _read_parts(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self._read(self._joined(rows))
+
+    def _joined(self, rows: Tensor) -> Tensor:
+        """Return rows (…, M, B) from those of all parts (…, M * parts, B / parts)."""
+        return rows.unflatten(-2, (self.members, -1)).flatten(-2)
+
+    def _half(self, batch: Tensor) -> Tensor:
+        """Return half of the rows of each part of a batch (M, B, *)."""
+        parts = batch.unflatten(1, (self._parts, -1))
+        return parts[:, :, : parts.shape[2] // 2].flatten(1, 2)
+
+    def _read_steps(self, starts: Tensor) -> tuple[Tensor, ...]:
+        """Return states (…, M, S, dim_s) of rows (…, M, S), and what is logged of the steps from there on.
+
+        These are actions (…, M, steps, S, dim_a), next states, rewards (…, M, steps * S, 2), and weights.
+        """
+        log, steps = self.log, starts[..., None, :] + torch.arange(_UNROLLED_STEPS, device=starts.device)[:, None]
+        rewards, weights = self._rewards(steps.flatten(-2))
+        return log.states(starts), log.actions[steps], log.states(log.next[steps]), rewards, weights
+
+    def _read_ends(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return reached states (…, M, B, dim_s), or rows (…, M, B) if those are unknown, and whether they are ends."""
+        rows = self._joined(rows)
+        reached = self.log.states(self.log.next[rows]) if self.ends_are_seen else rows
+        return reached, self.log.terminals[rows, None]
 
     @torch.no_grad()
     def _reached(self, rows: Tensor) -> Tensor:
-        """Return the states (M, B, dim_s) after rows (M, B), which models predict if those of terminals are unknown."""
-        log = self.log
-        if self.ends_are_seen:
-            return log.states(log.next[rows])
-        change = self._models(self._inputs(rows))[..., :-2]
-        return (log.states(rows) + change * self.change_scale).clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)
+        """Return the states (M, B, dim_s) that models predict after rows (M, B)."""
+        states = self.log.states(rows)
+        change = self._models(torch.cat([states, self.log.actions[rows]], -1))[..., :-2]
+        return (states + change * self.change_scale).clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)
 
 
 def _starts(usable: np.ndarray, is_followed: np.ndarray) -> np.ndarray:
