@@ -7,7 +7,6 @@ import io
 import os
 import pickle
 import re
-import socket
 import struct
 import tracemalloc
 import zipfile
@@ -192,16 +191,11 @@ def test_archives_of_far_more_than_they_take(tmp_path, peak, name, members, lie,
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs POSIX")
-def test_only_regular_files_are_opened(tmp_path, monkeypatch):
+def test_only_regular_files_are_opened(tmp_path):
     os.mkfifo(tmp_path / "pipe.pkl")
-    monkeypatch.chdir(tmp_path)  # a socket's path must be short
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind("socket.npz")
-        for path in ("pipe.pkl", "socket.npz", "/dev/zero"):
-            with pytest.raises(ValueError, match=f"{path}: not a regular file"):
-                load(path)
-        with pytest.raises(ValueError, match="pipe.pkl: not a regular file"):
-            load(tmp_path)
+    for path in (tmp_path / "pipe.pkl", tmp_path, "/dev/zero"):
+        with pytest.raises(ValueError, match=r"(pipe\.pkl|/dev/zero): not a regular file"):
+            load(path)
 
 
 def test_messages_escape_what_files_say(tmp_path):

@@ -63,8 +63,7 @@ def warn_of_answers(
 ) -> None:
     """Ask policies again in a few states, in another batch; warn if they answer otherwise, or in whole numbers."""
     means = columns[:, : min(_PROBE_ROWS, current().batch_size), : layout.action_dim]
-    few = torch.arange(means.shape[1] - 1, (means.shape[1] - 1) // 2, -1, device="cpu")  # none of a single state
-    few = few if len(few) else torch.arange(means.shape[1], device="cpu")
+    few = torch.arange(means.shape[1], device="cpu").flip(0)[: max(1, means.shape[1] // 2)]
     changing = []
     for policy, before in zip(policies, means, strict=True):
         if isinstance(policy, Called):
