@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -153,68 +153,70 @@ def facts(
         logged: (N, width) logged actions, or None.
         rows: (n,) rows of these states in the logged actions.
     """
-    found = _of_states(policies, states)
-    if not isinstance(logged, np.ndarray):
-        return found
-    acted, logged, width = columns[:, :, : layout.action_dim], logged.reshape(len(logged), -1), layout.action_dim
-    if layout.kind == "discrete":
-        if width > 2 and logged.shape[1] == 1 and np.array_equal(np.unique(logged), range(1, width)):
-            what = f"no logged action is 0, but all from 1 to {width - 1} occur"
-            found.append(f"{what}: if they are numbered from 1, {_FROM_ONE}")
-        return found
-    if width > 1 and _is_one_hot(logged):
-        if not _is_one_hot(acted.reshape(-1, width)):
-            found.append(
-                "the log's actions are one-hot, those of the policies are not: if they are values or logits, return "
-                f"the index of the largest and pass action_count={width}"
-            )
-        return found
-    return found + _of_actions(policies, acted, logged, rows)
+    found = [*_of_states(policies, states)]
+    if isinstance(logged, np.ndarray):
+        logged, acted = logged.reshape(len(logged), -1), columns[:, :, : layout.action_dim]
+        found += _of_actions(policies, layout, acted, logged, rows)
+    return found
 
 
-def _of_states(policies: Sequence[Policy], states: np.ndarray) -> list[str]:
-    """Return facts of states (n, dim_s), next to the statistics by which policies standardise them."""
-    if states.shape[1] == 1 and (states == np.round(states)).all() and (count := len(np.unique(states))) > 2:
-        return [f"states are one column of {count} whole numbers: if they are labels, give them one-hot"]
+def _of_states(policies: Sequence[Policy], states: np.ndarray) -> Iterator[str]:
+    """Yield facts of states (n, dim_s), next to the statistics by which policies standardise them."""
     low, high = states.min(0), states.max(0)
+    if states.shape[1] == 1 and (states == np.round(states)).all() and (count := len(np.unique(states))) > 2:
+        yield f"states are one column of {count} whole numbers: if they are labels, give them one-hot"
+        return
     for policy in policies:
         if (scaling := policy.standardisation) is None:
             continue
         mean, std = scaling.mean.numpy(), scaling.std.numpy()
         if len(outside := np.flatnonzero((mean - std < low) | (mean + std > high))):
             k = int(outside[0])
-            return [
+            yield (
                 f"policy {policy.name!r} standardises state column {k} by {mean[k]:.3g} ± {std[k]:.3g}, in the log it "
                 f"is {low[k]:.3g} to {high[k]:.3g}: if the log is standardised already, give states as the environment "
                 "does"
-            ]
-    return []
+            )
+            return
 
 
-def _of_actions(policies: Sequence[Policy], acted: np.ndarray, logged: np.ndarray, rows: np.ndarray) -> list[str]:
-    """Return facts of continuous actions (P, n, dim_a) next to logged ones (N, dim_a): their ranges and distances."""
-    found = []
-    (low, high), (least, most) = ((x.min(0) + 0.0, x.max(0) + 0.0) for x in (logged, acted.reshape(-1, acted.shape[2])))
+def _of_actions(
+    policies: Sequence[Policy], layout: Layout, acted: np.ndarray, logged: np.ndarray, rows: np.ndarray
+) -> Iterator[str]:
+    """Yield facts of actions (P, n, dim_a) next to logged ones (N, width): labels, ranges and distances."""
+    count = layout.action_dim
+    if layout.kind == "discrete":
+        if count > 2 and logged.shape[1] == 1 and np.array_equal(np.unique(logged), range(1, count)):
+            what = f"no logged action is 0, but all from 1 to {count - 1} occur"
+            yield f"{what}: if they are numbered from 1, {_FROM_ONE}"
+        return
+    if count > 1 and _is_one_hot(logged):
+        if not _is_one_hot(acted.reshape(-1, count)):
+            yield (
+                "the log's actions are one-hot, those of the policies are not: if they are values or logits, return "
+                f"the index of the largest and pass action_count={count}"
+            )
+        return
+    (low, high), (least, most) = ((x.min(0) + 0.0, x.max(0) + 0.0) for x in (logged, acted.reshape(-1, count)))
     together = np.maximum(high, most) - np.minimum(low, least)
     if len(differ := np.flatnonzero(together > _SIMILAR * np.minimum(high - low, most - least))):
         shown = [f"column {k}: {low[k]:.3g} to {high[k]:.3g} and {least[k]:.3g} to {most[k]:.3g}" for k in differ]
-        found.append(
+        yield (
             f"logged actions and those of the policies have other ranges, {list_names(shown, 5)}: if the units differ, "
             "scale the logged actions to those of the policies"
         )
     there = logged[rows]
     variance = there.var(0, dtype=np.float64)
-    if (varies := variance > 0).any():
-        squares = [((own - there) ** 2).mean(0, dtype=np.float64) for own in acted]
-        errors = [(square[varies] / variance[varies]).mean() for square in squares]
-        nearest = int(np.argmin(errors))
-        if errors[nearest] > 1:
-            found.append(
-                f"no policy acts like the log: the nearest, {policies[nearest].name!r}, is {errors[nearest]:.3g} times "
-                "as far from the logged actions as their mean is (squared distances); if one acted in the log, states "
-                "or actions have other units, as where states are standardised twice"
-            )
-    return found
+    varies = variance > 0
+    squares = [((own - there) ** 2).mean(0, dtype=np.float64) for own in acted]
+    errors = [(square[varies] / variance[varies]).mean() if varies.any() else 0 for square in squares]
+    nearest = int(np.argmin(errors))
+    if errors[nearest] > 1:
+        yield (
+            f"no policy acts like the log: the nearest, {policies[nearest].name!r}, is {errors[nearest]:.3g} times "
+            "as far from the logged actions as their mean is (squared distances); if one acted in the log, states "
+            "or actions have other units, as where states are standardised twice"
+        )
 
 
 def _is_one_hot(actions: np.ndarray) -> bool:
