@@ -16,6 +16,7 @@ from ...runtime.rows import StoredRows
 from ...runtime.text import NAME_WIDTH, counted, list_names, printable
 from ..lazy_arrays import Lazy, shape_of
 
+_STORED = (Lazy, StoredRows)  # arrays that are read when they are needed, into memory of their own
 TABLES = ("states", "actions", "next_states")
 FLAGS = ("terminals", "truncations", "dones")
 LABELS = ("episodes", "agents")
@@ -63,12 +64,11 @@ class Parts:
         return f"; not read: {list_names(self.unread)}" if self.unread else ""
 
     def peak(self) -> int:
-        """Return how many bytes loading takes at most: the result, and one array as it is stored or copied."""
+        """Return how many bytes loading takes at most: the result, and the largest array as it is stored."""
         sizes = {part: int(np.prod(shape_of(x), dtype=np.float64)) for part, x in self.arrays.items()}
-        widths = [getattr(getattr(x, "dtype", None), "itemsize", 8) for x in self.arrays.values()]
+        stored = [sizes[part] * x.dtype.itemsize for part, x in self.arrays.items() if isinstance(x, _STORED)]
         result = 4 * (sum(sizes.values()) + sizes["states"] * ("next_states" not in sizes))
-        one = max(size * max(width, 4) for size, width in zip(sizes.values(), widths, strict=True))
-        return result + one + 48 * (self.count or 0)  # of flags and numbers of rows
+        return result + max(stored, default=0) + 48 * (self.count or 0)  # of flags and numbers of rows
 
     def read(self, part: str) -> np.ndarray:
         """Return the checked values of a part, in memory of their own.
@@ -94,7 +94,7 @@ class Parts:
             return values.astype(bool)
         largest = TOO_LARGE if part in ("rewards", "costs") else np.inf
         check_finite(values, name, largest, _REMEDIES.get(part, _FILL), may_be_unknown=part == "next_states")
-        dtype, is_own = np.float64 if part in _EXACT else np.float32, isinstance(self.arrays[part], Lazy | StoredRows)
+        dtype, is_own = np.float64 if part in _EXACT else np.float32, isinstance(self.arrays[part], _STORED)
         return np.array(values, dtype, order="C", copy=None if is_own else True)
 
     def log_probs(self) -> np.ndarray | None:
@@ -115,7 +115,7 @@ class Parts:
         try:
             values = as_numbers(self.arrays[part])
         except (OverflowError, RuntimeError, TypeError, ValueError) as error:
-            if isinstance(self.arrays[part], Lazy | StoredRows):
+            if isinstance(self.arrays[part], _STORED):
                 raise
             raise ValueError(f"{name} is no array: {error}{_DICTIONARIES}") from error
         if values.dtype.kind in "OSU" and part not in LABELS:

@@ -66,7 +66,7 @@ def read_parquet(path: Path) -> dict[str, Any]:
         where = f"{path}: {name!r}"
         cells = np.empty(0) if head is None else to_cells(head.column(name).to_numpy(zero_copy_only=False), where)
         shape = (rows, *cells.shape[1:])
-        dtype = cells.dtype if cells.ndim == 1 else np.result_type(cells.dtype, np.float64)  # lists may lack a number
+        dtype = cells.dtype if cells.ndim == 1 or cells.dtype.kind == "f" else np.dtype(np.float64)  # may lack a number
 
         def read() -> np.ndarray:
             check_size(where, math.prod(shape) * dtype.itemsize)
