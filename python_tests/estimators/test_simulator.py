@@ -83,7 +83,7 @@ def test_the_last_updates_also_learn_from_states_that_the_models_reach():
         model.step(update)
     models = model.networks["models"]
     weights = models.parameters.detach().double().requires_grad_()
-    rows, starts = model.batches.rows(6)[0, :, :128], model._unrolls.rows(6)[0]
+    rows, starts = model.batches(6)[:, :128], model._unrolls(6)
     (before, *_) = (state.clone() for name, state in models.adam.tensors("adam").items() if "mean" in name)
     losses = model.step(6)
 

@@ -170,7 +170,7 @@ class CriticLearner(Learner):
     def step(self, update: int) -> Tensor:
         """Update all critics once and return their losses (copies,), averaged over members."""
         log = self.log
-        (rows,) = self.batches(update)  # (M, B)
+        rows = self.batches(update)  # (M, B)
         targets = self._targets(rows, update)
         mask = None if self.shared else self.actions.has_next_action(rows)
         weight = torch.ones_like(targets)

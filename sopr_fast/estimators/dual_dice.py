@@ -99,7 +99,7 @@ class DualDICELearner(Learner):
     def step(self, update: int) -> Tensor:
         """Update all networks once and return their losses (P,)."""
         log = self.log
-        rows, starts = self.batches(update)[0][0], self.initial(update)[0][0]
+        rows, starts = self.batches(update)[0], self.initial(update)[0]
         states, actions = log.states(rows), log.actions[rows]
         alive = self.discount * (1 - log.terminals[rows])
         # One pass for next and initial states.

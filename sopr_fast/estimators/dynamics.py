@@ -99,33 +99,33 @@ class Dynamics(Learner):
         usable[self.held_out] = False
         pools = [np.flatnonzero(usable & (parts == part)) for part in np.unique(parts)]
         self._parts = len(pools)
-        self.batches = Batches(pools * self.members, _BATCH // len(pools), self.seed, log.device, self._read_parts)
+        self.batches = Batches(pools * self.members, _BATCH // len(pools), self.seed, log.device)
         starts = _starts(usable & has_change, log.next.cpu().numpy() == np.arange(1, log.count + 1))
         size = _BATCH // 2 // _UNROLLED_STEPS
-        self._unrolls = Batches([starts] * self.members, size, self.seed + 2**33, log.device, self._read_steps)
+        self._unrolls = Batches([starts] * self.members, size, self.seed + 2**33, log.device)
         self._unrolled_from = math.ceil((1 - _UNROLLED_SHARE) * updates) if len(starts) else updates
         kinds = [usable & terminals, usable & ~terminals]
         kinds = [kind if kind.any() else whole for kind, whole in zip(kinds, (terminals, ~terminals), strict=True)]
         self._learns_ends = all(kind.any() for kind in kinds)
         if self._learns_ends:
             pools = [np.flatnonzero(kind) for kind in kinds] * self.members
-            self._end_batches = Batches(pools, _BATCH // 2, self.seed + 2**32, log.device, self._read_ends)
+            self._end_batches = Batches(pools, _BATCH // 2, self.seed + 2**32, log.device)
 
     def step(self, update: int) -> Tensor:
         """Update all models once and return their losses (M,)."""
+        log, rows = self.log, self.batches(update).view(self.members, -1)
         for network in self.networks.values():
             network.adam.rate = _LEARNING_RATE * min(1.0, 2 * (1 - update / self.updates))
         averages = (update + 1) % _AVERAGED_EVERY == 0 or update + 1 == self.updates
         average_rate = min(1.0, _AVERAGED_EVERY / (_AVERAGED_SHARE * self.updates)) if averages else 0.0
         if self._learns_ends:
-            reached, is_end = self._end_batches(update)
-            if not self.ends_are_seen:
-                reached = self._reached(reached)
-            self._end_models.train(reached, is_end, average_rate=average_rate)
-        inputs, target, weight = self.batches(update)
+            end_rows = self._end_batches(update).view(self.members, -1)
+            self._end_models.train(self._reached(end_rows), log.terminals[end_rows, None], average_rate=average_rate)
         if update >= self._unrolled_from:
-            half = tuple(map(self._half, (inputs, target, weight)))
+            parts = rows.view(self.members, self._parts, -1)  # half of the rows of each
+            half = parts[..., : parts.shape[2] // 2].flatten(1)
             return self._unroll(half, self._unrolls(update), average_rate)
+        inputs, target, weight = self._read(rows)
         return self._models.train(
             inputs,
             target,
@@ -135,36 +135,35 @@ class Dynamics(Learner):
         )
 
     @torch.enable_grad()
-    def _unroll(self, batch: tuple[Tensor, ...], steps: tuple[Tensor, ...], average_rate: float) -> Tensor:
-        """Update all models once, by a batch and by the states that they reach in steps; return their losses (M,).
-
-        For a batch see `_read`, for steps `_read_steps`.
-        """
-        (inputs, target, weight), (states, actions, following, rewards, weights) = batch, steps
-        models, count, scale = self._models, inputs.shape[1], self.change_scale
-        parameters = models.parameters.detach()
-        read = [torch.cat([inputs, torch.cat([states, actions[:, 0]], -1)], 1)]
-        given = [ops.mlp(read[0], parameters, models.sizes).requires_grad_()]
-        reached, change = [states], given[0][:, count:, :-2]
-        for own in actions.unbind(1)[1:]:
-            states = (states + change * scale).clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)
-            reached.append(states)
-            read.append(torch.cat([states, own], -1))
-            given.append(ops.mlp(read[-1], parameters, models.sizes))
-            change = given[-1][..., :-2]
-        predicted = torch.cat(given, 1)
-        rows = predicted.shape[1]
-        changes = (following.flatten(1, 2) - torch.cat(reached, 1)) / self._divisor
-        target = torch.cat([target, torch.cat([changes, rewards], -1)], 1)
-        weight = rows / 2 * torch.cat([weight / count, weights / (rows - count)], 1)
-        missed = (predicted - target).abs()
+    def _unroll(self, rows: Tensor, at: Tensor, average_rate: float) -> Tensor:
+        """Update all models once by rows (M, B), and by steps from rows (M, S) on; return their losses (M,)."""
+        models, width, scale = self._models, self.log.state_dim, self.change_scale
+        (count, runs), parameters = (rows.shape[1], at.shape[1]), models.parameters.detach()
+        inputs, target, weight = self._read(torch.cat([rows, *(at + step for step in range(_UNROLLED_STEPS))], 1))
+        read = [inputs[:, : count + runs]]  # by the models; of these states, those after the first are reached
+        predicted = [ops.mlp(read[0], parameters, models.sizes).requires_grad_()]
+        for logged in inputs[:, count + runs :].split(runs, 1):
+            reached = read[-1][:, -runs:, :width] + predicted[-1][:, -runs:, :-2] * scale
+            reached = reached.clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)
+            read.append(torch.cat([reached, logged[..., width:]], -1))
+            predicted.append(ops.mlp(read[-1], parameters, models.sizes))
+        given, out = torch.cat(read, 1), torch.cat(predicted, 1)
+        astray = (given - inputs)[..., :width] / self._divisor
+        target = torch.cat([target[..., :-2] - astray, target[..., -2:]], -1)
+        share = weight.new_full((out.shape[1], 1), out.shape[1] / 2 / (out.shape[1] - count))
+        share[:count] = out.shape[1] / 2 / count
+        weight = weight * share
+        missed = (out - target).abs()
         near = missed.minimum(self._thresholds)
         losses = (weight * near * (missed - near / 2)).sum(-1).mean(-1)
-        slopes = torch.cat(torch.autograd.grad(losses.sum(), given), 1)
-        # Halves of the squared errors next to these targets have the same slopes.
-        target = (predicted - rows * slopes / weight.clamp(min=_TINY)).detach()
-        squares = torch.full_like(self._thresholds, math.inf)
-        models.train(torch.cat(read, 1).detach(), target, weight=weight, thresholds=squares, average_rate=average_rate)
+        slopes = out.shape[1] * torch.cat(torch.autograd.grad(losses.sum(), predicted), 1)
+        models.train(  # halves of squared errors with the same slopes
+            given.detach(),
+            (out - slopes / weight.clamp(min=_TINY)).detach(),
+            weight=weight,
+            thresholds=torch.full_like(self._thresholds, math.inf),
+            average_rate=average_rate,
+        )
         return losses.detach()
 
     def step_forward(
@@ -209,45 +208,16 @@ class Dynamics(Learner):
     def _read(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return inputs (…, dim_s + dim_a), scaled changes and rewards (…, dim_s + 2), and weights, 0 if unknown."""
         log, states = self.log, self.log.states(rows)
-        rewards, weights = self._rewards(rows)
         change = (log.states(log.next[rows]) - states) / self._divisor
-        return torch.cat([states, log.actions[rows]], -1), torch.cat([change, rewards], -1), weights
-
-    def _rewards(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return scaled rewards (…, 2), and the weights (…, dim_s + 2) of changes and rewards."""
         rewards, learned, ends = self._rewards_and_weights[rows].split([2, 1, 2], -1)
-        return rewards, torch.cat([learned.expand(*rows.shape, self.log.state_dim), ends], -1)
-
-    def _read_parts(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return self._read(self._joined(rows))
-
-    def _joined(self, rows: Tensor) -> Tensor:
-        """Return rows (…, M, B) from those of all parts (…, M * parts, B / parts)."""
-        return rows.unflatten(-2, (self.members, -1)).flatten(-2)
-
-    def _half(self, batch: Tensor) -> Tensor:
-        """Return half of the rows of each part of a batch (M, B, *)."""
-        parts = batch.unflatten(1, (self._parts, -1))
-        return parts[:, :, : parts.shape[2] // 2].flatten(1, 2)
-
-    def _read_steps(self, starts: Tensor) -> tuple[Tensor, ...]:
-        """Return states (…, M, S, dim_s) of rows (…, M, S), and what is logged of the steps from there on.
-
-        These are actions (…, M, steps, S, dim_a), next states, rewards (…, M, steps * S, 2), and weights.
-        """
-        log, steps = self.log, starts[..., None, :] + torch.arange(_UNROLLED_STEPS, device=starts.device)[:, None]
-        rewards, weights = self._rewards(steps.flatten(-2))
-        return log.states(starts), log.actions[steps], log.states(log.next[steps]), rewards, weights
-
-    def _read_ends(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return reached states (…, M, B, dim_s), or rows (…, M, B) if those are unknown, and whether they are ends."""
-        rows = self._joined(rows)
-        reached = self.log.states(self.log.next[rows]) if self.ends_are_seen else rows
-        return reached, self.log.terminals[rows, None]
+        weight = torch.cat([learned.expand_as(change), ends], -1)
+        return torch.cat([states, log.actions[rows]], -1), torch.cat([change, rewards], -1), weight
 
     @torch.no_grad()
     def _reached(self, rows: Tensor) -> Tensor:
-        """Return the states (M, B, dim_s) that models predict after rows (M, B)."""
+        """Return the states (M, B, dim_s) after rows (M, B), which models predict if those of terminals are unknown."""
+        if self.ends_are_seen:
+            return self.log.states(self.log.next[rows])
         states = self.log.states(rows)
         change = self._models(torch.cat([states, self.log.actions[rows]], -1))[..., :-2]
         return (states + change * self.change_scale).clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)

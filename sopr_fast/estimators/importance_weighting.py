@@ -204,7 +204,7 @@ class _Behaviour(Learner):
 
     def step(self, update: int) -> Tensor:
         """Update the network once and return its loss (1,)."""
-        loss = -self._log_prob(self.batches(update)[0][0]).mean()
+        loss = -self._log_prob(self.batches(update)[0]).mean()
         self.network.adam.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.network.parameters, 10.0)

@@ -20,41 +20,29 @@ from .log import Log
 from .networks import StackedMLP
 
 CHECKPOINT = "estimator checkpoint"
-_BLOCK, _READ = 64, 8  # updates whose rows are drawn, and read, at once
+_BLOCK = 64
 _RECORDS = 50
 _HELD_OUT = 0.05  # share of the episodes
 
 
 @dataclass
 class Batches:
-    """Mini-batches, which depend only on the seed and the update; each of M members has a pool of rows.
-
-    A batch is what `read` returns for its rows (..., M, B) int64, of several updates at once: tensors (..., *).
-    """
+    """Rows of each mini-batch, which depend only on the seed and the update; each of M members has a pool of rows."""
 
     pools: list[np.ndarray]
     size: int
     seed: int
     device: torch.device | str
-    read: Callable[[Tensor], tuple[Tensor, ...]] = lambda rows: (rows,)
-    _rows: tuple[int, Tensor] | None = None
-    _batches: tuple[int, tuple[Tensor, ...]] | None = None
+    _block: tuple[int, Tensor] | None = None
 
-    def rows(self, update: int) -> Tensor:
-        """Return the rows (M, B) int64 of an update, and of those until the next multiple of 8: (updates, M, B)."""
+    def __call__(self, update: int) -> Tensor:
+        """Return the rows (M, B) int64 of an update."""
         block, place = divmod(update, _BLOCK)
-        if self._rows is None or self._rows[0] != block:
+        if self._block is None or self._block[0] != block:
             random = np.random.default_rng([self.seed, 1, block])
             drawn = [pool[random.integers(0, len(pool), (_BLOCK, self.size))] for pool in self.pools]
-            self._rows = block, torch.from_numpy(np.stack(drawn, 1)).to(self.device)
-        return self._rows[1][place : place - place % _READ + _READ]
-
-    def __call__(self, update: int) -> tuple[Tensor, ...]:
-        """Return the batch of an update."""
-        first = update - update % _READ
-        if self._batches is None or self._batches[0] != first:
-            self._batches = first, self.read(self.rows(first))
-        return tuple(part[update - first] for part in self._batches[1])
+            self._block = block, torch.from_numpy(np.stack(drawn, 1)).to(self.device)
+        return self._block[1][place]
 
 
 class Learner(ABC):
