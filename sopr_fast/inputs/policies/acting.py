@@ -26,7 +26,6 @@ from .policy import Policy
 
 _MEMORY_TILES = 4  # whose columns stay in memory
 _TILE_BYTES = 256 << 20  # at most
-_ROWS = 4096  # of a pass of several actors, whose activations stay in cache
 
 
 def collect(
@@ -119,8 +118,7 @@ def _act(policies: list[Policy]) -> Callable[[Tensor], Tensor]:
 
     def at_once(states: Tensor) -> Tensor:
         with torch.no_grad():
-            parts = [whole._output(rows, None).mean for rows in states.split(max(1, _ROWS // len(policies)), 1)]
-        actions = torch.cat(parts, 1)
+            actions = whole._output(states, None).mean
         return actions if (actions.abs() < TOO_LARGE).all() else one_by_one(states)  # which names the policy
 
     if len(policies) == 1:
