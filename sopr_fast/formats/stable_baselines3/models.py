@@ -7,6 +7,7 @@ import inspect
 import pickle
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,20 +51,13 @@ def read(path: Path, options: ReadingOptions) -> Sequence[Policy]:
     settings = read_json(data)
     statistics = _find_statistics(path, settings)
     check_spaces(*((settings.get(key) or {}).get(":type:", "") for key in _SPACES))
-
-    def read() -> Actor:
-        standardisation = None if statistics is None else _read_standardisation(statistics)
-        return _actor(settings, read_weights(weights), standardisation, options)
-
-    return [own_or_opened("stable-baselines3", options, read, lambda: _opened(path, statistics, options))]
+    read, opened = partial(_actor, settings, weights, statistics, options), partial(_opened, path, statistics, options)
+    return [own_or_opened("stable-baselines3", options, read, opened)]
 
 
-def _actor(
-    settings: dict[str, Any],
-    arrays: dict[str, Tensor],
-    standardisation: Standardisation | None,
-    options: ReadingOptions,
-) -> Actor:
+def _actor(settings: dict[str, Any], weights: bytes, statistics: Path | None, options: ReadingOptions) -> Actor:
+    standardisation = None if statistics is None else _read_standardisation(statistics)
+    arrays = read_weights(weights)
     if any(key.startswith("lstm_actor.") for key in arrays):
         raise ValueError(RECURRENT)
     if len(shape := shape_of(_unpickled(settings, "observation_space", SPACE_RECORDS))) > 2:
