@@ -339,17 +339,12 @@ FOLDERS = {  # statistics in the folder of model.zip, how that was trained → w
     "several": (["A/vecnormalize.pkl", "B/vecnormalize.pkl"], "", r"several .*: A/v\S*, B/vecn\S*; copy .* to model_v"),
     "of a folder next to it": (["Env/vecnormalize.pkl"], "", True),
     "of its step": (["model_vecnormalize_2000_steps.pkl", "vecnormalize.pkl"], "", True),
-    "one chosen": (["model_vecnormalize.pkl", "A/vecnormalize.pkl", "B/vecnormalize.pkl"], "", True),
     "raw": (["A/vecnormalize.pkl"], "raw", False),
     "raw, of the folder": (["vecnormalize.pkl"], "raw", False),
     "raw, own": (["model_vecnormalize.pkl"], "raw", True),
     "missing": ([], "normalised", "states are not standardised, though the model was trained with VecNormalize; copy "),
-    "another case": (["VecNormalize.pkl"], "", OTHERS.format("VecNormalize.pkl")),
-    "other separators": (["vec-normalize-final.pkl"], "", OTHERS.format("vec-normalize-final.pkl")),
     "another name": (["sac_vecnormalize.pkl"], "", OTHERS.format("sac_vecnormalize.pkl")),
     "of the folder above": (["../vec_normalize.pkl"], "", OTHERS.format("vec_normalize.pkl")),
-    "of the folder above, raw": (["../vec_normalize.pkl"], "raw", False),
-    "nearer": (["vecnormalize.pkl", "../vec_normalize.pkl"], "", True),
 }  # fmt: skip
 
 

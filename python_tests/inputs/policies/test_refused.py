@@ -26,9 +26,7 @@ def good(states):
 RETURNS = {  # what a policy returns next to a good one → message
     "fewer columns": (lambda s: s[:, :2], "'x' returned shape (13, 2), expected (13, 3) as policy 'good'"),
     "fewer rows": (lambda s: s[1:, :3], "shape (12, 3), expected (13, action width); a policy gets a batch of states"),
-    "one action": (lambda s: s[0, :3], "'x' returned shape (3,), expected (13, action width)"),
     "complex": (lambda s: good(s) * 1j, "'x' returned a ndarray of complex64, expected an array or tensor"),
-    "bool": (lambda s: good(s) > 0, "integers of shape (13, 3), expected (13,) indices; return floats"),
     "bools": (lambda s: s[:, 0] > 0, "integer actions: load the policies by sopr_fast.load_policies("),
     "sparse": (lambda s: torch.from_numpy(good(s)).to_sparse(), "'x' returned a Tensor of torch.float32, expected"),
     "pair": (lambda s: (good(s), None), "'x' returned a tuple, expected an array or tensor of actions alone, Gaussian, "
@@ -40,8 +38,6 @@ RETURNS = {  # what a policy returns next to a good one → message
     "deviation's shape": (lambda s: Gaussian(good(s), s[:, :2]), "of shape (13, 2), expected (13, 3)"),
     "squashed": (lambda s: dist.TransformedDistribution(dist.Normal(torch.tensor(good(s)), 1.0),
         dist.TanhTransform()), "a TransformedDistribution, which is neither normal nor categorical: return the mean"),
-    "switches": (lambda s: dist.Independent(dist.Bernoulli(torch.full((len(s), 3), 0.3)), 1),
-        "'x' returned a Bernoulli, which is neither normal nor categorical: return the mean action"),
     "a module without forward": (nn.Module(), "pass a callable of states that calls its method that acts"),
     "discrete": (lambda s: Probabilities(s * 0 + 0.2), "'x' has discrete actions, policy 'good' con"),
     "integers": (lambda s: np.ones(len(s), int), "integer actions: load the policies by sopr_fast.load_policies("),
@@ -90,9 +86,9 @@ FRAME = pandas.DataFrame({"policy": ["a", "b"], "a0": [0.1, 0.2]})
 ONE = "policies must be a dict or sequence of policies, not of type "
 NO_POLICIES = {
     "nothing": (None, TypeError, f"{ONE}NoneType; put one in a list"),
-    "a module": (nn.Linear(5, 3), TypeError, ONE),
-    "a distribution": (Gaussian(*[np.zeros((4, 3))] * 2), TypeError, ONE),
+    "a module": (nn.Sequential(NET), TypeError, ONE),
     "a set": ({good, np.tanh}, TypeError, f"{ONE}set"),
+    "a distribution": (Gaussian(*[np.zeros((4, 3))] * 2), TypeError, ONE),
     "a frame": (FRAME, TypeError, f"{ONE}DataFrame"),
     "a key": ({3: good}, TypeError, "names of policies must be strings, got 3"),
     "a number in it": ([good, 3], TypeError, "policy 'policy-001' is of type int, expected a callable, a torch"),
