@@ -47,6 +47,7 @@ def define(
     check: Callable[[Fields], None] = lambda fields: None,
     new: Callable[[Fields], tuple[Tensor, ...]] | None = None,
     run: Callable[[str, Fields], None] = run_kernel,
+    twin: Callable[[Fields], Any] | None = None,
     backward: Callable | None = None,
     setup_context: Callable = lambda ctx, inputs, output: None,
 ) -> Callable:
@@ -62,6 +63,7 @@ def define(
             not called while a CUDA graph is captured, for which it would wait.
         new: Makes the results, by default tensors of their shapes.
         run: Calls the kernel, with fields that are neither arguments nor results.
+        twin: Computes the results by torch, in other dtypes than float32 and on devices other than the CPU.
     """
     library.define(schema)
     name = schema.partition("(")[0]
@@ -69,9 +71,9 @@ def define(
     names = [argument.name for argument in operator._schema.arguments]
     results = [result.name for result in operator._schema.returns]
 
-    def checked(*arguments: Any) -> Fields:
+    def checked(*arguments: Any, dtypes: bool = True) -> Fields:
         common_device(name, *arguments)
-        fields = check_arguments(shapes, dict(zip(names, arguments, strict=True)))
+        fields = check_arguments(shapes, dict(zip(names, arguments, strict=True)), dtypes=dtypes)
         check_sizes(fields)
         return contiguous(fields)
 
@@ -105,9 +107,12 @@ def define(
 
     def call(*arguments: Any) -> Any:
         check_are_tensors(dict(zip(names, arguments, strict=True)), shapes)
+        first = arguments[0]
+        if twin is not None and (first.dtype != torch.float32 or first.device.type not in ("cpu", "meta")):
+            return twin(checked(*arguments, dtypes=False))
         check_reverse_mode(name, *arguments)
-        if reason := _why_no_kernel(arguments[0].device):
-            raise NotImplementedError(f"{name} has no kernel for {arguments[0].device}: {reason}")
+        if reason := _why_no_kernel(first.device):
+            raise NotImplementedError(f"{name} has no kernel for {first.device}: {reason}")
         return (compute if _is_plain(arguments) else operator)(*arguments)
 
     return call

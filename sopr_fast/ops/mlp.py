@@ -16,10 +16,9 @@ from torch.nn import functional
 
 from ..runtime.devices import without_autocast
 from .library import Fields, define, run_kernel
-from .tensor_checks import common_device
 
 _EPS = 1e-8
-_ACTIVATIONS = ("relu", "tanh")
+_CHANGED = ("parameters", "means", "squares", "average")  # by a step
 
 
 def mlp_size(sizes: Sequence[int]) -> int:
@@ -50,13 +49,9 @@ def mlp(x: Tensor, parameters: Tensor, sizes: Sequence[int], *, activation: str 
             x = activation(x @ weight.mT + bias[:, None])
         x @ layers[-1].weight.mT + layers[-1].bias[:, None]
     """
-    if activation not in _ACTIVATIONS:
+    if activation not in ("relu", "tanh"):
         raise ValueError(f"activation must be 'relu' or 'tanh', got {activation!r}")
-    x, sizes = x[None] if x.dim() == 2 else x, list(sizes)
-    if _has_kernel("mlp", x, parameters):
-        return _mlp(x, parameters, sizes, activation == "tanh")
-    _check_sizes({"x": x, "parameters": parameters, "sizes": sizes, "members": len(parameters)})
-    return _torch_mlp(x, parameters, sizes, activation == "tanh")
+    return _mlp(x[None] if x.dim() == 2 else x, parameters, list(sizes), activation == "tanh")
 
 
 def mlp_step(
@@ -104,52 +99,30 @@ def mlp_step(
         TypeError: An argument has another dtype.
         ValueError: An argument has another shape, or a tensor that changes is not contiguous.
     """
-    x = x[None] if x.dim() == 2 else x
-    tensors = x, target, weight, thresholds, parameters, means, squares, average
+    tensors = target, weight, thresholds, parameters, means, squares, average
     options = list(sizes), step, rate, *betas, decay, average_rate
-    if _has_kernel("mlp_step", *tensors):
-        return _step(*tensors, *options)
-    changed = {"parameters": parameters, "means": means, "squares": squares, "average": average}
-    _check_sizes(changed | {"x": x, "sizes": sizes, "members": len(parameters)})
-    return _torch_step(*tensors, *options)
+    return _step(x[None] if x.dim() == 2 else x, *tensors, *options)
 
 
-def _has_kernel(name: str, *tensors: Tensor | None) -> bool:
-    (first, *_) = tensors
-    return common_device(name, *tensors).type in ("cpu", "meta") and first is not None and first.dtype == torch.float32
-
-
-def _torch_mlp(x: Tensor, parameters: Tensor, sizes: Sequence[int], tanh: bool) -> Tensor:
+def _torch_mlp(fields: Fields) -> Tensor:
+    x, parameters, sizes = fields["x"], fields["parameters"], fields["sizes"]
     parts = iter(parameters.split([n for pair in itertools.pairwise(sizes) for n in (pair[0] * pair[1], pair[1])], 1))
     with without_autocast(x.device):
         for i, (width, next_width) in enumerate(itertools.pairwise(sizes)):
             weight, bias = next(parts).unflatten(1, (next_width, width)), next(parts)
             x = torch.baddbmm(bias[:, None], x.expand(len(parameters), -1, -1), weight.mT)
             if i < len(sizes) - 2:
-                x = x.tanh() if tanh else x.relu()
+                x = x.tanh() if fields["tanh"] else x.relu()
     return x
 
 
-def _torch_step(
-    x: Tensor,
-    target: Tensor,
-    weight: Tensor | None,
-    thresholds: Tensor | None,
-    parameters: Tensor,
-    means: Tensor,
-    squares: Tensor,
-    average: Tensor | None,
-    sizes: Sequence[int],
-    step: int,
-    rate: float,
-    beta1: float,
-    beta2: float,
-    decay: float,
-    average_rate: float,
-) -> Tensor:
+def _torch_step(fields: Fields) -> Tensor:
+    target, weight, thresholds = fields["target"], fields["weight"], fields["thresholds"]
+    parameters, means, squares, average = (fields[name] for name in _CHANGED)
+    beta1, beta2, step, rate = (fields[name] for name in ("beta1", "beta2", "step", "rate"))
     leaf = parameters.detach().requires_grad_()
     with torch.enable_grad():
-        out = _torch_mlp(x, leaf, sizes, False)
+        out = _torch_mlp(fields | {"parameters": leaf, "tanh": False})
         if thresholds is None:
             loss = functional.binary_cross_entropy_with_logits(out, target, reduction="none")
         else:
@@ -162,9 +135,9 @@ def _torch_step(
         means.lerp_(gradient, 1 - beta1)
         squares.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         size = squares.sqrt() / (1 - beta2**step) ** 0.5 + _EPS
-        parameters.mul_(1 - rate * decay).addcdiv_(means, size, value=-rate / (1 - beta1**step))
+        parameters.mul_(1 - rate * fields["decay"]).addcdiv_(means, size, value=-rate / (1 - beta1**step))
         if average is not None:
-            average.lerp_(parameters, average_rate)
+            average.lerp_(parameters, fields["average_rate"])
     return losses.detach()
 
 
@@ -176,8 +149,7 @@ def _check_sizes(fields: Fields) -> None:
         raise ValueError(f"parameters must have shape (C, {mlp_size(sizes)}), got {tuple(parameters.shape)}")
     if len(x) not in (1, count) or x.shape[2] != sizes[0]:
         raise ValueError(f"x must have shape ({count}, B, {sizes[0]}) or (B, {sizes[0]}), got {tuple(x.shape)}")
-    changed = ("parameters", "means", "squares", "average") if "means" in fields else ()
-    for name in changed:
+    for name in _CHANGED if "means" in fields else ():
         if fields[name] is not None and not fields[name].is_contiguous():
             raise ValueError(f"{name} must be contiguous, since it is changed in place")
 
@@ -235,6 +207,7 @@ _mlp = define(
     check_sizes=_check_sizes,
     new=_new_out,
     run=_run,
+    twin=_torch_mlp,
     backward=_backward,
     setup_context=_setup_context,
 )
@@ -246,10 +219,11 @@ _step = define(
     {
         **dict.fromkeys(("target", "weight"), "members, batch, O"),
         "thresholds": "O",
-        **dict.fromkeys(("parameters", "means", "squares", "average"), "members, Z"),
+        **dict.fromkeys(_CHANGED, "members, Z"),
         "x": "X, batch, I",
         "losses": "members",
     },
     check_sizes=_check_sizes,
     run=_run,
+    twin=_torch_step,
 )

@@ -35,18 +35,18 @@ def check_are_tensors(arguments: Mapping[str, Any], names: Iterable[str]) -> Non
             raise TypeError(f"{name} must be a tensor, got {type(arguments[name]).__name__}")
 
 
-def check_arguments(shapes: Mapping[str, str], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments and sizes; TypeError or ValueError for a tensor, or None, of another dtype or shape.
+def check_arguments(shapes: Mapping[str, str], arguments: Mapping[str, Any], *, dtypes: bool = True) -> dict[str, Any]:
+    """Return arguments and sizes; TypeError or ValueError for a tensor of another shape, or dtype if these count.
 
-    Shapes are dimensions, such as "segments + 1, width". A word has one size in all tensors, that of the argument of
-    its name if there is one; a number is a size.
+    None is no tensor. Shapes are dimensions, such as "segments + 1, width". A word has one size in all tensors, that of
+    the argument of its name if there is one; a number is a size.
     """
     fields = dict(arguments)
     for name, shape in shapes.items():
         value = arguments.get(name)
         if value is None:
             continue
-        if value.dtype != (dtype := dtype_of(name)):
+        if dtypes and value.dtype != (dtype := dtype_of(name)):
             raise TypeError(f"{name} must be {dtype}, got {value.dtype}")
         dimensions, actual = shape_of(shape, fields), value.shape
         if len(dimensions) != len(actual) or any(
