@@ -191,11 +191,11 @@ def test_a_process_on_a_gpu_takes_all_policies_at_once(encoder, processes, block
     config, returns = Config(subset_size=40, clusters=4, subsets=2, encoder=encoder), np.arange(30.0)
     columns, objective = torch.zeros(30, len(subsets.states), 3), Objective.from_returns(config, returns, 0.0, 1.0)
     examples = Examples(columns, slice(0, 30), returns, objective)
-    assert len(_Trainer(subsets, examples, None, config, 0).update.blocks) == 4  # on a CPU
+    assert _Trainer(subsets, examples, None, config, 0).update.block_count == 4  # on a CPU
     stand_in(monkeypatch)
     monkeypatch.setattr(distributed, "current", lambda: Group(0, processes))
     made = _Trainer(subsets, examples, None, config, 0).update
-    assert len(made.blocks) == blocks and made._run._allowed == (processes == 1)
+    assert made.block_count == blocks and made._run._allowed == (processes == 1)
 
 
 def test_the_host_reads_results_only_where_it_must(tmp_path, monkeypatch):

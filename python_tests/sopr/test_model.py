@@ -8,10 +8,8 @@ from peers.released import from_released
 from support.encoder_problems import SMALL
 from support.encoder_problems import problem as segment_problem
 from support.problems import train_scores
-from torch.nn import functional
 
-from sopr_fast import Config, ops
-from sopr_fast.ops import composed
+from sopr_fast import Config
 from sopr_fast.runtime import devices
 from sopr_fast.sopr import input_norm
 from sopr_fast.sopr.input_norm import part_moments
@@ -140,23 +138,6 @@ def test_evaluation_normalises_by_all_rows_seen_under_the_weights_as_they_are(ge
     ours.eval()
     torch.testing.assert_close(ours.norm.running_mean.double(), sum(means) / 2, atol=1e-5, rtol=1e-6)
     torch.testing.assert_close(ours.norm.running_var.double(), sum(variances) / 2, atol=1e-5, rtol=1e-6)
-
-
-@pytest.mark.parametrize("encoder", ["transformer", "mlp"])
-def test_products_of_the_composed_path_are_tiled(encoder, generator, monkeypatch):
-    model = ScoringModel(STATE_DIM + ACTION_DIM, Config(clusters=CLUSTERS, subset_size=150, encoder=encoder)).eval()
-    monkeypatch.setattr(ops, "segment_encoder", composed.segment_encoder)
-    data = problem(subsets=3)
-    whole, sizes, linear = model(*data), [], functional.linear
-
-    def recorded(x, *others):
-        sizes.append(x.shape[-2])
-        return linear(x, *others)
-
-    monkeypatch.setattr(composed, "MAX_TOKENS", 64)
-    monkeypatch.setattr(functional, "linear", recorded)
-    torch.testing.assert_close(model(*data), whole, rtol=1e-4, atol=1e-5)
-    assert max(sizes) == 64 and len(sizes) > 3 * 450 // 64
 
 
 @pytest.mark.parametrize("widths", [{}, {"low_feedforward": 190, "high_feedforward": 256}])

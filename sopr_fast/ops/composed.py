@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
+from torch.nn.functional import layer_norm, linear, pad
 from torch.utils.checkpoint import checkpoint
 
 from ..runtime import devices
@@ -21,7 +21,7 @@ from .segment_attention import segment_attention
 from .segment_dropout import AFTER_ATTENTION, AFTER_FEED_FORWARD, INSIDE_FEED_FORWARD, segment_dropout
 from .segment_mean import segment_mean
 
-MAX_TOKENS = 1 << 16  # of a product
+MAX_TOKENS = 1 << 16  # of a group of policies
 
 
 def segment_encoder(*tensors: Tensor, rng: Tensor | None = None, **values: Any) -> Tensor:
@@ -39,14 +39,14 @@ def segment_encoder(*tensors: Tensor, rng: Tensor | None = None, **values: Any) 
             )
             # Three products, since the kernels would copy slices of one.
             q, k, v = (
-                _linear(x, weight, bias).view(len(x), heads, width // heads)
+                linear(x, weight, bias).view(len(x), heads, width // heads)
                 for weight, bias in zip(w[0].chunk(3), w[1].chunk(3), strict=True)
             )
             mixed = segment_attention(q, k, v, segments, dropout=options.dropout, **place).reshape(len(x), width)
-            x = functional.layer_norm(x + drop(_linear(mixed, w[2], w[3]), site=AFTER_ATTENTION), (width,), w[4], w[5])
-            inner = drop(_linear(x, w[6], w[7]).relu(), site=INSIDE_FEED_FORWARD)
-            inner = drop(_linear(inner, w[8], w[9]), site=AFTER_FEED_FORWARD)
-            x = functional.layer_norm(x + inner, (width,), w[10], w[11])
+            x = layer_norm(x + drop(linear(mixed, w[2], w[3]), site=AFTER_ATTENTION), (width,), w[4], w[5])
+            inner = drop(linear(x, w[6], w[7]).relu(), site=INSIDE_FEED_FORWARD)
+            inner = drop(linear(inner, w[8], w[9]), site=AFTER_FEED_FORWARD)
+            x = layer_norm(x + inner, (width,), w[10], w[11])
         return x
 
     return _encode_tokens(tensors, weights[:first], encode, options.pool)
@@ -97,9 +97,9 @@ def mlp_encoder(*tensors: Tensor, rng: Tensor | None, **values: Any) -> Tensor:
         def apply(x: Tensor, segments: Tensor) -> Tensor:
             for layer in range(options.layers):
                 w, place = weights[first + 4 * layer :], _place(some, rng, layer)
-                inner = _linear(x, w[0], w[1])
+                inner = linear(x, w[0], w[1])
                 inner = segment_dropout(inner, segments, probability=some.dropout, site=INSIDE_FEED_FORWARD, **place)
-                x = _linear(inner.relu(), w[2], w[3])
+                x = linear(inner.relu(), w[2], w[3])
             return x
 
         return _encode_tokens((states, some_columns, rows, offsets), weights[:first], apply, options.pool)
@@ -141,12 +141,12 @@ def _encode_tokens(
     all_used = not devices.runs_ahead(rows.device) and not unused.any()
     x = torch.cat([states[index].expand(policies, -1, -1), columns[:, index]], -1).flatten(0, 1)
     if projection:
-        x = _linear(x, *projection).relu()
+        x = linear(x, *projection).relu()
     unused_tokens = unused.repeat(policies, 1)
     sizes = offsets[:, -1].repeat(policies)
     ends = sizes.cumsum(0, dtype=torch.int32)
     begins = (ends - sizes)[:, None] + offsets[:, :-1].repeat(policies, 1)
-    segments = functional.pad(torch.cat([begins.flatten(), ends[-1:]]), (0, 1), value=len(x))
+    segments = pad(torch.cat([begins.flatten(), ends[-1:]]), (0, 1), value=len(x))
     place = None if all_used else places(unused_tokens)
     x = encode(x if place is None else torch.zeros_like(x).index_copy(0, place, x), segments)
     if pool:
@@ -161,10 +161,3 @@ def places(unused: Tensor) -> Tensor:
     flat = unused.flatten()
     used = (~flat).cumsum(0)
     return torch.where(flat, used[-1:] + flat.cumsum(0), used) - 1
-
-
-def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return x W^T + b, computed in tiles of rows on a CPU: an interrupt is answered between two products."""
-    if x.device.type != "cpu" or x.shape[-2] <= MAX_TOKENS:
-        return functional.linear(x, weight, bias)
-    return torch.cat([functional.linear(rows, weight, bias) for rows in x.split(MAX_TOKENS, -2)], -2)

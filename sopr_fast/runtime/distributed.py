@@ -87,14 +87,13 @@ class Group:
 class Blocks:
     """A fixed partition of policies, whatever processes compute them.
 
-    Blocks hold 8 policies or a few less, or all if `whole`; their number is even, so that two processes share equally.
+    Blocks hold 8 policies or a few less; their number is even, so that two processes share equally.
     """
 
     policies: int
-    whole: bool = False
 
     def __len__(self) -> int:
-        return 1 if self.whole else 2 * -(-self.policies // (2 * _BLOCK))
+        return 2 * -(-self.policies // (2 * _BLOCK))
 
     def policies_of(self, blocks: slice) -> slice:
         """Return the policies of adjacent blocks."""

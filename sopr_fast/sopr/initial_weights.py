@@ -54,15 +54,8 @@ class EncoderLayer(nn.Module):
 
     def in_order(self) -> list[torch.Tensor]:
         """Return the parameters in the order that `ops.segment_encoder` reads."""
-        attention = self.self_attn
-        return [
-            attention.in_proj_weight, attention.in_proj_bias,
-            attention.out_proj.weight, attention.out_proj.bias,
-            self.norm1.weight, self.norm1.bias,
-            self.linear1.weight, self.linear1.bias,
-            self.linear2.weight, self.linear2.bias,
-            self.norm2.weight, self.norm2.bias,
-        ]  # fmt: skip
+        others = self.norm1, self.linear1, self.linear2, self.norm2
+        return [*self.self_attn.parameters(), *(parameter for layer in others for parameter in layer.parameters())]
 
 
 def stack(width: int, feedforward: int, layers: int, generator: torch.Generator) -> nn.ModuleList:
@@ -88,12 +81,8 @@ def _mirrored_pair(width: int, feedforward: int, generator: torch.Generator) -> 
     with torch_on_one_thread():
         nn.init.orthogonal_(directions, generator=generator)
     mirrored = torch.cat([directions, -directions])[:feedforward]
-    layers = []
-    for weight in (mirrored, mirrored.T):
-        written, read = weight.shape
-        layer = Linear(read, written)
-        with torch.no_grad():
-            layer.weight.copy_(weight)
-            layer.bias.zero_()
-        layers.append(layer)
-    return nn.ModuleList(layers)
+    pair = Linear(width, feedforward), Linear(feedforward, width)
+    for layer, weight in zip(pair, (mirrored, mirrored.T), strict=True):
+        layer.weight.data.copy_(weight)
+        layer.bias.data.zero_()
+    return nn.ModuleList(pair)

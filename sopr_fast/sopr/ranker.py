@@ -293,14 +293,14 @@ def open_model(model: Ranker | str | os.PathLike | None) -> Ranker:
     """Return a model, or read that of a path; see `rank`. `Ranker.rank` warns of one that collapsed."""
     if isinstance(model, Ranker):
         return model
-    if model is not None and not isinstance(model, str | os.PathLike):
-        raise TypeError(f"model must be a Ranker or the path of a saved one, got {type(model).__name__}")
-    if model:
-        return Ranker(**read_model(model))
-    path = os.environ.get("SOPR_FAST_MODEL")
+    path = os.environ.get("SOPR_FAST_MODEL") if model is None else model
     if not path:
         raise ValueError("no model: pass model=…, or set SOPR_FAST_MODEL to the path of one")
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"model must be a Ranker or the path of a saved one, got {type(model).__name__}")
     try:
         return Ranker(**read_model(path))
     except (OSError, ValueError) as error:
+        if model is not None:
+            raise
         raise type(error)(f"the environment variable SOPR_FAST_MODEL: {error}") from error

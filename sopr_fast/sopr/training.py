@@ -25,8 +25,6 @@ _RESTARTS = 2
 _RESTART_RATE = 0.3
 _COLLAPSE_WINDOW = 10
 _FEWEST_STEPS_TO_JUDGE = 30
-_UNEVEN = 300.0  # ratio of standard deviations at which the model still learns; it collapses at three times as much
-_FAR = 1e7  # mean relative to the largest standard deviation; the model collapses at a hundred times as much
 _READ_EVERY = 10  # steps whose results the host reads at a time where it runs ahead
 _CURVES = ("loss", "validation_loss", "validation_rank_correlation")
 _EQUAL = 1e-5  # relative; collapsed scores differ by float noise of about 1e-7, fresh ones by 1e-2
@@ -167,26 +165,21 @@ class _Trainer:
         return self.examples.scores(self.model, self.subsets, first, "fp32")[:, 0]
 
     def _describe_columns(self) -> str:
-        """Return a remark if one column dwarfs others by its mean or its spread, else ""."""
-        subsets = self.subsets
+        """Return what is extreme in the columns: it may be why training collapsed."""
+        subsets, dim = self.subsets, self.subsets.state_dim
         moments = self.update.moments(subsets.states, self.examples.columns, subsets.rows[:1])
-        mean, spread = moments.mean.abs().cpu(), moments.covariance.diagonal().sqrt().cpu()
-        least, most, farthest = torch.where(spread > 0, spread, torch.inf).argmin(), spread.argmax(), mean.argmax()
-        if mean[farthest] > _FAR * spread[most]:
-            return (
-                f". The mean of {self._column(farthest)} ({mean[farthest]:.3g}) is so far from 0 that float32 rounds "
-                "away the other columns; subtract it"
-            )
-        if spread[most] > _UNEVEN * spread[least]:
-            wide, narrow = (f"{self._column(i)} ({spread[i]:.3g})" for i in (most, least))
-            return (
-                f". The standard deviation of {wide} may be too large next to that of {narrow}; scale the columns alike"
-            )
-        return ""
+        mean, deviation = moments.mean.abs().cpu(), moments.covariance.diagonal().sqrt().cpu()
 
-    def _column(self, index: Tensor) -> str:
-        dim = self.subsets.state_dim
-        return f"state column {int(index)}" if index < dim else f"action column {int(index) - dim}"
+        def extreme(values: Tensor, place: Tensor) -> str:
+            i = int(place)
+            return f"{values[i]:.3g} ({f'state column {i}' if i < dim else f'action column {i - dim}'})"
+
+        far, wide = extreme(mean, mean.argmax()), extreme(deviation, deviation.argmax())
+        narrow = extreme(deviation, torch.where(deviation > 0, deviation, torch.inf).argmin())
+        return (
+            f". Columns have means up to {far} and standard deviations from {narrow} to {wide}; centre and scale them "
+            "if these differ by orders of magnitude"
+        )
 
     def restart(self) -> None:
         warn(

@@ -57,19 +57,19 @@ class Update:
         self.model, self.subsets, self.examples, self.config = model, subsets, examples, config
         self.validation, self.group = validation, distributed.current()
         device = self.device = subsets.rows.device
+        self._parts = self._shares()
+        bounds = [0, *itertools.accumulate(count for _, count in self._parts)]
+        self._chosen = torch.zeros(bounds[-1], dtype=torch.int64, device=device)
         # One block of all policies on a GPU, which 8 do not fill. They fit wherever their columns do, since encoders
         # recompute a few policies at a time and keep vectors of clusters, 2 kB each: bits do not depend on free memory.
         # Several processes keep to blocks, so that their number does not matter.
-        self.blocks = Blocks(len(examples.labels), whole=self.group.count == 1 and devices.runs_ahead(device))
-        self._parts = self._shares()
-        bounds = [0, *itertools.accumulate(count for _, count in self._parts)]
-        if self.blocks.whole:
+        if self.group.count == 1 and devices.runs_ahead(device):
             bounds = [0, bounds[-1]]
-        own = self.group.part(len(self.blocks))
+        self.block_count = len(bounds) - 1
+        own = self.group.part(self.block_count)
         bounds = bounds[own.start : own.stop + 1]
         self._own = slice(bounds[0], bounds[-1])  # which policies of a step this process computes
         self._own_blocks = [slice(a - bounds[0], b - bounds[0]) for a, b in itertools.pairwise(bounds)]
-        self._chosen = torch.from_numpy(self._choose(np.random.default_rng(0))).to(device)
         rate: float | Tensor = config.learning_rate
         if devices.runs_ahead(device):
             rate = torch.tensor(rate, dtype=torch.float32, device=device)  # which a graph reads
@@ -137,10 +137,7 @@ class Update:
 
     def _choose(self, random: np.random.Generator) -> np.ndarray:
         """Return the policies of a step, ascending."""
-        chosen = [
-            part.start + np.sort(random.choice(part.stop - part.start, count, replace=False))
-            for part, count in self._parts
-        ]
+        chosen = [np.sort(random.choice(np.arange(own.start, own.stop), n, replace=False)) for own, n in self._parts]
         return np.concatenate(chosen)
 
     def moments(self, states: Tensor, columns: Tensor, rows: Tensor) -> Moments:
@@ -172,7 +169,7 @@ class Update:
         if own:
             weighted = (scores * slopes[first : first + len(columns)]).sum()
             gradients = torch.cat(torch.autograd.grad(weighted, leaves[:3]), 1)
-        total = self.group.sum_blocks(len(self.blocks), gradients).to(self.device)
+        total = self.group.sum_blocks(self.block_count, gradients).to(self.device)
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         # torch would import sympy to check slopes given apart.
         together = (torch.cat(weights[:3], 1)[0] * total).sum()
