@@ -180,11 +180,11 @@ def test_cuda_training_step_30_policies(compiled, released, clustered, peak, con
 def test_cuda_captured_training_step_30_policies(clustered, peak, contend, monkeypatch, caplog):
     """Whole steps of `fit`: from a CUDA graph, and every launch by itself."""
     config, returns, columns = Config.paper(subsets=SUBSETS), np.arange(30.0), actions_on(clustered).cuda()
-    objective = Objective.from_returns(config, returns, 0.0, 1.0).to(columns.device)
+    objective = Objective.of_returns(returns, config).to(columns.device)
     trainers = []
     for captured in (True, False):
         monkeypatch.setenv("SOPR_FAST_CUDA_GRAPHS", str(int(captured)))
-        examples = Examples(columns, slice(0, 30), returns, objective)
+        examples = Examples(columns, slice(0, 30), objective)
         trainer = _Trainer(clustered.to(columns.device), examples, None, config, 0)
         for _ in range(4):  # the third captures
             trainer.step()

@@ -189,8 +189,8 @@ def test_what_cannot_be_captured_runs_launch_by_launch(caplog, monkeypatch):
 def test_a_process_on_a_gpu_takes_all_policies_at_once(encoder, processes, blocks, monkeypatch):
     subsets = Subsets.draw(log(), 2, size=40, clusters=4)  # processes of a group would share the work
     config, returns = Config(subset_size=40, clusters=4, subsets=2, encoder=encoder), np.arange(30.0)
-    columns, objective = torch.zeros(30, len(subsets.states), 3), Objective.from_returns(config, returns, 0.0, 1.0)
-    examples = Examples(columns, slice(0, 30), returns, objective)
+    columns, objective = torch.zeros(30, len(subsets.states), 3), Objective.of_returns(returns, config)
+    examples = Examples(columns, slice(0, 30), objective)
     assert _Trainer(subsets, examples, None, config, 0).update.block_count == 4  # on a CPU
     stand_in(monkeypatch)
     monkeypatch.setattr(distributed, "current", lambda: Group(0, processes))

@@ -38,7 +38,7 @@ def test_pairs_of_many_policies_are_never_in_memory_at_once():
 
 
 def test_training_counts_returns_within_the_margin_as_ties():
-    objective = losses.Objective.from_returns(Config(tie_margin=1.0), np.array([0.0, 1.0, 3.0]), 0.0, 1.0)
+    objective = losses.Objective.of_returns(np.array([0.0, 1.0, 3.0]), Config(tie_margin=1.0))
     scores, better = torch.tensor([0.2, 0.7, 0.4]), torch.tensor([0.5, 0.0, 0.0])  # of pairs 01, 02 and 12
     differences = scores[[0, 0, 1]] - scores[[1, 2, 2]]
     expected = torch.nn.functional.binary_cross_entropy_with_logits(differences, better)
@@ -49,11 +49,11 @@ def test_training_counts_returns_within_the_margin_as_ties():
 def test_validation_returns_are_standardised_as_training_returns():
     policies, config = load_policies({name: np.zeros((3, 1)) for name in "abcd"}), Config(loss="mse")
     with pytest.warns(UserWarning, match="only 4 training policies"):
-        training = with_known_returns("training", policies, [0.0, 2.0, 4.0, 6.0], config)
+        _, training = with_known_returns("training", policies, [0.0, 2.0, 4.0, 6.0], config)
     held_out = policies.take("ab")
-    validation = with_known_returns("validation", held_out, [1.0, 5.0], config, training.objective)
+    _, validation = with_known_returns("validation", held_out, [1.0, 5.0], config, training)
     mean, scale = 3.0, math.sqrt(5)
-    torch.testing.assert_close(validation.objective.targets, torch.tensor([1 - mean, 5 - mean]) / scale)
+    torch.testing.assert_close(validation.targets, torch.tensor([1 - mean, 5 - mean]) / scale)
 
 
 def test_listwise_matches_the_definition():

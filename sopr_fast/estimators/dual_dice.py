@@ -111,11 +111,9 @@ class DualDICELearner(Learner):
         inner, mask = residual * zeta - zeta.square() / 2, self.actions.has_next_action(rows)
         inner = inner.mean(1) if mask is None else (inner * mask).sum(1) / mask.sum(1).clamp(min=1)
         loss = inner - (1 - self.discount) * nu_start.mean(1)
-        for network in self.networks.values():
-            network.adam.zero_grad()
-        loss.sum().backward()
-        for network in self.networks.values():
-            network.adam.step()
+        parameters = [network.parameters for network in self.networks.values()]
+        for network, gradient in zip(self.networks.values(), torch.autograd.grad(loss.sum(), parameters), strict=True):
+            network.adam.step([gradient])
         first = self.options.updates - max(1, int(_AVERAGED * self.options.updates))
         self.zeta.average.parameters.lerp_(self.zeta.parameters.detach(), 1 / max(1, update - first + 1))
         return loss.detach()

@@ -103,24 +103,19 @@ class Estimator(Checked, ABC):
 
         Raises:
             FloatingPointError: Training diverged.
-            ImportError: Reading a file needs an extra that is not installed.
-            MemoryError: A file exceeds the free memory.
-            TypeError: A policy, a return or the log is of the wrong type.
+            ImportError, MemoryError, OSError, RuntimeError, TypeError: See `load_policies`, `load_log`, `load_returns`.
             ValueError: An argument, a policy or a row of the log is invalid. The message names it.
-            RuntimeError: A policy raised an error.
-            OSError: A file cannot be read or written.
 
         Warns:
             UncertainEstimateWarning: The log holds too little evidence about a policy, or its actions another range.
         """
         seed, tested, learned = integer(0)("seed", seed), load_policies(policies), Policies([])
         values = errors = np.zeros(0)
-        if known is None or returns is None:
-            if self.supervised:
+        if self.supervised:
+            if known is None or returns is None:
                 raise ValueError(
                     f"{self.name} learns from known returns: pass known=policies and returns=their returns"
                 )
-        elif self.supervised:
             learned, table = with_returns(load_policies(known), returns)
             values, errors = table["return"].to_numpy(copy=True), np.nan_to_num(table["error"].to_numpy())
         steps: LoggedData

@@ -205,10 +205,7 @@ class _Behaviour(Learner):
     def step(self, update: int) -> Tensor:
         """Update the network once and return its loss (1,)."""
         loss = -self._log_prob(self.batches(update)[0]).mean()
-        self.network.adam.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.network.parameters, 10.0)
-        self.network.adam.step()
+        self.network.adam.step(torch.autograd.grad(loss, [self.network.parameters]), most=10.0)
         return loss.detach()[None]
 
     def _log_prob(self, rows: Tensor) -> Tensor:

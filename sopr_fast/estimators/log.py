@@ -16,6 +16,7 @@ from ..runtime import distributed
 from ..runtime.options import current_device
 from ..runtime.warn import warn
 
+_PARTS = ("states", "actions", "rewards", "next_states", "terminals", "episodes")  # that tell a log from others
 _EVALUATED_ROWS = 65536
 _COMPARED_ROWS = 1024  # whose actions may be in other units
 _OFFSET = 4  # standard deviations from 0 beyond which a mean action is an offset
@@ -91,9 +92,7 @@ class Log:
 
     def identity(self) -> tuple[Any, ...]:
         """Return everything of the log that an estimate can depend on, for `learning.learn`."""
-        logged = self.transitions
-        parts = logged.states, logged.actions, logged.rewards, logged.next_states, logged.terminals, logged.episodes
-        return self.discrete, self.action_dim, *parts
+        return self.discrete, self.action_dim, *(getattr(self.transitions, part) for part in _PARTS)
 
     def states(self, rows: Tensor) -> Tensor:
         """Return normalised states (..., dim_s) of rows (...,) of the table."""
@@ -160,15 +159,7 @@ def read(policies: list[Policy], transitions: Transitions, units: Log | None = N
         raise ValueError(f"log: the probability of a discrete action is {chance:.3g} at row {row}: correct it")
     rows = np.linspace(0, len(states) - 1, min(len(states), _COMPARED_ROWS)).astype(np.int64)
     acted = collect(policies, states[rows], source[rows], layout)
-    distributed.current().check_same(
-        states=transitions.states,
-        logged_actions=transitions.actions,
-        rewards=transitions.rewards,
-        next_states=transitions.next_states,
-        terminals=transitions.terminals,
-        episodes=transitions.episodes,
-        log_probabilities=transitions.log_probs,
-    )
+    distributed.current().check_same(**{part: getattr(transitions, part) for part in (*_PARTS, "log_probs")})
     log = Log(transitions, action_count=layout.action_count, device=current_device(), units=units)
     log.facts = facts(policies, layout, acted.numpy(), transitions.states[rows], transitions.actions, rows)
     for fact in log.facts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -32,27 +32,20 @@ class Adam:
         self._squares = [torch.zeros_like(parameter) for parameter in self.parameters]
         self._steps = [torch.zeros((), dtype=torch.float32, device=each.device) for each in self.parameters]
 
-    def zero_grad(self) -> None:
-        """Forget all gradients."""
-        for parameter in self.parameters:
-            parameter.grad = None
-
     @torch.no_grad()
-    def step(self) -> None:
-        """Move every parameter that has a gradient."""
-        gradients = {i: parameter.grad for i, parameter in enumerate(self.parameters) if parameter.grad is not None}
-        moved = list(gradients)
-        if not moved:
-            return
-        steps = [self._steps[i] for i in moved]
-        torch._foreach_add_(steps, 1)
+    def step(self, gradients: Sequence[Tensor], most: float = 0.0) -> None:
+        """Move all parameters by gradients, which are first scaled to a norm of at most `most`, unless that is 0."""
+        if most:
+            norm = torch.nn.utils.get_total_norm(gradients)
+            gradients = torch._foreach_mul(gradients, (most / (norm + 1e-6)).clamp(max=1.0))
+        torch._foreach_add_(self._steps, 1)
         torch._fused_adamw_(
-            [self.parameters[i] for i in moved],
-            list(gradients.values()),
-            [self._means[i] for i in moved],
-            [self._squares[i] for i in moved],
+            self.parameters,
+            gradients,
+            self._means,
+            self._squares,
             [],
-            steps,
+            self._steps,
             lr=self.rate,
             beta1=self._betas[0],
             beta2=self._betas[1],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -81,12 +81,8 @@ def fit(
         The trained model with its history, kept subsets and a sample of how training policies act.
 
     Raises:
-        ImportError: A file needs an extra that is not installed.
+        ImportError, MemoryError, OSError, RuntimeError, TypeError: See `load_policies`, `load_log`, `load_returns`.
         KeyboardInterrupt: Training was interrupted; the message says how to resume.
-        MemoryError: A file needs more memory than is free.
-        OSError: A file cannot be read or written.
-        RuntimeError: A policy raised.
-        TypeError: An argument has a wrong type.
         ValueError: An argument has a wrong value; the message names the policy, row, option or file.
 
     Warns:
@@ -104,6 +100,7 @@ def fit(
 
     training = load_policies(policies)
     known = _known(training, returns, preferences, validation, config)
+    (known_policies, objective), *_ = known
     with timings.stage("drawing"):
         log = read_states(states)
         drawn: Drawing | Subsets
@@ -112,40 +109,40 @@ def fit(
             config = replace(config, subsets=count, subset_size=size, clusters=log.offsets.shape[1] - 1)
         else:
             drawn = Drawing.draw(log, config.subsets, size=config.subset_size, seed=seed)
-    labels = [part for some in known for part in (list(some.policies), some.labels)]
+    labels = [part for some, objective in known for part in (list(some), objective.labels)]
     file.identify(fingerprint(config.to_dict(), seed, *labels, drawn.states, drawn.rows))
     group.check_same(
         options=config, seed=seed, states=drawn.states, subsets=drawn.rows, policies_or_returns=file.fingerprints
     )
 
     with timings.stage("policies"):
-        acting = [some.policies.for_log(drawn.states_count, states) for some in known]
+        acting = [some.for_log(drawn.states_count, states) for some, _ in known]
         layout, own, columns = _act(acting, drawn, getattr(log, "actions", None))
         count = len(drawn.states)
         sample = torch.linspace(0, count - 1, min(_SAMPLED_STATES, count), dtype=torch.float64, device="cpu").long()
         sampled = [group.gather(some[:, sample].contiguous()) for some in columns]
-        _warn_of_copies(list(known[-1].policies), *sampled)
+        _warn_of_copies(list(known[-1][0]), *sampled)
     with timings.stage("clustering"):
         subsets = drawn.clustered(config, device)
     with timings.stage("training"):
         hashes = [group.gather_objects([fingerprint(policy) for policy in some]) for some in columns]
         file.identify(fingerprint([policy for some in hashes for process in some for policy in process]))
         examples = [
-            Examples(acted.to(device), part, some.labels, some.objective.to(device))
-            for some, part, acted in zip(known, own, columns, strict=True)
+            Examples(acted.to(device), part, objective.to(device))
+            for (_, objective), part, acted in zip(known, own, columns, strict=True)
         ]
         model, history = train(subsets, *examples, config=config, seed=seed, checkpoint=file)
     first = torch.arange(min(_SCORED_SUBSETS, len(subsets)), device="cpu")
     scores = examples[0].scores(model, subsets, first).cpu().double().mean(1)
     mean, scale = 0.0, 1.0
     if config.loss == "mse":
-        scale = known[0].objective.scale
-        mean = known[0].objective.mean - scale * float(scores.mean())
+        scale = objective.scale
+        mean = objective.mean - scale * float(scores.mean())
     return Ranker(
         model=model,
         layout=layout,
         training_policies=TrainingPolicies(
-            list(known[0].policies), drawn.states[sample], drawn.source[sample], sampled[0], scores * scale + mean
+            list(known_policies), drawn.states[sample], drawn.source[sample], sampled[0], scores * scale + mean
         ),
         subsets=subsets.to("cpu").take(min(keep_subsets, len(subsets))) if keep_subsets else None,
         history=history,
@@ -187,15 +184,11 @@ def _warn_of_copies(names: list[str], training: Tensor, validation: Tensor | Non
         )
 
 
-class KnownPolicies(NamedTuple):
-    """M policies that train, or that choose the weights."""
-
-    policies: Policies
-    labels: np.ndarray  # (M,) float64 returns, or (M, M) preferences
-    objective: Objective
+Known: TypeAlias = tuple[Policies, Objective]
+"""M policies that train, or that choose the weights."""
 
 
-def _known(policies: Policies, returns: Any, preferences: Any, validation: Any, config: Config) -> list[KnownPolicies]:
+def _known(policies: Policies, returns: Any, preferences: Any, validation: Any, config: Config) -> list[Known]:
     """Return the policies that train, and those that choose the weights, if there are any."""
     if preferences is None:
         known = [with_known_returns("training", policies, returns, config)]
@@ -205,11 +198,11 @@ def _known(policies: Policies, returns: Any, preferences: Any, validation: Any, 
         if not isinstance(validation, tuple | list) or len(validation) != 2:
             raise TypeError("validation must be a pair (policies, returns)")
         others, known_returns = validation
-        known.append(with_known_returns("validation", load_policies(others), known_returns, config, known[0].objective))
+        known.append(with_known_returns("validation", load_policies(others), known_returns, config, known[0][1]))
     return known
 
 
-def _with_preferences(policies: Policies, returns: Any, preferences: Any, config: Config) -> KnownPolicies:
+def _with_preferences(policies: Policies, returns: Any, preferences: Any, config: Config) -> Known:
     """Return the training policies with preferences; see `sopr_fast.fit` for the arguments and errors."""
     if returns is not None:
         raise ValueError("give returns or preferences, not both")
@@ -219,32 +212,30 @@ def _with_preferences(policies: Policies, returns: Any, preferences: Any, config
         raise ValueError(f"tie_margin={config.tie_margin:g} is for returns: mark ties by 0.5 in preferences")
     check_ordered("preferences", preferences, policies)
     _check_count("training", policies)
-    targets = check_preferences(preferences, list(policies))
-    return KnownPolicies(policies, targets.numpy(), Objective.of_pairs(targets))
+    return policies, Objective.of_pairs(check_preferences(preferences, list(policies)))
 
 
 def with_known_returns(
     kind: str, policies: Policies, returns: Any, config: Config, standard: Objective | None = None
-) -> KnownPolicies:
+) -> Known:
     """Return the policies of a kind, "training" or "validation", that have a return, see `sopr_fast.fit`.
 
     The mean and the scale of another objective standardise the returns, by default their own.
     """
     known, table = with_returns(policies, returns)
     _check_count(kind, known)
-    labels = table["return"].to_numpy(np.float64, copy=True)
+    values = table["return"].to_numpy(np.float64, copy=True)
     with np.errstate(all="ignore"):
-        if labels.max() - labels.min() <= config.tie_margin:
+        if values.max() - values.min() <= config.tie_margin:
             within = f" within tie_margin={config.tie_margin:g}; lower it" if config.tie_margin else ""
             raise ValueError(f"the returns of all {kind} policies are equal{within}")
-        mean, scale = (standard.mean, standard.scale) if standard else (float(labels.mean()), float(labels.std()))
-        objective = Objective.from_returns(config, labels, mean, scale)
+        objective = Objective.of_returns(values, config, standard)
     if not np.isfinite([objective.scale, objective.flat, objective.floor]).all():
         raise ValueError(
-            f"loss={config.loss!r} cannot standardise the returns of the {kind} policies by {mean:g} ± {scale:g}: "
-            "rescale all returns, or choose loss='pairwise'"
+            f"loss={config.loss!r} cannot standardise the returns of the {kind} policies by {objective.mean:g} ± "
+            f"{objective.scale:g}: rescale all returns, or choose loss='pairwise'"
         )
-    return KnownPolicies(known, labels, objective)
+    return known, objective
 
 
 def _check_count(kind: str, policies: Policies) -> None:

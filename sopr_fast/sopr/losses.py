@@ -23,36 +23,39 @@ _PAIRS = 1 << 18  # pairs at once
 class Objective:
     """A loss of scores with the values that bound training."""
 
+    labels: Tensor  # (M,) float64 returns, or (M, M) preferences; like targets, on the device of the scores
     of: Callable[[Tensor, Tensor], Tensor]  # from scores (M,) and targets to the loss
-    targets: Tensor  # on the device of the scores
+    targets: Tensor
     flat: float  # loss of equal scores
     floor: float  # smallest possible loss
     mean: float = 0.0  # by which returns are standardised, if they are
     scale: float = 1.0
 
     @classmethod
-    def of_pairs(cls, targets: Tensor, tie_margin: float = 0.0) -> Objective:
-        """Return the pairwise objective of returns (M,) or of labels (M, M), see `pair_labels`."""
+    def of_pairs(cls, labels: Tensor, tie_margin: float = 0.0) -> Objective:
+        """Return the pairwise objective of returns (M,) or of preferences (M, M), see `pair_labels`."""
         ties, count = 0, 0
-        for _, labels, known in pair_labels(targets, tie_margin):
-            ties += int(((labels == 0.5) & known).sum())
+        for _, pairs, known in pair_labels(labels, tie_margin):
+            ties += int(((pairs == 0.5) & known).sum())
             count += int(known.sum())
         floor = math.log(2) * ties / count  # ln 2 for each tie, 0 for every other pair
-        return cls(functools.partial(pairwise, tie_margin=tie_margin), targets, math.log(2), floor)
+        return cls(labels, functools.partial(pairwise, tie_margin=tie_margin), labels, math.log(2), floor)
 
     @classmethod
-    def from_returns(cls, config: Config, returns: np.ndarray, mean: float, scale: float) -> Objective:
-        """Return the objective that the config names, of returns (M,) which are standardised by `mean` and `scale`."""
+    def of_returns(cls, returns: np.ndarray, config: Config, standard: Objective | None = None) -> Objective:
+        """Return the objective that the config names, of returns (M,), standardised as those of another one."""
+        labels = torch.from_numpy(returns)
         if config.loss == "pairwise":
-            return cls.of_pairs(torch.tensor(returns, device="cpu"), config.tie_margin)
+            return cls.of_pairs(labels, config.tie_margin)
         of = listwise if config.loss == "listwise" else mean_squared_error
-        standard = torch.from_numpy((returns - mean) / scale).float()
-        flat, floor = (float(of(scores, standard)) for scores in (torch.zeros_like(standard), standard))
-        return cls(of, standard, flat, floor, mean, scale)
+        mean, scale = (standard.mean, standard.scale) if standard else (float(returns.mean()), float(returns.std()))
+        targets = torch.from_numpy((returns - mean) / scale).float()
+        flat, floor = (float(of(scores, targets)) for scores in (torch.zeros_like(targets), targets))
+        return cls(labels, of, targets, flat, floor, mean, scale)
 
     def to(self, device: torch.device) -> Objective:
         """Return the same objective for scores on a device."""
-        return replace(self, targets=self.targets.to(device))
+        return replace(self, labels=self.labels.to(device), targets=self.targets.to(device))
 
     def loss(self, scores: Tensor, policies: Tensor | None = None) -> Tensor:
         """Return the loss of scores (M,), or of those of some policies (m,)."""

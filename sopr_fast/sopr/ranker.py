@@ -115,11 +115,7 @@ class Ranker:
             seed: Seed of drawing subsets from logged states.
 
         Raises:
-            ImportError: A file needs an extra that is not installed.
-            MemoryError: A file needs more memory than is free.
-            OSError: A file cannot be read.
-            RuntimeError: A policy raised.
-            TypeError: An argument has a wrong type.
+            ImportError, MemoryError, OSError, RuntimeError, TypeError: See `load_policies`, `load_log`.
             ValueError: An argument has a wrong value; the message names the policy, row, option or file.
 
         Warns:

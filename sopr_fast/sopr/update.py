@@ -36,7 +36,6 @@ class Examples:
 
     columns: Tensor  # (m, U, dim_c) in every drawn state, of this process's policies
     own: slice  # which of the M policies these are
-    labels: np.ndarray  # (M,) returns; for training policies also (M, M) preferences
     objective: Objective
 
     def scores(self, model: ScoringModel, subsets: Subsets, chosen: Tensor, precision: str | None = None) -> Tensor:
@@ -59,7 +58,7 @@ class Update:
         device = self.device = subsets.rows.device
         self._parts = self._shares()
         bounds = [0, *itertools.accumulate(count for _, count in self._parts)]
-        self._chosen = torch.zeros(bounds[-1], dtype=torch.int64, device=device)
+        self._chosen = torch.arange(bounds[-1], device=device)
         # One block of all policies on a GPU, which 8 do not fill. They fit wherever their columns do, since encoders
         # recompute a few policies at a time and keep vectors of clusters, 2 kB each: bits do not depend on free memory.
         # Several processes keep to blocks, so that their number does not matter.
@@ -84,7 +83,6 @@ class Update:
         self.best = torch.full((), -math.inf, dtype=torch.float64, device=device)
         self.best_step = torch.full_like(self._step, -1)
         self.best_weights = {name: value.clone() for name, value in model.state_dict().items()}
-        self._labels = torch.empty(0) if validation is None else torch.from_numpy(validation.labels).to(device)
         self._validated = torch.zeros(min(_VALIDATION_SUBSETS, len(subsets)), dtype=torch.int64, device=device)
         allowed = self.group.count == 1  # processes exchange data through the host
         self._run = graphs.Replayed(self._compute, device, allowed=allowed)
@@ -119,10 +117,8 @@ class Update:
         to.copy_(devices.put(values, self.device))
 
     def _compute(self) -> None:
-        self.results[0] = self.compute_gradients()
-        if self.config.gradient_clip > 0:
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.gradient_clip)
-        self.optimizer.step()
+        self.results[0], gradients = self.compute_gradients()
+        self.optimizer.step(gradients, self.config.gradient_clip)
 
     def _shares(self) -> list[tuple[slice, int]]:
         """Return blocks of policies, and how many of each are in every step, on any device."""
@@ -130,7 +126,7 @@ class Update:
         by_pairs_of_returns = self.config.loss == "pairwise" and self.examples.objective.targets.dim() == 1
         share = self.config.policy_share if by_pairs_of_returns else 1.0
         shares = []
-        for part in Blocks(len(self.examples.labels)).parts():
+        for part in Blocks(len(self.examples.objective.labels)).parts():
             size = part.stop - part.start
             shares.append((part, max(math.ceil(share * size), min(size, _FEWEST_OF_A_BLOCK))))
         return shares
@@ -145,8 +141,8 @@ class Update:
         parts = part_moments(states, columns, rows, self._own_blocks)
         return merge_moments(states, rows, self.group.gather(parts))
 
-    def compute_gradients(self) -> Tensor:
-        """Write the gradients of all parameters and return the loss."""
+    def compute_gradients(self) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return the loss and the gradients of all parameters."""
         model, first, own = self.model.train(), self._own.start, self._own_blocks
         index = self._rows[0].long()
         states = self.subsets.states[index]
@@ -170,14 +166,10 @@ class Update:
             weighted = (scores * slopes[first : first + len(columns)]).sum()
             gradients = torch.cat(torch.autograd.grad(weighted, leaves[:3]), 1)
         total = self.group.sum_blocks(self.block_count, gradients).to(self.device)
-        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         # torch would import sympy to check slopes given apart.
         together = (torch.cat(weights[:3], 1)[0] * total).sum()
-        parts = torch.autograd.grad(together, parameters, materialize_grads=True, allow_unused=True)
-        self.optimizer.zero_grad()
-        for parameter, part in zip(parameters, parts, strict=True):
-            parameter.grad = part
-        return loss.detach()
+        parameters = self.optimizer.parameters
+        return loss.detach(), torch.autograd.grad(together, parameters, materialize_grads=True, allow_unused=True)
 
     @torch.no_grad()
     def _validate(self) -> None:
@@ -185,7 +177,7 @@ class Update:
         assert validation is not None
         scores = validation.scores(self.model, self.subsets, self._validated).mean(1)
         loss = validation.objective.loss(scores).double()
-        correlation = _spearman(self._labels, scores)
+        correlation = _spearman(validation.objective.labels, scores)
         self.results[1], self.results[2] = loss, correlation
         better = correlation >= self.best
         self.best.copy_(torch.where(better, correlation, self.best))
