@@ -19,7 +19,7 @@ from workload import CLUSTERS, SIZE, actions_on, forward_gflop
 from sopr_fast import Subsets
 from sopr_fast.ops.segment_encoder_blocks import Arena
 from sopr_fast.runtime.distributed import Blocks
-from sopr_fast.sopr.input_norm import merge_moments, part_moments
+from sopr_fast.sopr.input_norm import row_moments
 
 try:
     import zentorch
@@ -95,8 +95,7 @@ def contend_step(contend, peers, released, subsets, columns, rounds, precision="
 
     def step():
         arena.reset()
-        parts = part_moments(subsets.states, columns, subsets.rows, [slice(None)])
-        moments = merge_moments(subsets.states, subsets.rows, parts)
+        moments = row_moments(subsets.states, columns, subsets.rows)
         model.norm.observe(moments)
         leaves = model.weights(moments).apart(blocks, arena)
         arguments = subsets.states, columns, subsets.rows, subsets.offsets, torch.tensor([0, 0])

@@ -12,7 +12,7 @@ from support.problems import train_scores
 from sopr_fast import Config
 from sopr_fast.runtime import devices
 from sopr_fast.sopr import input_norm
-from sopr_fast.sopr.input_norm import part_moments
+from sopr_fast.sopr.input_norm import row_moments
 from sopr_fast.sopr.model import ScoringModel
 
 STATE_DIM, ACTION_DIM = 5, 3
@@ -163,9 +163,16 @@ def test_moments_on_a_gpu_do_not_depend_on_how_processes_share_policies(generato
     monkeypatch.setattr(
         input_norm, "_policy_moments", lambda drawn, taken: (shapes.add(taken.shape), of_policies(drawn, taken))[1]
     )
-    together = part_moments(states, columns, rows, [])
-    for bounds in ([0, 11, 21], [0, 0, 5, 21]):
-        shares = [columns[first:last] for first, last in itertools.pairwise(bounds)]
-        parts = torch.cat([part_moments(states, share, rows, []) for share in shares])
-        torch.testing.assert_close(parts, together, rtol=1e-12, atol=1e-12)
+
+    def moments(*bounds):
+        """Return what the last process gets, each of which has the policies between two bounds."""
+        parts = []
+        for first, last in itertools.pairwise(bounds):
+            everyone = row_moments(
+                states, columns[first:last], rows, [], lambda own: parts.append(own) or torch.cat(parts)
+            )
+        return everyone
+
+    for bounds in ((0, 11, 21), (0, 0, 5, 21)):
+        torch.testing.assert_close(moments(*bounds), moments(0, 21), rtol=1e-12, atol=1e-12)
     assert shapes == {(8, rows.numel(), columns.shape[2])}

@@ -8,7 +8,7 @@ import torch
 import sopr_fast
 from sopr_fast import Config
 from sopr_fast.inputs.logs import Transitions
-from sopr_fast.sopr.input_norm import merge_moments, part_moments
+from sopr_fast.sopr.input_norm import row_moments
 
 MODEL = {"width": 16, "low_layers": 1, "low_feedforward": 32, "high_layers": 1, "high_heads": 2, "high_feedforward": 32}
 TINY = Config(**MODEL, subset_size=128, clusters=8, subsets=10, steps=40, warmup_steps=5)
@@ -75,7 +75,7 @@ def transitions(states, actions, rewards, next_states=None, terminals=None, time
 
 def train_scores(model, states, columns, rows, offsets, rng):
     """Return scores in training mode with the batch norm of this batch, as a training step computes them."""
-    moments = merge_moments(states, rows, part_moments(states, columns, rows, [slice(None)]))
+    moments = row_moments(states, columns, rows)
     model.train().norm.observe(moments)
     return model(states, columns, rows, offsets, rng, weights=model.weights(moments))
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..inputs.logs import StoredStates, Transitions
+from ..inputs.logs import Transitions, load_states
 from ..inputs.policies import ArrayPolicy, Gaussian, Layout, Policy, Probabilities, collect_shared, probe
 from ..results.estimates import Estimates
 from ..runtime.checks import instance, option, optional
@@ -49,8 +49,7 @@ class SOPR(SupervisedEstimator):
         """Draw and cluster subsets, and let all policies act in them; see `SupervisedEstimator.prepare`."""
         policies, log, seed = request.policies, request.log, request.seed
         config = self.config or Config.small(len(log))
-        stored = StoredStates(log.states) if isinstance(log, Transitions) else log
-        drawn = Drawing.draw(stored, config.subsets, size=config.subset_size, seed=seed)
+        drawn = Drawing.draw(load_states(log), config.subsets, size=config.subset_size, seed=seed)
         rows = torch.from_numpy(log.source)[drawn.source] if isinstance(log, Transitions) else drawn.source
         layout = probe(policies, drawn.states, rows, logged=getattr(log, "actions", None))
         acting = _as_arrays(policies, collect_shared(policies, drawn.states, rows, layout), layout)

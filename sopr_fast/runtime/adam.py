@@ -64,7 +64,5 @@ class Adam:
 
     def tensors(self, name: str) -> dict[str, Tensor]:
         """Return the state, named "name.parameter.key", for a checkpoint."""
-        state: dict[str, Tensor] = {}
-        for i, (step, mean, square) in enumerate(zip(self._steps, self._means, self._squares, strict=True)):
-            state |= {f"{name}.{i}.step": step, f"{name}.{i}.mean": mean, f"{name}.{i}.square": square}
-        return state
+        state = {"step": self._steps, "mean": self._means, "square": self._squares}
+        return {f"{name}.{i}.{key}": value for key, values in state.items() for i, value in enumerate(values)}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -72,20 +71,40 @@ class InputNorm(nn.BatchNorm1d):
         return (scale[:, None] * wide).to(weight.dtype), (self.bias.double() + scale * shift).to(bias.dtype)
 
 
-def part_moments(
+def row_moments(
     states: Tensor,  # (U, dim_s)
-    columns: Tensor,  # (P, U, dim_c)
+    columns: Tensor,  # (p, U, dim_c) of this process's policies
     rows: Tensor,  # (S, N)
-    blocks: Sequence[slice],
-) -> Tensor:
-    """Return what `merge_moments` needs of some of the policies, (B, 1 + dim_c + D dim_c) float64.
+    blocks: Sequence[slice] = (slice(None),),
+    gather: Callable[[Tensor], Tensor] = lambda own: own,
+) -> Moments:
+    """Return the moments of the rows of all policies.
 
-    These are, of each block of policies, the number of rows, their mean columns, and sums of products of centred rows
-    and columns. On a GPU each policy is a block, so that few kernels do all.
+    Those of each block of policies are computed apart; on a GPU each policy is a block, so that few kernels do all.
+    `gather` returns the blocks of all processes from those of this one.
     """
     index = rows.reshape(-1).long()
     drawn = states[index].double()
-    drawn -= drawn.mean(0)
+    state_mean = drawn.mean(0)
+    drawn -= state_mean
+    total, dim, width = len(drawn), drawn.shape[1], columns.shape[2]
+    parts = gather(_part_moments(drawn, columns, index, blocks))
+    counts, means, cross, own = parts.split([1, width, dim * width, width * width], 1)
+    count = counts.sum()
+    mean = (counts * means).sum(0) / count
+    apart = means - mean
+    cross = cross.sum(0).view(dim, width) / count  # states are centred, so means of parts do not matter
+    own = (own.sum(0).view(width, width) + (counts * apart).T @ apart) / count
+    top = torch.cat([drawn.T @ drawn / total, cross], 1)
+    bottom = torch.cat([cross.T, own], 1)
+    return Moments(torch.cat([state_mean, mean]), torch.cat([top, bottom]), count)
+
+
+def _part_moments(drawn: Tensor, columns: Tensor, index: Tensor, blocks: Sequence[slice]) -> Tensor:
+    """Return the moments of each block (B, 1 + dim_c + D dim_c), from centred states (T, dim_s) and where these are.
+
+    These are the number of rows, their mean columns, and sums of products of centred rows and columns.
+    """
     if devices.runs_ahead(columns.device):
         # Always as many policies at a time, the last one repeatedly, so that libraries choose the same kernel, and a
         # policy's moments have the same bits, whatever other policies this process has.
@@ -118,21 +137,3 @@ def _block_moments(drawn: Tensor, taken: Tensor) -> Tensor:
         own += centred.T @ centred
     count = mean.new_tensor([taken.shape[0] * taken.shape[1]])
     return torch.cat([count, mean, (drawn.T @ across).flatten(), own.flatten()])
-
-
-def merge_moments(states: Tensor, rows: Tensor, blocks: Tensor) -> Moments:
-    """Return the moments of the rows of all policies from the results of `part_moments`, (B, 1 + dim_c + D dim_c)."""
-    drawn = states[rows.reshape(-1).long()].double()
-    state_mean = drawn.mean(0)
-    drawn -= state_mean
-    total, dim = len(drawn), drawn.shape[1]
-    width = (math.isqrt((dim + 1) ** 2 + 4 * (blocks.shape[1] - 1)) - dim - 1) // 2
-    counts, means, cross, own = blocks.split([1, width, dim * width, width * width], 1)
-    count = counts.sum()
-    mean = (counts * means).sum(0) / count
-    apart = means - mean
-    cross = cross.sum(0).view(dim, width) / count  # states are centred, so means of parts do not matter
-    own = (own.sum(0).view(width, width) + (counts * apart).T @ apart) / count
-    top = torch.cat([drawn.T @ drawn / total, cross], 1)
-    bottom = torch.cat([cross.T, own], 1)
-    return Moments(torch.cat([state_mean, mean]), torch.cat([top, bottom]), count)

@@ -9,14 +9,12 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 
 from .. import ops
 from ..inputs.accepted import LogLike
-from ..inputs.logs import StoredStates, Transitions, load_states
+from ..inputs.logs import StoredStates, load_states
 from ..runtime import distributed
-from ..runtime.arrays import as_numbers
 from ..runtime.checks import integer, record
 from ..runtime.progress import progress_bar
 from ..runtime.tensor_files import check_tensors, load_tensors, reading, save_tensors
@@ -71,7 +69,7 @@ class Subsets:
     @classmethod
     def draw(
         cls,
-        states: Transitions | StoredStates | ArrayLike | Tensor,
+        states: LogLike,
         count: int,
         *,
         size: int = Config.subset_size,
@@ -81,7 +79,7 @@ class Subsets:
         """Draw subsets without replacement and cluster each; subset s depends only on (seed, s).
 
         Args:
-            states: (rows, dim_s) array, tensor or nested sequence; or a log that `sopr_fast.load_log` opened.
+            states: (rows, dim_s) array, tensor or nested sequence; or anything that `sopr_fast.load_log` reads.
             count: Number of subsets, S.
             size: States in a subset, N; by default that of `Config`.
             clusters: Clusters in a subset, K; by default those of `Config`.
@@ -94,10 +92,8 @@ class Subsets:
         Warns:
             UserWarning: Several subsets share most of their states, since the log is not twice as large as one.
         """
-        values = states.states if isinstance(states, Transitions) else states
-        log = values if isinstance(values, StoredStates) else StoredStates(as_numbers(values))
         config = Config(subset_size=size, clusters=clusters)
-        return Drawing.draw(log, count, size=size, seed=seed).clustered(config, torch.device("cpu"))
+        return Drawing.draw(load_states(states), count, size=size, seed=seed).clustered(config, torch.device("cpu"))
 
     def clustered(self, config: Config, device: torch.device) -> Subsets:
         """Return the same subsets on a device, as `Drawing.clustered` does; checked, since a GPU reads wrong rows."""

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from ..native import torch_on_one_thread
-from ..runtime import devices
+from ..runtime import devices, distributed
 from ..runtime.checkpoints import Checkpoint, State
 from ..runtime.devices import without_autocast
 from ..runtime.progress import progress_bar
 from ..runtime.tensor_files import reading, restore
 from ..runtime.warn import warn
 from .config import Config
+from .input_norm import row_moments
 from .model import ScoringModel
 from .subsets import Subsets
 from .update import Examples, Update
@@ -167,7 +168,8 @@ class _Trainer:
     def _describe_columns(self) -> str:
         """Return what is extreme in the columns: it may be why training collapsed."""
         subsets, dim = self.subsets, self.subsets.state_dim
-        moments = self.update.moments(subsets.states, self.examples.columns, subsets.rows[:1])
+        gather = distributed.current().gather
+        moments = row_moments(subsets.states, self.examples.columns, subsets.rows[:1], gather=gather)
         mean, deviation = moments.mean.abs().cpu(), moments.covariance.diagonal().sqrt().cpu()
 
         def extreme(values: Tensor, place: Tensor) -> str:

@@ -18,7 +18,7 @@ from ..runtime.adam import Adam
 from ..runtime.distributed import Blocks
 from ..runtime.resources import tile_bytes
 from .config import Config
-from .input_norm import Moments, merge_moments, part_moments
+from .input_norm import row_moments
 from .losses import Objective
 from .model import ScoringModel
 from .scoring import score_grid
@@ -136,11 +136,6 @@ class Update:
         chosen = [np.sort(random.choice(np.arange(own.start, own.stop), n, replace=False)) for own, n in self._parts]
         return np.concatenate(chosen)
 
-    def moments(self, states: Tensor, columns: Tensor, rows: Tensor) -> Moments:
-        """Return the moments of the rows of all processes' policies, given the columns of this process's."""
-        parts = part_moments(states, columns, rows, self._own_blocks)
-        return merge_moments(states, rows, self.group.gather(parts))
-
     def compute_gradients(self) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return the loss and the gradients of all parameters."""
         model, first, own = self.model.train(), self._own.start, self._own_blocks
@@ -148,7 +143,7 @@ class Update:
         states = self.subsets.states[index]
         columns = self.examples.columns[(self._chosen[self._own] - self.examples.own.start)[:, None], index]
         rows = torch.arange(len(index), dtype=torch.int32, device=self.device)[None]
-        moments = self.moments(states, columns, rows)
+        moments = row_moments(states, columns, rows, self._own_blocks, self.group.gather)
         model.norm.observe(moments)
         weights = model.weights(moments)
         if self._arena is not None:
