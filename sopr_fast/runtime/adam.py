@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -33,7 +33,7 @@ class Adam:
         self._steps = [torch.zeros((), dtype=torch.float32, device=each.device) for each in self.parameters]
 
     @torch.no_grad()
-    def step(self, gradients: Sequence[Tensor], most: float = 0.0) -> None:
+    def step(self, gradients: tuple[Tensor, ...] | list[Tensor], most: float = 0.0) -> None:
         """Move all parameters by gradients, which are first scaled to a norm of at most `most`, unless that is 0."""
         if most:
             norm = torch.nn.utils.get_total_norm(gradients)
