@@ -248,7 +248,7 @@ def test_figures_of_several_threads_are_those_of_one():
     before, interval = dict(matplotlib.rcParams), sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     with ThreadPoolExecutor(4) as threads:
-        draw = lambda _: figures.draw(lambda ax: ax.plot([0, 1]), 2, "a line").light  # noqa: E731
+        draw = lambda _: figures.draw(lambda ax: ax.plot([0, 1]), "a line").light  # noqa: E731
         assert len(set(threads.map(draw, range(8)))) == 1
     sys.setswitchinterval(interval)
     assert dict(matplotlib.rcParams) == before

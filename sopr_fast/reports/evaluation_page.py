@@ -8,14 +8,13 @@ import numpy as np
 
 from ..results.metrics import spearman
 from ..results.numbers import MISSING, in_words, number
-from ..selection.evaluation import Evaluation
+from ..selection.evaluation import KINDS, Evaluation
 from . import figures
 from .page import Column, Name, Table, column
-from .plots import height, plot_evaluation
+from .plots import plot_evaluation
 
 _GOOD, _USELESS = 0.7, 0.3  # rank correlations
 _DRAWN = 4  # methods
-KINDS = {"random": "policies like the known ones", "group": "a new group of policies"}
 
 
 def evaluation_page(evaluation: Evaluation) -> dict[str, Any]:
@@ -26,14 +25,13 @@ def evaluation_page(evaluation: Evaluation) -> dict[str, Any]:
     dropped = [f"{name} was dropped: {reason}." for name, reason in evaluation.dropped.items()]
     return dict(
         kind="Evaluation of methods",
-        headline=_headline(tied, mean, kind),
+        headline=f"{evaluation.headline}.",
         tone="bad" if mean < _USELESS else "good" if mean >= _GOOD and len(tied) == 1 else "",
         reasons=[_reason(evaluation, kind) for kind in evaluation.kinds],
         now=_now(tied[0], mean),
         notes=list(evaluation.notes),
         main=figures.draw(
             lambda ax: plot_evaluation(evaluation, kind=kind, ax=ax),
-            height(len(measures)),
             f"Rank correlation on {KINDS[kind]}, which the methods had not learned from, with 90 % intervals. "
             "1 is the right order, 0 none.",
         ),
@@ -45,14 +43,6 @@ def evaluation_page(evaluation: Evaluation) -> dict[str, Any]:
         pictures=[_scatter(evaluation, name) for name in [*measures][:_DRAWN]],
         settings={"policies": len(evaluation.names), "groups": len(set(evaluation.groups)), **evaluation.settings},
     )
-
-
-def _headline(tied: list[str], mean: float, kind: str) -> str:
-    if np.isnan(mean):
-        return "These policies are too few to choose the best method."
-    others = tied[1] if len(tied) == 2 else f"{len(tied) - 1} other methods"
-    tie = f"; {others} may be as good" if len(tied) > 1 else ""
-    return f"Best on {KINDS[kind]}: {tied[0]} (rank correlation {number(mean)}{tie})."
 
 
 def _reason(evaluation: Evaluation, kind: str) -> str:

@@ -73,8 +73,11 @@ class Picture:
     caption: str
 
 
-def draw(plot: Callable[[Axes], Any], height: float, caption: str) -> Picture:
-    """Draw a figure, `height` inches high, whatever the user's settings of matplotlib are; one thread at a time."""
+def draw(plot: Callable[[Axes], Any], caption: str, *, height: float | None = None) -> Picture:
+    """Draw a figure whatever the user's settings of matplotlib are; one thread at a time.
+
+    It is `height` inches high; None for as high as the names at its side need.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -82,8 +85,10 @@ def draw(plot: Callable[[Axes], Any], height: float, caption: str) -> Picture:
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_STYLE)
         warnings.filterwarnings("ignore", "Glyph .* missing")  # the reader's browser has other fonts
-        figure = Figure(figsize=(_WIDTH, height), dpi=72, layout="constrained")
-        plot(figure.add_subplot())
+        figure = Figure(figsize=(_WIDTH, height or 1), dpi=72, layout="constrained")
+        plot(axes := figure.add_subplot())
+        if height is None:
+            figure.set_figheight(height_of(len(axes.get_yticks())))
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     svg = buffer.getvalue()
@@ -94,6 +99,11 @@ def draw(plot: Callable[[Axes], Any], height: float, caption: str) -> Picture:
 
 def _uri(svg: str) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+
+
+def height_of(rows: int) -> float:
+    """Return the height in inches of a plot of so many rows."""
+    return 0.9 + 0.19 * rows
 
 
 def scatter(
@@ -121,4 +131,4 @@ def scatter(
         ax.grid()
         ax.locator_params(nbins=6)
 
-    return draw(plot, 2.9, caption)
+    return draw(plot, caption, height=2.9)

@@ -15,13 +15,12 @@ from ..runtime.process import in_notebook
 from ..runtime.text import list_names, printable
 from ..selection.evaluation import Evaluation
 from ..selection.selection import Selection
-from .figures import LIGHT
+from .figures import LIGHT, height_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST_ROWS = 50
-_ROW = 0.19  # inches
 _LABEL = 34  # characters of names
 _COLOURS = {"candidate": LIGHT["accent"], "known": LIGHT["known"], "foreign": LIGHT["warn"]}
 
@@ -79,11 +78,6 @@ def plot_selection(selection: Selection, ax: Axes | None = None, rows: int = MOS
     return ax
 
 
-def height(rows: int) -> float:
-    """Return the height in inches of a plot of so many rows."""
-    return 0.9 + _ROW * rows
-
-
 def _intervals(
     names: Sequence[str],
     values: np.ndarray,
@@ -94,7 +88,7 @@ def _intervals(
 ) -> Axes:
     """Plot n values with intervals, (n, 3), the first on top, and ticks in a row of their own."""
     count = len(names) + (ticks is not None)
-    ax = _axes(ax, height(count))
+    ax = _axes(ax, height_of(count))
     labels = [printable(name, _LABEL) for name in names]
     for kind, colour in _COLOURS.items():
         places = np.flatnonzero(np.array(kinds) == kind)

@@ -10,24 +10,23 @@ from ..results.numbers import MISSING, Numbers, chance, in_words, number
 from ..results.ranking import Ranking
 from . import figures
 from .page import Name, Table, column
-from .plots import height, plot_ranking
+from .plots import plot_ranking
 
-_SURE = 0.9  # probability from which a score is higher than another
 _TRAINING = ("loss", "subset_size", "clusters", "subsets", "steps", "encoder", "width", "low_layers", "high_layers")
 
 
 def ranking_page(ranking: Ranking) -> dict[str, Any]:
     """Return what the report says."""
     collapsed = ranking.training is not None and bool(ranking.training.history.get("collapsed"))
-    tied, settings = _tied(ranking), dict(ranking.settings)
+    settings = dict(ranking.settings)
     if ranking.training is not None:
         own = ranking.training.settings
         settings |= {f"training_{name}": own[name] for name in (*_TRAINING, "seed") if name in own}
     return dict(
         kind="Ranking of policies",
-        headline="Training collapsed: this order means nothing." if collapsed else _headline(ranking, tied),
+        headline="Training collapsed: this order means nothing." if collapsed else f"{ranking.headline}.",
         tone="bad" if collapsed else "open" if ranking.foreign[ranking.places[0]] else "",
-        reasons=_reasons(ranking, tied),
+        reasons=_reasons(ranking),
         now="Train again with another seed or more policies." if collapsed else _now(ranking),
         notes=[*getattr(ranking, "notes", []), *(doubt[0].upper() + doubt[1:] for doubt, _ in ranking.doubts)],
         main=_main(ranking),
@@ -44,25 +43,11 @@ def ranking_page(ranking: Ranking) -> dict[str, Any]:
     )
 
 
-def _tied(ranking: Ranking) -> list[str]:
-    """Return the candidates among the first 20 that do not score below the first with a probability of 90 %."""
-    others = ranking.places[1 : figures.ROWS]
-    wins = ranking.wins(np.full(len(others), ranking.places[0]), others)
-    return [ranking.names[i] for i in others[wins < _SURE]]
-
-
-def _headline(ranking: Ranking, tied: list[str]) -> str:
-    if len(ranking) == 1:
-        return f"{ranking.order[0]} is the only candidate."
-    have = "have the highest scores" if tied else "has the highest score"
-    return f"{in_words([ranking.order[0], *tied])} {have} of {len(ranking):,} candidates."
-
-
-def _reasons(ranking: Ranking, tied: list[str]) -> list[str]:
+def _reasons(ranking: Ranking) -> list[str]:
     by_subsets = ranking.subset_scores is not None
     if len(ranking) == 1:
         return []
-    if tied:
+    if tied := ranking.tied:
         those = f"{len(tied) + 1} candidates" if len(tied) > 1 else "two"
         noise = "the noise of drawing states" if by_subsets else "their errors"
         return [f"The scores of these {those} differ by less than {noise}."]
@@ -85,8 +70,7 @@ def _now(ranking: Ranking) -> str:
 def _main(ranking: Ranking) -> figures.Picture:
     shown = min(figures.ROWS, len(ranking))
     caption = f"Scores, the first {shown} of {len(ranking):,}." if shown < len(ranking) else "Scores."
-    rows = shown + (ranking.training is not None)
-    return figures.draw(lambda ax: plot_ranking(ranking, ax=ax, rows=figures.ROWS), height(rows), caption)
+    return figures.draw(lambda ax: plot_ranking(ranking, ax=ax, rows=figures.ROWS), caption)
 
 
 def _table(ranking: Ranking) -> Table:

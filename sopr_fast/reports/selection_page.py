@@ -11,7 +11,7 @@ from ..results.numbers import MISSING, Numbers, chance, number
 from ..selection.selection import Selection
 from . import figures
 from .page import Column, Name, Table, column
-from .plots import height, plot_selection
+from .plots import plot_selection
 
 _TIES = 10  # policies, from which "one of 70" says more than a probability
 _MEASURED = "measured.csv"
@@ -64,7 +64,7 @@ def _main(selection: Selection) -> figures.Picture:
     caption += ", where foreign ones cannot be ranked." if foreign else "."
     if shown < len(selection.names):
         caption += f" The best {shown} of {len(selection.names):,}."
-    return figures.draw(lambda ax: plot_selection(selection, ax, figures.ROWS), height(shown), caption)
+    return figures.draw(lambda ax: plot_selection(selection, ax, figures.ROWS), caption)
 
 
 def _table(selection: Selection) -> Table:

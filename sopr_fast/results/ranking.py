@@ -11,10 +11,13 @@ from ..inputs.accepted import ReturnsLike
 from ..inputs.returns import check_returns
 from ..runtime.text import counted, list_names
 from . import metrics
-from .numbers import Numbers
+from .numbers import Numbers, in_words
 from .result import Result
 from .tables import plain, to_text
 from .warnings import ForeignPolicyWarning, TrainingPolicyWarning
+
+_FIRST = 20  # candidates, among which there may be ties
+_SURE = 0.9  # probability from which a score is higher than another
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,10 +84,18 @@ class Ranking(Result):
 
     @property
     def headline(self) -> str:
-        """The candidate with the highest score, in one sentence."""
-        if not len(self):
-            return "no candidates"
-        return f"{self.order[0]} has the highest score of {counted(len(self), 'candidate')}"
+        """The candidates with the highest scores, in one sentence."""
+        if len(self) < 2:
+            return f"{self.order[0]} is the only candidate" if len(self) else "no candidates"
+        have = "have the highest scores" if self.tied else "has the highest score"
+        return f"{in_words([self.best, *self.tied])} {have} of {counted(len(self), 'candidate')}"
+
+    @property
+    def tied(self) -> list[str]:
+        """Candidates among the first 20 that do not score below the first with a probability of 90 %."""
+        others = self.places[1:_FIRST]
+        wins = self.wins(np.full(len(others), self.places[0]), others)
+        return [self.names[i] for i in others[wins < _SURE]]
 
     @property
     def places(self) -> np.ndarray:

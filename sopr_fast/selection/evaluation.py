@@ -14,6 +14,7 @@ from ..results.result import Result
 from ..results.tables import plain, to_text, wrapped
 from .folds import Fold
 
+KINDS = {"random": "policies like the known ones", "group": "a new group of policies"}
 MEASURES = ("spearman", "regret@1", "regret@3")  # the first orders methods
 _ENDS = ("mean", "low", "high")
 _REPLICATES = 200
@@ -53,8 +54,15 @@ class Evaluation(Result):
 
     @property
     def headline(self) -> str:
-        """The best methods, in one sentence."""
-        return f"{', '.join(self.tied())} ranked the known policies best"
+        """The best method on the last kind of folds, which is the hardest, in one sentence."""
+        kind = self.kinds[-1]
+        best, *others = self.tied(kind)
+        mean, *_ = self.measures(kind)[best]["spearman"]
+        if np.isnan(mean):
+            return "These policies are too few to choose the best method"
+        rivals = others[0] if len(others) == 1 else f"{len(others)} other methods"
+        tie = f"; {rivals} may be as good" if others else ""
+        return f"Best on {KINDS[kind]}: {best} (rank correlation {number(mean)}{tie})"
 
     @property
     def kinds(self) -> list[str]:
