@@ -104,27 +104,26 @@ def together(policies: Sequence[Policy]) -> Callable[[Tensor], Tensor]:
     for p, policy in enumerate(policies):
         groups.setdefault(_form(policy) or p, []).append(p)
     order = torch.tensor([p for places in groups.values() for p in places], device="cpu").argsort()
-    parts = [(places, _act([policies[p] for p in places])) for places in groups.values()]
-    return lambda states: torch.cat([act(states[places]) for places, act in parts])[order]
+    actors = [[own for p in places if isinstance(own := policies[p], Actor)] for places in groups.values()]
+    stacks = [_stacked(own) if len(own) > 1 else None for own in actors]
+
+    def act(states: Tensor) -> Tensor:
+        parts = []
+        for places, stack in zip(groups.values(), stacks, strict=True):
+            own, actions = states[places], None
+            if stack is not None:
+                with torch.no_grad():
+                    actions = stack._output(own, None).mean
+            if actions is None or not (actions.abs() < TOO_LARGE).all():  # of which acting alone names the policy
+                actions = torch.stack([_alone(policies[p], rows) for p, rows in zip(places, own, strict=True)])
+            parts.append(actions)
+        return torch.cat(parts)[order]
+
+    return act
 
 
-def _act(policies: list[Policy]) -> Callable[[Tensor], Tensor]:
-    """Return the function of `together` of one group."""
-
-    def one_by_one(states: Tensor) -> Tensor:
-        size = current().batch_size
-        pairs = zip(policies, states, strict=True)
-        return torch.stack([torch.cat([policy.act(batch) for batch in own.split(size)]) for policy, own in pairs])
-
-    def at_once(states: Tensor) -> Tensor:
-        with torch.no_grad():
-            actions = whole._output(states, None).mean
-        return actions if (actions.abs() < TOO_LARGE).all() else one_by_one(states)  # which names the policy
-
-    if len(policies) == 1:
-        return one_by_one
-    whole = _stacked([policy for policy in policies if isinstance(policy, Actor)])
-    return at_once
+def _alone(policy: Policy, states: Tensor) -> Tensor:
+    return torch.cat([policy.act(batch) for batch in states.split(current().batch_size)])
 
 
 def _form(policy: Policy) -> tuple[Any, ...] | None:
