@@ -35,6 +35,7 @@ def main() -> None:
     parser.add_argument(
         "--sets", type=Path, default=Path("bench/paper/sets/small"), help="games (default: %(default)s)"
     )
+    parser.add_argument("--foreign", type=Path, help="folder with policies of other authors, for games")
     options = parser.parse_args()
     chosen = [tasks[name] for name in options.tasks]
     if options.stage == "make":
@@ -48,9 +49,9 @@ def main() -> None:
         peers.run(chosen, options.logs)
         peers.update_page(PAGE)
     elif options.stage == "games":
-        columns = ["spearman", "regret@1", "coverage"]
-        means = of_games(options.sets, options.out).groupby(["kind", "game", "log"])[columns].mean()
-        print(means.round(2).to_string(), means.groupby("kind").agg(["mean", "sem"]).round(2).to_string(), sep="\n\n")
+        columns, by = ["spearman", "regret@1", "coverage"], ["kind", "known"]
+        means = of_games(options.sets, options.out, options.foreign).groupby([*by, "game", "log"])[columns].mean()
+        print(means.round(2).to_string(), means.groupby(by).agg(["mean", "sem"]).round(2).to_string(), sep="\n\n")
     else:
         update_page(PAGE)
 

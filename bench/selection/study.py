@@ -78,21 +78,23 @@ def judged(
                 yield row | result
 
 
-def of_games(folder: Path, work: Path, known: int = 10, draws: int = 5) -> pandas.DataFrame:
-    """Return results on logs of the paper's games: snapshots are known, others and offline policies are ranked.
+def of_games(folder: Path, work: Path, foreign: Path | None = None, draws: int = 5) -> pandas.DataFrame:
+    """Return results on logs of the paper's games: ten snapshots are known, or none; others are ranked.
 
     Args:
         folder: Folder of a scale of `bench.paper`, with logs.
         work: Folder that keeps simulators.
-        known: Snapshots with known returns.
-        draws: Draws of these.
+        foreign: Folder with policies of other authors, or None.
+        draws: Draws of known snapshots.
     """
-    from bench.paper.sets import offline_policies, snapshots
+    from bench.paper.sets import foreign_policies, offline_policies, snapshots
 
     rows = []
     for file in sorted(folder.glob("*/logs/*.hdf5")):
         game, log = file.parents[1], file.stem
         parts = snapshots(game) | {kind: offline_policies(game, log, kind) for kind in ("competent", "test_set_1")}
+        if foreign is not None:
+            parts["foreign"] = foreign_policies(foreign / game.name.rpartition("-")[0])
         policies = {name: policy for own, _ in parts.values() for name, policy in own.items()}
         kinds = np.repeat([*parts], [len(returns) for _, returns in parts.values()])
         returns = np.concatenate([returns for _, returns in parts.values()])
@@ -102,10 +104,11 @@ def of_games(folder: Path, work: Path, known: int = 10, draws: int = 5) -> panda
         whole = sopr_fast.select(policies, sopr_fast.load_log(file), checkpoints=kept)
         table = table.loc[whole.names]
         pool = np.flatnonzero(table["kind"].isin(["train", "validation"]))
-        for draw, kind in itertools.product(range(draws), ("test_set_2", "competent", "test_set_1")):
+        tests = [kind for kind in parts if kind not in ("train", "validation")]
+        for (known, draw), kind in itertools.product([(0, 0), *((10, draw) for draw in range(draws))], tests):
             chosen = np.sort(np.random.default_rng(draw).permutation(pool)[:known])
             found = results(whole, chosen, np.flatnonzero(table["kind"] == kind), table)["select"]
-            rows.append({"game": game.name, "log": log, "kind": kind} | found)
+            rows.append({"game": game.name, "log": log, "kind": kind, "known": known} | found)
     return pandas.DataFrame(rows)
 
 

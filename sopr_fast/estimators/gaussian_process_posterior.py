@@ -16,7 +16,7 @@ points that lie evenly in the sum of the weights, the fewer the more policies th
 
 If no return is known, the values are believed, and c is 0 ± 1/2; if s is known, the sd of g is 2 and that of e 0.3. If
 the simulator has several members, their values show its errors: f is larger for policies of which they disagree, and
-without known returns their covariance is that of f, with c 0 ± 1/5.
+without known returns their covariance is that of f, the smaller the more they agree on the order, with c 0 ± 1/5.
 """
 
 from __future__ import annotations
