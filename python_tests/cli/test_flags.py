@@ -40,7 +40,3 @@ def test_only_the_command_line_names_flags():
     files = [path for path in root.rglob("*.py") if path.parent.name != "cli"]
     named = re.compile(r"\(--[a-z]")
     assert [path for path in files if named.search(path.read_text(encoding="utf-8"))] == []
-
-
-def test_an_error_on_the_command_line_names_the_flag(shell):
-    assert "no model: pass --model …, or set SOPR_FAST_MODEL" in shell("rank --policies p.zip --states x.npy", code=2)

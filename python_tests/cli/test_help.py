@@ -8,7 +8,7 @@ import pytest
 
 from sopr_fast import Config
 from sopr_fast.cli import main as cli
-from sopr_fast.cli.flags import _OTHERS, _PARAMETERS
+from sopr_fast.cli.flags import _PARAMETERS
 from sopr_fast.estimators import Simulator
 from sopr_fast.estimators.methods import DEFAULT_METHODS, METHODS
 from sopr_fast.runtime.checks import descriptions
@@ -38,7 +38,7 @@ def test_the_help_names_every_method(help_of):
 
 def test_every_flag_is_one_of_a_command(help_of):
     shown = "".join(map(help_of, COMMANDS))
-    flags = [f"--{parameter.replace('_', '-')}" for parameter in _PARAMETERS.split("|")] + list(_OTHERS.values())
+    flags = [f"--{parameter.replace('_', '-')}" for parameter in _PARAMETERS.split("|")]
     assert [flag for flag in flags if not re.search(rf"{flag}\b(?!-)", shown)] == []
 
 

@@ -20,7 +20,6 @@ from sopr_fast.estimators import Estimates
 from sopr_fast.reports import figures
 from sopr_fast.reports.page import Name, plain
 from sopr_fast.results.numbers import MISSING, chance, number
-from sopr_fast.selection.folds import Fold
 
 VOID = {"meta", "link", "br", "img", "input", "source"}
 OPTIONS = {"command": "sopr-fast select --policies '<b>'", "title": "pendulum.hdf5", "date": "1 May 2030"}
@@ -196,8 +195,8 @@ def test_an_evaluation_sells_no_tie_as_a_win(pages, tmp_path):
     rows = cells(page)
     means = evaluation().measures("random")
     assert {row[0]: row[1] for row in rows} == {name: number(means[name]["spearman"][0]) for name in METHODS}
-    folds = [Fold("random", str(i), np.arange(4), np.array([4 + i])) for i in range(2)]
-    few = replace(evaluation(), folds=folds, values={name: [np.ones(1), np.zeros(1)] for name in METHODS})
+    folds = {"random": {str(i): np.array([4 + i]) for i in range(2)}}
+    few = replace(evaluation(), folds=folds)
     title = read(few, tmp_path / "r.html").text("h1")
     assert title == ["These policies are too few to choose the best method."]
 

@@ -21,24 +21,18 @@ def run(methods, policies=POLICIES, returns=RETURNS, **options):
     return evaluate(policies, log(), returns, **{"methods": methods, "cv": 3, **options})
 
 
-def test_a_learner_never_sees_the_policies_it_is_asked_about():
-    learner = Scripted(RETURNS, supervised=True, needs_rewards=False)
-    evaluation = run({"m": learner})
+def test_a_learner_never_sees_the_policies_it_is_asked_about_and_other_methods_value_each_once():
+    learner, method = Scripted(RETURNS, supervised=True, needs_rewards=False), Scripted(RETURNS)
+    evaluation = run({"m": learner, "all": method})
     asked = [names for names, _ in learner.calls]
     assert sorted(name for names in asked[:3] for name in names) == sorted(NAMES)
     assert all(not set(names) & set(known) for names, known in learner.calls)
     assert asked[3:] == [[name for name in NAMES if name.startswith(side)] for side in ("right", "left")]
     assert evaluation.kinds == ["random", "group"]
-    other = run({"m": learner}, seed=1)
-    assert sorted(other.folds[0].test) != sorted(evaluation.folds[0].test)
-
-
-def test_a_method_without_returns_values_every_policy_once():
-    method = Scripted(RETURNS)
-    evaluation = run({"m": method})
     assert len(method.calls) == 1
-    for fold, values in zip(evaluation.folds, evaluation.values["m"], strict=True):
-        np.testing.assert_array_equal(values, VALUES[fold.test])
+    np.testing.assert_array_equal([*evaluation.values["all"].values()], [VALUES] * 2)
+    other = run({"m": learner}, seed=1)
+    assert other.folds["random"]["1"].tolist() != evaluation.folds["random"]["1"].tolist()
 
 
 def test_methods_that_order_policies_in_reverse_are_named():
@@ -87,13 +81,13 @@ def test_the_model_of_select_is_a_method_and_shares_its_simulator(monkeypatch):
     evaluation = run([GaussianProcess(mean=simulator), simulator], returns=returns)
     assert list(evaluation.values) == ["GaussianProcess(Simulator)", "Simulator"] and len(runs) == 1
     columns = np.stack([policy(log().states) for policy in POLICIES.values()])
-    distances, simulated = policy_distances(columns, columns), np.zeros(12)
-    for fold, values in zip(evaluation.folds[:3], evaluation.values["Simulator"], strict=False):
-        simulated[fold.test] = values
-    for fold, values in zip(evaluation.folds, evaluation.values["GaussianProcess(Simulator)"], strict=True):
-        known = np.where(np.isin(np.arange(12), fold.train), VALUES, np.nan)
-        expected = fit(distances, known, errors, simulated).mean[fold.test]
-        np.testing.assert_allclose(values, expected, rtol=1e-3, atol=1e-3 * np.ptp(VALUES))
+    distances, simulated = policy_distances(columns, columns), evaluation.values["Simulator"]["random"]
+    for kind, tests in evaluation.folds.items():
+        for test in tests.values():
+            known = np.where(np.isin(np.arange(12), test), np.nan, VALUES)
+            expected = fit(distances, known, errors, simulated).mean[test]
+            values = evaluation.values["GaussianProcess(Simulator)"][kind][test]
+            np.testing.assert_allclose(values, expected, rtol=1e-3, atol=1e-3 * np.ptp(VALUES))
 
 
 def test_a_tie_is_called_a_tie():
@@ -129,7 +123,7 @@ def test_a_simulator_resumes_from_its_folder(tmp_path):
         checkpoint_file(tmp_path, options["methods"]["simulator"]).name
     ]
     again = run(**options)
-    np.testing.assert_array_equal(first.values["simulator"][0], again.values["simulator"][0])
+    np.testing.assert_array_equal(first.values["simulator"]["random"], again.values["simulator"]["random"])
     (tmp_path / "returns.csv").touch()
     with pytest.raises(NotADirectoryError, match="returns.csv is a file: name another"):
         checkpoint_file(tmp_path / "returns.csv", options["methods"]["simulator"])
@@ -151,7 +145,7 @@ def test_policies_without_a_return_are_left_out_and_methods_found_in_any_case(na
     ],
 )
 def test_group_folds(groups, expected):
-    assert [fold.name for fold in group_folds(groups)] == expected
+    assert [*group_folds(groups)] == expected
 
 
 @pytest.mark.parametrize(

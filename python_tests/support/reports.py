@@ -7,7 +7,6 @@ import pandas
 
 from sopr_fast.results.ranking import Ranking, Training
 from sopr_fast.selection import Evaluation, Selection
-from sopr_fast.selection.folds import Fold
 from sopr_fast.selection.measured import Measured
 
 HOSTILE = (
@@ -56,9 +55,8 @@ def evaluation(*, hostile: bool = False, count: int = 14) -> Evaluation:
     """Return values of policies by methods, of which the first two are equally good."""
     names, truth = _names(count - 6, 6, hostile), _problem(count - 6, 6)[1]
     labels = ["<g>" if i % 2 and hostile else f"g{i % 2}" for i in range(count)]
-    parts = [("random", str(k + 1), np.arange(k, count, 4)) for k in range(4)]
-    parts += [("group", label, np.flatnonzero([one == label for one in labels])) for label in dict.fromkeys(labels)]
-    folds = [Fold(kind, name, np.setdiff1d(np.arange(count), test), test) for kind, name, test in parts]
+    groups = {label: np.flatnonzero([one == label for one in labels]) for label in dict.fromkeys(labels)}
+    folds = {"random": {str(k + 1): np.arange(k, count, 4) for k in range(4)}, "group": groups}
     random = np.random.default_rng(2)
     noise = {name: scale * random.standard_normal(count) for name, scale in zip(METHODS, (5, 6, 90, 300), strict=True)}
     return Evaluation(
@@ -67,7 +65,7 @@ def evaluation(*, hostile: bool = False, count: int = 14) -> Evaluation:
         np.full(count, 3.0),
         labels,
         folds,
-        {name: [(truth + own)[fold.test] for fold in folds] for name, own in noise.items()},
+        {name: dict.fromkeys(folds, truth + own) for name, own in noise.items()},
         {"FQE": "it diverged: values are not finite"},
         dict.fromkeys(METHODS, 1.5),
         settings={"seed": 0, "discount": 0.99, "methods": {"SOPR": "SOPR()", METHODS[3]: "Broken(<b>)"}},

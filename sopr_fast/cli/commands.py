@@ -25,12 +25,14 @@ if TYPE_CHECKING:
 
 
 def demo(options: argparse.Namespace) -> None:
+    """Run the embedded examples."""
     from .demo import show_examples
 
     show_examples(options.out, quick=options.quick)
 
 
 def fit(options: argparse.Namespace) -> None:
+    """Train a model and save it."""
     from ..runtime.files import check_place
     from ..sopr import fitting
 
@@ -60,6 +62,7 @@ def fit(options: argparse.Namespace) -> None:
 
 
 def rank(options: argparse.Namespace) -> None:
+    """Print the ranking of candidates by a model."""
     from ..sopr import ranker
 
     check_outputs(options)
@@ -75,6 +78,7 @@ def rank(options: argparse.Namespace) -> None:
 
 
 def evaluate(options: argparse.Namespace) -> None:
+    """Print how well methods rank policies with known returns."""
     from .. import selection
 
     methods = [find_method(name) for name in options.methods or DEFAULT_METHODS]
@@ -94,6 +98,7 @@ def evaluate(options: argparse.Namespace) -> None:
 
 
 def select(options: argparse.Namespace) -> int:
+    """Print the verdict, and return the exit code that it stands for if it is asked for."""
     from .. import selection
 
     if options.measure < 0:
@@ -124,6 +129,7 @@ def select(options: argparse.Namespace) -> int:
 
 
 def estimate(options: argparse.Namespace) -> None:
+    """Print values by one or several estimators."""
     method, *others = methods = [find_method(method) for method in options.method]
     if others:
         _compare(methods, options)
@@ -145,6 +151,7 @@ def estimate(options: argparse.Namespace) -> None:
 
 
 def info(options: argparse.Namespace) -> None:
+    """Print what is installed, what a model is, or what a log holds."""
     if options.path is None:
         from ..native import build_info
 

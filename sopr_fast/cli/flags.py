@@ -203,12 +203,11 @@ COMMANDS = {
 }
 _NAMES = [flag[2:].replace("-", "_") for group in FLAGS.values() for flag in group]
 _PARAMETERS = "|".join([*_NAMES, "subset_size", "clusters"])  # the last are those of `Config`
-_OTHERS = {("load_returns", "columns"): "--return-columns"}  # of a function: flags that are not named as its parameters
 _VALUE = r"(?:\{[^}]*\}|\[[^\]]*\]|'[^']*'|[^\s,;:()]*[^\s,;:().])"
 _OPTION = re.compile(r"(?<![\w-])--[a-z]")
 _DOOR = re.compile(r"; these are options of sopr_fast\.load_log\(log, …\): pass what it returns")
 _PAIR = re.compile(rf"\b({_PARAMETERS})=({_VALUE})")
-_CALL = re.compile(rf"(?:sopr_fast\.)?\b(load_\w+|Config)\((?:…, |'[^']*', )?((?:\w+={_VALUE}(?:, )?)+)\)")
+_CALL = re.compile(rf"(?:sopr_fast\.)?\b(?:load_\w+|Config)\((?:…, |'[^']*', )?((?:\w+={_VALUE}(?:, )?)+)\)")
 _CALL_OR_PAIR = re.compile(f"{_CALL.pattern}|{_PAIR.pattern}")
 
 
@@ -219,19 +218,20 @@ def with_flags(message: str) -> str:
     """
     if _OPTION.search(message):
         return message
-    return _CALL_OR_PAIR.sub(_translated, _DOOR.sub("", message))
+    message = _DOOR.sub("", message).replace("load_returns(…, columns=", "load_returns(…, return_columns=")
+    return _CALL_OR_PAIR.sub(_translated, message)
 
 
 def _translated(match: re.Match[str]) -> str:
-    function, pairs, parameter, value = match.groups()
-    if function is None:
+    pairs, parameter, value = match.groups()
+    if pairs is None:
         return _flag(parameter, value)
-    return _PAIR.sub(lambda pair: _flag(pair[1], pair[2], function), pairs).replace(", --", " --")
+    return _PAIR.sub(lambda pair: _flag(*pair.groups()), pairs).replace(", --", " --")
 
 
-def _flag(parameter: str, value: str, function: str = "") -> str:
+def _flag(parameter: str, value: str) -> str:
     """Return an option as one types it: a mapping becomes NAME=VALUE, a sequence words."""
-    flag = _OTHERS.get((function, parameter), f"--{parameter.replace('_', '-')}")
+    flag = f"--{parameter.replace('_', '-')}"
     if value == "True":
         return flag
     if parameter == "module":

@@ -69,9 +69,8 @@ def _table(evaluation: Evaluation, kind: str) -> Table:
     measures, tied = evaluation.measures(kind), evaluation.tied(kind)
     mean, low, high = np.array([measures[name]["spearman"] for name in measures]).T
     intervals = [f"{number(a)} to {number(b)}" if np.isfinite(a) else MISSING for a, b in zip(low, high, strict=True)]
-    count = sum(fold.kind == kind for fold in evaluation.folds)
     return Table(
-        f"On {KINDS[kind]}: {count} folds of {len(evaluation.names)} policies",
+        f"On {KINDS[kind]}: {len(evaluation.folds[kind])} folds of {len(evaluation.names)} policies",
         "method",
         [Name(name) for name in measures],
         ["chosen" if name in tied else "" for name in measures],
@@ -88,13 +87,8 @@ def _table(evaluation: Evaluation, kind: str) -> Table:
 
 def _scatter(evaluation: Evaluation, method: str) -> figures.Picture:
     """Return a figure of the known returns over the values of a method in the first kind of folds."""
-    parts = [
-        (fold.test, values)
-        for fold, values in zip(evaluation.folds, evaluation.values[method], strict=True)
-        if fold.kind == evaluation.kinds[0]
-    ]
-    tested, values = (np.concatenate(each) for each in zip(*parts, strict=True))
-    returns = evaluation.returns[tested]
+    tested = np.concatenate([*evaluation.folds[evaluation.kinds[0]].values()])
+    values, returns = evaluation.values[method][evaluation.kinds[0]][tested], evaluation.returns[tested]
     return figures.scatter(
         values,
         returns,

@@ -19,7 +19,7 @@ from ..runtime.progress import Timings, part
 from ..runtime.text import one_line
 from .compared import Compared, read
 from .evaluation import FEWEST_RANKED, Evaluation
-from .folds import Fold, checkpoint_file, group_folds, quiet, random_folds, read_groups
+from .folds import checkpoint_file, group_folds, quiet, random_folds, read_groups
 
 
 def evaluate(
@@ -68,23 +68,24 @@ def evaluate(
     cv = integer(2)("cv", cv)
     compared, measured = read(known, log, table)
     names, (values, errors) = measured.representatives, measured.pooled
-    splits = random_folds(len(names), cv, seed)
+    folds = {"random": random_folds(len(names), cv, seed)}
     if np.ptp(values) == 0:
         raise ValueError("the returns of all policies are equal: there is no order to evaluate")
     labels = [group_of[name] for name in names]
-    splits += group_folds(labels)
-    found, dropped, timings = _values(chosen, compared, values, errors, splits, seed, checkpoints)
+    if foreign := group_folds(labels):
+        folds["group"] = foreign
+    found, dropped, timings = _values(chosen, compared, values, errors, folds, seed, checkpoints)
     notes = [*compared.facts, *measured.note()]
     if cv > len(names):
         notes.append(f"There are fewer policies than folds ({cv}): each is left out alone")
-    if not any(fold.kind == "group" and len(fold.test) >= FEWEST_RANKED for fold in splits):
+    if not any(len(test) >= FEWEST_RANKED for test in foreign.values()):
         notes.append("Nothing shows how foreign candidates are ranked: give groups of three or more policies")
     evaluation = Evaluation(
         names=names,
         returns=values,
         return_errors=errors,
         groups=labels,
-        folds=splits,
+        folds=folds,
         values=found,
         dropped=dropped,
         seconds=dict(timings),
@@ -111,36 +112,36 @@ def _values(
     compared: Compared,
     returns: np.ndarray,
     errors: np.ndarray,
-    folds: list[Fold],
+    folds: dict[str, dict[str, np.ndarray]],
     seed: int,
     checkpoints: Any,
-) -> tuple[dict[str, list[np.ndarray]], dict[str, str], Timings]:
-    """Return values by method and fold, why methods were dropped, and seconds."""
-    found: dict[str, list[np.ndarray]] = {}
+) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, str], Timings]:
+    """Return values (P,) by method and kind of folds, why methods were dropped, and seconds."""
+    found: dict[str, dict[str, np.ndarray]] = {}
     dropped: dict[str, str] = {}
     estimated: dict[str, np.ndarray] = {}  # values (P,) of methods that do not learn from returns
-    timings = Timings()
+    timings, everyone = Timings(), np.arange(len(returns))
 
     def value_all(method: Estimator) -> np.ndarray:
         if repr(method) not in estimated:
             file = checkpoint_file(checkpoints, method)
-            with quiet():
-                values = method.estimate(compared.policies, compared.log, seed=seed, checkpoint=file).values
+            values = method.estimate(compared.policies, compared.log, seed=seed, checkpoint=file).values
             estimated[repr(method)] = np.asarray(values, np.float64)
         return estimated[repr(method)]
 
-    def value(method: Any) -> list[np.ndarray]:
+    def value(method: Any) -> dict[str, np.ndarray]:
         if method.needs_rewards and not compared.has_rewards:
             raise ValueError("it needs rewards, which the log lacks")
         if method.supervised:
             mean = None if method.mean is None else value_all(method.mean)
-            with quiet():
-                learn = method.prepare(Request(compared.policies, compared.log, seed), mean)
-                learned = [learn(fold.test, fold.train, returns[fold.train], errors[fold.train]) for fold in folds]
-            values = [np.asarray(estimates.values, np.float64) for estimates in learned]
-        else:
-            values = [value_all(method)[fold.test] for fold in folds]
-        everything = np.concatenate(values)
+            learn = method.prepare(Request(compared.policies, compared.log, seed), mean)
+        values = {kind: np.full(len(returns), np.nan) for kind in folds}
+        for kind, tests in folds.items():
+            for test in tests.values():
+                train = np.setdiff1d(everyone, test)
+                known = returns[train], errors[train]
+                values[kind][test] = learn(test, train, *known).values if method.supervised else value_all(method)[test]
+        everything = np.concatenate([values[kind][test] for kind, tests in folds.items() for test in tests.values()])
         if not np.isfinite(everything).all():
             raise ValueError("it diverged: values are not finite")
         if np.ptp(everything) <= 1e-9 * np.abs(everything).max():
@@ -148,7 +149,7 @@ def _values(
         return values
 
     for k, (label, method) in enumerate(methods.items(), 1):
-        with timings.stage(label), part(k, len(methods), label):
+        with timings.stage(label), part(k, len(methods), label), quiet():
             try:
                 found[label] = value(method)
             except (ArithmeticError, ValueError, RuntimeError) as error:  # one of several must not end hours of work

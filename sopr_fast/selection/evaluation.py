@@ -12,7 +12,6 @@ from ..results.metrics import regret_at_k, spearman
 from ..results.numbers import number
 from ..results.result import Result
 from ..results.tables import plain, to_text, wrapped
-from .folds import Fold
 
 KINDS = {"random": "policies like the known ones", "group": "a new group of policies"}
 MEASURES = ("spearman", "regret@1", "regret@3")  # the first orders methods
@@ -27,12 +26,13 @@ class Evaluation(Result):
     """Measures of methods on policies that they have not learned from.
 
     Attributes:
-        names: M names of policies.
-        returns: (M,) float64 returns, in the units in which they were given.
-        return_errors: (M,) float64 standard errors of the returns.
-        groups: M groups.
-        folds: Random folds, then one fold for each group.
-        values: Method -> for each fold the (T,) float64 values of its test policies, in the method's own units.
+        names: P names of policies.
+        returns: (P,) float64 returns, in the units in which they were given.
+        return_errors: (P,) float64 standard errors of the returns.
+        groups: P groups.
+        folds: Kind of folds ("random", and "group" if there are several groups) -> name of a fold -> (T,) int64 indices
+            of the policies that it tests. Methods learn from all others.
+        values: Method -> kind of folds -> (P,) float64 values in the method's own units, NaN for policies in no fold.
         dropped: Method -> reason why it has no values.
         seconds: Method -> seconds spent.
         notes: What limits the evidence.
@@ -44,8 +44,8 @@ class Evaluation(Result):
     returns: np.ndarray
     return_errors: np.ndarray
     groups: list[str]
-    folds: list[Fold]
-    values: dict[str, list[np.ndarray]]
+    folds: dict[str, dict[str, np.ndarray]]
+    values: dict[str, dict[str, np.ndarray]]
     dropped: dict[str, str]
     seconds: dict[str, float]
     notes: list[str] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Evaluation(Result):
     @property
     def kinds(self) -> list[str]:
         """Kinds of folds: "random", and "group" if there are several groups."""
-        return list(dict.fromkeys(fold.kind for fold in self.folds))
+        return [*self.folds]
 
     def measures(self, kind: str | None = None) -> dict[str, dict[str, tuple[float, float, float]]]:
         """Compute every measure of every method.
@@ -114,19 +114,19 @@ class Evaluation(Result):
         The method with the highest rank correlation is the first.
         """
         found = {}
-        for kind in self.kinds:
-            places = [k for k, fold in enumerate(self.folds) if fold.kind == kind]
-            parts = [places] if kind == "random" else [[k] for k in places if len(self.folds[k].test) >= FEWEST_RANKED]
+        for kind, folds in self.folds.items():
+            tests = [*folds.values()]
+            parts = [test for test in tests if len(test) >= FEWEST_RANKED]
+            if kind == "random":
+                parts = [np.concatenate(tests)]
             random = np.random.default_rng([self.seed, 8])
             tables = {
                 method: np.full((1 + len(parts), 1 + _REPLICATES, len(MEASURES)), np.nan) for method in self.values
             }
             for row, part in enumerate(parts):
-                tested = np.concatenate([self.folds[k].test for k in part])
-                samples = [np.arange(len(tested)), *random.integers(len(tested), size=(_REPLICATES, len(tested)))]
+                samples = [part, *part[random.integers(len(part), size=(_REPLICATES, len(part)))]]
                 for method, values in self.values.items():
-                    own = np.concatenate([values[k] for k in part])
-                    tables[method][row] = [_measure(self.returns[tested[s]], own[s], s) for s in samples]
+                    tables[method][row] = [_measure(self.returns[s], values[kind][s], s) for s in samples]
             means = {method: np.ma.masked_invalid(table).mean(0).filled(np.nan) for method, table in tables.items()}
             found[kind] = dict(sorted(means.items(), key=lambda item: -np.nan_to_num(item[1][0, 0], nan=-2)))
         return found
@@ -135,7 +135,7 @@ class Evaluation(Result):
         """Return the measures as text of 80 columns, the methods with the best Spearman correlation first."""
         blocks = []
         for kind in self.kinds:
-            measures, tied, count = self.measures(kind), self.tied(kind), sum(fold.kind == kind for fold in self.folds)
+            measures, tied, count = self.measures(kind), self.tied(kind), len(self.folds[kind])
             cells = {
                 "method": [*measures],
                 "spearman": [_with_interval(each["spearman"]) for each in measures.values()],
@@ -157,12 +157,13 @@ class Evaluation(Result):
             measures.setdefault(kind, {}).setdefault(method, {})[name] = dict(zip(_ENDS, interval, strict=True))
         folds = [
             {
-                "kind": fold.kind,
-                "name": fold.name,
-                "policies": [self.names[i] for i in fold.test],
-                "values": {method: values[k] for method, values in self.values.items()},
+                "kind": kind,
+                "name": name,
+                "policies": [self.names[i] for i in test],
+                "values": {method: values[kind][test] for method, values in self.values.items()},
             }
-            for k, fold in enumerate(self.folds)
+            for kind, each in self.folds.items()
+            for name, test in each.items()
         ]
         shown = ("names", "returns", "return_errors", "groups", "dropped", "seconds", "notes")
         return plain({name: getattr(self, name) for name in shown} | {"measures": measures, "folds": folds})

@@ -1,4 +1,7 @@
-"""Folds of policies, and the groups that they leave out."""
+"""Folds of policies, and the groups that they leave out.
+
+A fold is the indices of policies that are valued, by methods that learn from all others.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,39 +28,23 @@ _STEP = re.compile(
 )
 
 
-@dataclass(frozen=True, eq=False)
-class Fold:
-    """One split of policies."""
-
-    kind: str  # "random", or "group" (one group left out)
-    name: str  # number of a random fold, or the group that is left out
-    train: np.ndarray  # (M,) int64 indices of the policies to learn from
-    test: np.ndarray  # (T,) int64 indices of the policies to value
-
-
-def random_folds(count: int, folds: int, seed: int) -> list[Fold]:
+def random_folds(count: int, folds: int, seed: int) -> dict[str, np.ndarray]:
     """Split policies, at least four, into two or more folds of nearly equal size, at most one for each policy."""
     if count < FEWEST_TRAINING:
         raise ValueError(f"at least {FEWEST_TRAINING} policies with known returns are needed, got {count}")
     order = np.random.default_rng([seed, 7]).permutation(count)
-    parts = [np.sort(part) for part in np.array_split(order, min(folds, count))]
-    return [Fold("random", str(k + 1), np.setdiff1d(order, part), part) for k, part in enumerate(parts)]
+    return {str(k): np.sort(part) for k, part in enumerate(np.array_split(order, min(folds, count)), 1)}
 
 
-def group_folds(groups: Sequence[str]) -> list[Fold]:
-    """Return one fold for each group: learn from the other groups, value the policies of this one.
+def group_folds(groups: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return one fold for each group, to learn from the other groups and value the policies of this one.
 
     A group has no fold if it holds one policy, or leaves fewer than two or a quarter of all to learn from.
     """
     labels = np.array(groups, dtype=object)
-    everyone = np.arange(len(labels))
-    least = max(2.0, _LEAST_SHARE * len(labels))
-    folds = []
-    for label in dict.fromkeys(groups):
-        inside = labels == label
-        if np.count_nonzero(inside) >= 2 and np.count_nonzero(~inside) >= least:
-            folds.append(Fold("group", label, everyone[~inside], everyone[inside]))
-    return folds
+    found = {label: np.flatnonzero(labels == label) for label in dict.fromkeys(groups)}
+    most = len(labels) - max(2.0, _LEAST_SHARE * len(labels))
+    return {label: inside for label, inside in found.items() if 2 <= len(inside) <= most}
 
 
 def read_groups(groups: Mapping[str, str] | None, names: list[str]) -> list[str]:

@@ -167,10 +167,8 @@ def _remedy(compared: Compared) -> str:
     """Return what to do if nothing tells of any policy."""
     if compared.has_rewards:
         return "policies that can act in any state, or simulator='BehaviourQ'"
-    unread = getattr(compared.log, "summary", "").partition("; not read: ")[2]
-    return "a log with rewards: name them by load_log(…, columns={'rewards': …})" + f"; not read: {unread}" * bool(
-        unread
-    )
+    _, separator, unread = getattr(compared.log, "summary", "").partition("; not read: ")
+    return f"a log with rewards: name them by load_log(…, columns={{'rewards': …}}){separator}{unread}"
 
 
 def _of_log(compared: Compared) -> dict[str, Any]:
