@@ -153,6 +153,8 @@ ARRAYS = {
     "tensor": torch.tensor(ACTIONS),
     "gaussian": Gaussian(ACTIONS, np.arange(1, 101)[:, None].repeat(DA, 1)),
     "gaussian of a deviation for each state": Gaussian(ACTIONS, np.arange(1, 101)),
+}
+LABELS = {
     "indices": INDICES,
     "a policy of indices": ArrayPolicy("x", INDICES),
     "uint16": torch.from_numpy(INDICES).to(torch.uint16),
@@ -161,14 +163,13 @@ ARRAYS = {
 }
 
 
-@pytest.mark.parametrize("kind", [*FILES, *ARRAYS])
+@pytest.mark.parametrize("kind", [*FILES, *ARRAYS, *LABELS])
 def test_arrays_are_indexed_like_the_states(kind, tmp_path, states, source):
     np.save(tmp_path / "actions.npy", ACTIONS)
-    policy = FILES[kind](tmp_path / "actions.npy") if kind in FILES else ARRAYS[kind]
-    is_discrete = kind in [*ARRAYS][[*ARRAYS].index("indices") :]
-    expected = torch.eye(DS)[source % 4] if is_discrete else torch.from_numpy(ACTIONS).float()[source]
+    policy = FILES[kind](tmp_path / "actions.npy") if kind in FILES else (ARRAYS | LABELS)[kind]
+    expected = torch.eye(DS)[source % 4] if kind in LABELS else torch.from_numpy(ACTIONS).float()[source]
     expected = gaussian(expected, source[:, None] + 1) if kind.startswith("gaussian") else expected
-    assert torch.equal(columns(policy, states, source, **(COUNT if is_discrete else {})), expected)
+    assert torch.equal(columns(policy, states, source, **(COUNT if kind in LABELS else {})), expected)
 
 
 def test_deviations_stand_beside_means_if_any_policy_is_stochastic(states, source):
