@@ -54,8 +54,9 @@ def collect(
     size, columns = current().batch_size, new_columns((len(policies), len(states), layout.width))
 
     def fill(policy: Policy, columns: Tensor) -> None:
-        for part, own, rows in zip(columns.split(size), states.split(size), source.split(size), strict=True):
-            part[:] = layout.columns(policy.name, policy.output(own, rows))
+        for first in range(0, len(states), size):  # none of no states
+            rows = slice(first, first + size)
+            columns[rows] = layout.columns(policy.name, policy.output(states[rows], source[rows]))
 
     parts = list(zip(policies, columns, strict=True))
     with progress_bar(len(parts), "acting", "policy", show=show) as bar:
