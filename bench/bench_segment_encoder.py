@@ -18,7 +18,7 @@ from workload import CLUSTERS, SIZE, actions_on, forward_gflop
 
 from sopr_fast import Subsets
 from sopr_fast.ops.segment_encoder_blocks import Arena
-from sopr_fast.runtime.distributed import Blocks
+from sopr_fast.runtime.distributed import block_bounds
 from sopr_fast.sopr.input_norm import row_moments
 
 try:
@@ -88,9 +88,7 @@ def contend_step(contend, peers, released, subsets, columns, rounds, precision="
     """Time a step as `fit` takes it: forward, backward by blocks of policies, without the update of the weights."""
     arena = Arena(1 << 30)
     model = from_released(released.state_dict()).train()
-    count = len(Blocks(len(columns)))
-    ends = [len(columns) * block // count for block in range(count + 1)]
-    blocks = tuple(b - a for a, b in itertools.pairwise(ends))
+    blocks = tuple(b - a for a, b in itertools.pairwise(block_bounds(len(columns))))
     weights = torch.linspace(-1, 1, len(columns))
 
     def step():

@@ -6,7 +6,7 @@ import contextlib
 import contextvars
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -35,6 +35,12 @@ class Group:
     def part(self, total: int) -> slice:
         """Return this process's part of `total` items: adjacent ones, nearly as many as every other process."""
         return slice(total * self.rank // self.count, total * (self.rank + 1) // self.count)
+
+    def policies(self, count: int) -> slice:
+        """Return which of so many policies are in this process's blocks, see `block_bounds`."""
+        bounds = block_bounds(count)
+        own = self.part(len(bounds) - 1)
+        return slice(bounds[own.start], bounds[own.stop])
 
     def gather_objects(self, value: _T) -> list[_T]:
         """Return the values of all processes, in the order of the processes, or raise LostProcessError."""
@@ -83,25 +89,13 @@ class Group:
                     )
 
 
-@dataclass(frozen=True)
-class Blocks:
-    """A fixed partition of policies, whatever processes compute them.
+def block_bounds(policies: int) -> list[int]:
+    """Return where blocks of policies begin and end: a fixed partition, whatever processes compute them.
 
     Blocks hold 8 policies or a few less; their number is even, so that two processes share equally.
     """
-
-    policies: int
-
-    def __len__(self) -> int:
-        return 2 * -(-self.policies // (2 * _BLOCK))
-
-    def policies_of(self, blocks: slice) -> slice:
-        """Return the policies of adjacent blocks."""
-        return slice(self.policies * blocks.start // len(self), self.policies * blocks.stop // len(self))
-
-    def parts(self) -> list[slice]:
-        """Return the policies of every block, which may be none."""
-        return [self.policies_of(slice(block, block + 1)) for block in range(len(self))]
+    count = 2 * max(1, -(-policies // (2 * _BLOCK)))
+    return [policies * block // count for block in range(count + 1)]
 
 
 def add_up(first: int, last: int, sums: dict[tuple[int, int], Tensor]) -> dict[tuple[int, int], Tensor]:
@@ -127,8 +121,8 @@ def share_policies(
     `singly`; an empty slice if there are no policies. The progress bar shows the description, if there is one.
     """
     group = current()
-    parts = [slice(i, i + 1) for i in range(count)] if singly else Blocks(count).parts()
-    parts = [part for part in parts if part.start < part.stop] or [slice(0, 0)]
+    bounds = range(count + 1) if singly else block_bounds(count)
+    parts = [slice(first, last) for first, last in pairwise(bounds) if first < last] or [slice(0, 0)]
     own = parts[group.part(len(parts))]
     total = own[-1].stop - own[0].start if own else 0
     rows = []

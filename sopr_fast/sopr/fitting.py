@@ -19,7 +19,6 @@ from ..results.warnings import TrainingPolicyWarning
 from ..runtime import distributed
 from ..runtime.checkpoints import Checkpoint
 from ..runtime.checks import integer
-from ..runtime.distributed import Blocks
 from ..runtime.options import current_device
 from ..runtime.progress import Timings
 from ..runtime.tensor_files import fingerprint
@@ -163,7 +162,7 @@ def _act(known: list[list[Policy]], drawn: Drawing | Subsets, logged: Any) -> tu
     layout = probe(known[0], states, source, logged=logged)
     for validation in known[1:]:
         probe(validation, states, source, layout)
-    own = [blocks.policies_of(group.part(len(blocks))) for blocks in map(Blocks, map(len, known))]
+    own = [group.policies(len(some)) for some in known]
     acting = [some[part] for some, part in zip(known, own, strict=True)]
     return layout, own, [collect(some, states, source, layout, show=True) for some in acting]
 

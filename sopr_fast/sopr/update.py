@@ -15,7 +15,7 @@ from torch import Tensor
 from ..ops.segment_encoder_blocks import Arena
 from ..runtime import devices, distributed, graphs
 from ..runtime.adam import Adam
-from ..runtime.distributed import Blocks
+from ..runtime.distributed import block_bounds
 from ..runtime.resources import tile_bytes
 from .config import Config
 from .input_norm import row_moments
@@ -120,21 +120,17 @@ class Update:
         self.results[0], gradients = self.compute_gradients()
         self.optimizer.step(gradients, self.config.gradient_clip)
 
-    def _shares(self) -> list[tuple[slice, int]]:
+    def _shares(self) -> list[tuple[range, int]]:
         """Return blocks of policies, and how many of each are in every step, on any device."""
         # The loss of some policies compares with that of all only if it is one of pairs, all of which are known.
         by_pairs_of_returns = self.config.loss == "pairwise" and self.examples.objective.targets.dim() == 1
         share = self.config.policy_share if by_pairs_of_returns else 1.0
-        shares = []
-        for part in Blocks(len(self.examples.objective.labels)).parts():
-            size = part.stop - part.start
-            shares.append((part, max(math.ceil(share * size), min(size, _FEWEST_OF_A_BLOCK))))
-        return shares
+        blocks = itertools.starmap(range, itertools.pairwise(block_bounds(len(self.examples.objective.labels))))
+        return [(block, max(math.ceil(share * len(block)), min(len(block), _FEWEST_OF_A_BLOCK))) for block in blocks]
 
     def _choose(self, random: np.random.Generator) -> np.ndarray:
         """Return the policies of a step, ascending."""
-        chosen = [np.sort(random.choice(np.arange(own.start, own.stop), n, replace=False)) for own, n in self._parts]
-        return np.concatenate(chosen)
+        return np.concatenate([np.sort(random.choice(block, count, replace=False)) for block, count in self._parts])
 
     def compute_gradients(self) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return the loss and the gradients of all parameters."""
