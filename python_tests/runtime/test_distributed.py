@@ -12,8 +12,7 @@ import pytest
 import support.distributed_cases as cases
 import torch
 import torch.distributed as dist
-from support import selection_problems
-from support.problems import ladder, train_scores
+from support.problems import train_scores
 from support.python import python
 
 from sopr_fast.cli.main import main as command
@@ -57,23 +56,11 @@ def test_unequal_inputs_are_refused_by_all_processes(tmp_path):
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
-    states, transitions = cases.log(), selection_problems.log()
-    values = selection_problems.gains(12)
-    for kind, policies, logged in (
-        ("known", cases.KNOWN, states),
-        ("candidates", ladder([0.3, 0.4, 0.5]), states),
-        ("gains", values, transitions.states),
-    ):
-        (folder / kind).mkdir()
-        for name, policy in policies.items():
-            np.save(folder / kind / f"{name}.npy", policy(logged))
-    np.save(folder / "states.npy", states)
-    names = {"observations": "states", "next_observations": "next_states"}
-    parts = ("observations", "actions", "rewards", "next_observations", "terminals", "timeouts")
-    np.savez(folder / "log.npz", **{name: getattr(transitions, names.get(name, name)) for name in parts})
+    (folder / "known").mkdir()
+    for name, policy in cases.KNOWN.items():
+        np.save(folder / "known" / f"{name}.npy", policy(cases.log()))
+    np.save(folder / "states.npy", cases.log())
     (folder / "returns.json").write_text(json.dumps(cases.RETURNS))
-    returns = selection_problems.true_values(values)
-    (folder / "all.json").write_text(json.dumps(returns))
     with contextlib.chdir(folder), warnings.catch_warnings(action="ignore"):
         assert command([*FIT, "--out", "one.safetensors"]) == 0
     return folder
@@ -82,12 +69,6 @@ def files(tmp_path_factory):
 CONFIG = {**cases.CONFIGS[0].to_dict(), "steps": 4}
 FIT = ["fit", "--policies", "known", "--returns", "returns.json", "--states", "states.npy"]
 FIT += [f"--{name.replace('_', '-')}={value}" for name, value in CONFIG.items()]
-NEAREST = ["--log", "log.npz", "--policies", "gains", "--methods", "NearestPolicy"]
-
-
-def without_times(text):
-    times = ("seconds", "timings")
-    return json.loads(text, object_hook=lambda values: {k: v for k, v in values.items() if k not in times})
 
 
 def test_torchrun_trains_the_same_model(files):
@@ -95,23 +76,6 @@ def test_torchrun_trains_the_same_model(files):
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("trained on 19 policies") == 1
     assert (files / "two.safetensors").read_bytes() == (files / "one.safetensors").read_bytes()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["rank", "--model", "one.safetensors", "--policies", "candidates", "--states", "states.npy", "--json"],
-        ["evaluate", *NEAREST, "--returns", "all.json", "--json"],
-    ],
-    ids=lambda arguments: arguments[0],
-)
-def test_torchrun_prints_the_same_result_once(arguments, files, monkeypatch, capsys):
-    result = torchrun(files, "-m", "--", "sopr_fast", *arguments)  # without "--", torchrun takes --log for its own
-    assert result.returncode == 0, result.stderr
-    monkeypatch.chdir(files)
-    assert command(arguments) == 0
-    assert without_times(result.stdout) == without_times(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(
