@@ -108,17 +108,6 @@ def test_only_drawn_rows_are_read_in_pieces_that_are_bounded():
     assert len(dense.slices) > 20 and max(stop - start for start, stop in dense.slices) * 1200 <= 8 << 20
 
 
-def test_comparing_rows_reads_no_others():
-    states = np.full((1_000_000, 4), np.nan, np.float32)
-    source = np.array([3, 700_000, 999_999])
-    states[source] = STATES[:3]
-    log = Recorder(states)
-    stored = StoredStates(log)
-    assert stored.has_rows(source, STATES[:3])
-    assert not stored.has_rows(source, STATES[1:4]) and not stored.has_rows(source + 1, STATES[:3])
-    assert sum(stop - start for start, stop in log.slices) == 6
-
-
 @pytest.mark.slow
 def test_drawing_from_twenty_million_rows_stays_small(tmp_path):
     large_log.write(tmp_path / "log.hdf5", 20_000_000, "chunked")

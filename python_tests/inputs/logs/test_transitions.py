@@ -49,7 +49,12 @@ EACH = "; of states alone, pass values.reshape(-1, 2); if axis 0 is of episodes,
         (NEXT, np.zeros((14, 4)), "has 4 columns, 'observations' 3"),
         ("rewards", np.zeros((14, 2)), "must have shape (rows,), got (14, 2)"),
         ("terminals", np.full(14, 2), "must be 0 or 1, got 2 at row 0"),
-        ("actions", [[1.0], [1.0, 2.0]], "is no array"),
+        ("actions", [[1.0], [1.0, 2.0]], "is no array: "),
+        ("rewards", np.full(14, 1e30), "holds 1e+30 at row 0, beyond the supported magnitude 1e+15: leave the row out"),
+        ("probabilities", np.zeros(14), "must be above 0, got 0 at row 0"),
+        ("probabilities", np.ones((14, 3)), "must have shape (rows,), got (14, 3); pass only that of"),
+        ("steps", np.array(["NaT"] + ["2020-01-01"] * 13, "M8[D]"), "is not finite (as float32) at row 0: make dates"),
+        ("episodes", np.where(FIFTH, np.nan, 0), "has no value at row 5"),
         ("rewards", torch.zeros(14, device="meta"), "is no array: "),
         ("rewards", [10**400] * 14, "must be numbers, got dtype object"),
         ("rewards", np.zeros(14, [("r", float)]), "must be numbers, got dtype [('r', '<f8')]; pass {name: x[name] for"),
@@ -69,6 +74,7 @@ def test_wrong_arrays(name, values, message):
 
 LOADED, LATE = sopr_fast.load_log(USUAL), "columns, ends, max_episode_steps and sort are for logs that are not loaded"
 SUBSETS = sopr_fast.Subsets.draw(np.eye(4), 1, size=4, clusters=2)
+CHANCES = {"pscore": np.full(14, 0.5), "log_probs": np.full(14, -3)}
 LEVELS = pandas.DataFrame([[1, 2]], columns=[["obs", "u"], ["x", ""]])
 
 
@@ -82,6 +88,9 @@ LEVELS = pandas.DataFrame([[1, 2]], columns=[["obs", "u"], ["x", ""]])
         (sopr_fast.load_log, {"a\x1b[2J\n\u202eb": [0], "c" * 199: [0]}, {}, r"are a\\x1b\[2J\\n\\u202eb, c{49}…c{50}"),
         (sopr_fast.load_log, LEVELS, {}, r"data frame: the states have names: .*columns={'states': 'obs/x'}"),
         (sopr_fast.load_log, ["a.npz", "b.npz"], {}, r"a list of paths, expected one log; of several .*dict\(numpy"),
+        (sopr_fast.load_log, USUAL | {"actions": ["left"] * 14}, {}, "'left' at row 0: .*number them, .*'left': 0"),
+        (sopr_fast.load_log, USUAL | {"actions": [[1], [1, 2]]}, {}, "'actions' is no array: .*; pass a list of dict"),
+        (sopr_fast.load_log, USUAL | CHANCES, {}, "'pscore' and 'log_probs' disagree; leave one out by .*'pscore'"),
         (sopr_fast.load_log, SUBSETS, {}, "dataset: subsets are for fit and rank: pass the log"),
         (load_states, None, {}, "expected a path, array, frame, dictionary or list, got NoneType"),
         (load_states, np.array(3.0), {}, "dataset: 'states' is empty"),
