@@ -115,7 +115,6 @@ WRITERS = {
     "log.json": lambda path, arrays: path.write_text(json.dumps(to_json(arrays))),
     "steps.json": lambda path, arrays: frame_of(arrays, "{}_{}").to_json(path, **DIGITS),
     "steps.jsonl": lambda path, arrays: frame_of(arrays, "lists").to_json(path, lines=True, **DIGITS),
-    "columns.json": lambda path, arrays: frame_of(arrays, "{}_{}").to_json(path, double_precision=15),
     "episodes.json": lambda path, arrays: path.write_text(json.dumps([*map(to_json, episodes_of(arrays))])),
     "rllib.jsonl": lambda path, arrays: path.write_text("\n".join(map(json.dumps, map(to_json, episodes_of(arrays))))),
     "main_data.hdf5": lambda path, arrays: write_hdf5(path, numbered(minari_episodes(arrays), "episode_")),

@@ -108,10 +108,6 @@ def _named(content: Any) -> dict[str, Any] | None:
     """Return the arrays of a mapping, frame, dataset, episode, or list of these or of steps; None of anything else."""
     if hasattr(content, "to_pandas") and not is_frame(content):  # tables of arrow, datasets of Hugging Face
         content = content.to_pandas()
-    if isinstance(content, Mapping) and content and all(isinstance(x, Mapping) and "0" in x for x in content.values()):
-        import pandas
-
-        content = pandas.DataFrame(content)  # as pandas writes JSON
     if isinstance(content, Mapping):
         return flatten(content)
     if is_frame(content):

@@ -202,7 +202,7 @@ def _needed(names: Sequence[str] | None) -> Sequence[str]:
 
 
 def _as_frame(source: Any, names: Sequence[str] | None, columns: Mapping[str, str]) -> pandas.DataFrame:
-    """Return the table of records, of columns, or of returns or records by name; or of returns in order."""
+    """Return the table of records, or of returns or records by name; or of returns in order."""
     import pandas
 
     if source is None:
@@ -222,13 +222,8 @@ def _as_frame(source: Any, names: Sequence[str] | None, columns: Mapping[str, st
         callable(value) or len(shape_of(value)) > 1 for _, value in source.items()
     ):
         raise TypeError(_MISPLACED)
-    elif isinstance(source, Mapping) and source:
-        parts = {_part_of(label, columns) for label in source}
-        if "name" in parts and parts & {"return", "cost"}:
-            is_record = all(isinstance(value, Real | str) for value in source.values())
-            return pandas.DataFrame([source] if is_record else dict(source))
-        if all(isinstance(value, Mapping) for value in source.values()):
-            return pandas.DataFrame.from_dict(dict(source), orient="index")
+    elif isinstance(source, Mapping) and source and all(isinstance(value, Mapping) for value in source.values()):
+        return pandas.DataFrame.from_dict(dict(source), orient="index")
     label = getattr(source, "name", None)  # of a series, which `columns` may declare
     label = label if label is not None and (columns or is_cost(label)) else "return"
     return pandas.DataFrame([*source.items()], columns=["name", str(label)], dtype=object)
