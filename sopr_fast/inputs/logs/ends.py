@@ -153,8 +153,7 @@ class Statement:
         is_wrong = self.word is None if "truncations" in self.told else is_terminal
         names = " and ".join(repr(self.names[part]) for part in self.told)
         remedy = _SAY if self.word is None else "leave ends='terminal' out"
-        unmarked = rest & ~self.stops & is_wrong
-        self._refuse_if(unmarked, "", f" without a mark by {names}: {remedy}", "end")
+        self._refuse_if(rest & ~self.stops & is_wrong, f"no mark by {names} at", f": {remedy}", "end")
         return self.terminals | rest if is_terminal else self.terminals
 
     def _check_flags(self) -> None:
@@ -249,7 +248,7 @@ class Statement:
         """Raise if rows (N,) bool are marked; name how many, and the first of them in the user's data."""
         if marked.any():
             first = self.rows["source"][int(np.argmax(marked))]
-            self._refuse(f"{before} {counted(int(marked.sum()), noun)} (such as row {first}){after}".lstrip())
+            self._refuse(f"{before} {counted(int(marked.sum()), noun)} (such as row {first}){after}")
 
     def _refuse(self, what: str) -> NoReturn:
         if self.names.get("episodes", "").startswith(ITEM):
