@@ -190,7 +190,7 @@ def info(options: argparse.Namespace) -> None:
 def _compare(methods: list[str], options: argparse.Namespace) -> None:
     """Print the values of several estimators with intervals, side by side."""
     from ..results.numbers import Numbers
-    from ..results.tables import to_text
+    from ..results.tables import Column, to_text
     from ..selection import compare
 
     for option in ("set", "checkpoint", "returns"):
@@ -203,12 +203,13 @@ def _compare(methods: list[str], options: argparse.Namespace) -> None:
         columns = {method: plain[method].to_dict("list") for method in methods}
         print(json.dumps({"policies": [*frame.index], **columns}, indent=1))
         return
-    cells = {"policy": [*frame.index]}
+    cells = [Column("policy", [*frame.index])]
     for method in methods:
         values, halves = frame[method]["value"], frame[method]["value"] - frame[method]["low"]
         show = Numbers(values, halves)
-        cells[method] = [show(a) + (f" ± {show(b)}" if b >= 0 else "") for a, b in zip(values, halves, strict=True)]
-    print(to_text(cells, left=("policy",)))
+        texts = [show(a) + (f" ± {show(b)}" if b >= 0 else "") for a, b in zip(values, halves, strict=True)]
+        cells.append(Column(method, texts, values.tolist()))
+    print(to_text(cells))
     print("±: half of a 95 % interval, where the estimator knows its error")
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from ..results.metrics import spearman
-from ..results.numbers import MISSING, in_words, number
+from ..results.numbers import in_words, number
 from ..selection.evaluation import KINDS, Evaluation
 from . import figures
-from .page import Column, Name, Table, column
+from .page import Table
 from .plots import plot_evaluation
 
 _GOOD, _USELESS = 0.7, 0.3  # rank correlations
@@ -37,8 +37,9 @@ def evaluation_page(evaluation: Evaluation) -> dict[str, Any]:
         ),
         title="How well each method ranks",
         tables=[_table(evaluation, kind) for kind in evaluation.kinds],
-        legend="Rank correlation of values and known returns: 1 is the right order, 0 none. Regret@1 is what the "
-        "choice of the best value loses, in shares of the range of returns. Bold: the best methods within the error.",
+        legend="spearman: rank correlation of values and known returns with its 90 % interval, 1 is the right order, 0 "
+        "none; regret@1: what the choice of the highest value loses, in shares of the range of returns, regret@3: of "
+        "the three highest; bold: the best methods within the error.",
         evidence=[*dropped, "Each point is a known policy, valued by a method that had not learned from it."],
         pictures=[_scatter(evaluation, name) for name in [*measures][:_DRAWN]],
         settings={"policies": len(evaluation.names), "groups": len(set(evaluation.groups)), **evaluation.settings},
@@ -66,23 +67,8 @@ def _now(best: str, mean: float) -> str:
 
 
 def _table(evaluation: Evaluation, kind: str) -> Table:
-    measures, tied = evaluation.measures(kind), evaluation.tied(kind)
-    mean, low, high = np.array([measures[name]["spearman"] for name in measures]).T
-    intervals = [f"{number(a)} to {number(b)}" if np.isfinite(a) else MISSING for a, b in zip(low, high, strict=True)]
-    return Table(
-        f"On {KINDS[kind]}: {len(evaluation.folds[kind])} folds of {len(evaluation.names)} policies",
-        "method",
-        [Name(name) for name in measures],
-        ["chosen" if name in tied else "" for name in measures],
-        [
-            column("rank correlation", mean),
-            Column("90 % interval", intervals, low),
-            column("regret@1", [measures[name]["regret@1"][0] for name in measures]),
-            column(
-                "seconds", [evaluation.seconds.get(name, np.nan) for name in measures], lambda value: number(value, 1)
-            ),
-        ],
-    )
+    cells, tied = evaluation.cells(kind), evaluation.tied(kind)
+    return Table(evaluation.title(kind), cells, ["chosen" if name in tied else "" for name in cells[0].texts])
 
 
 def _scatter(evaluation: Evaluation, method: str) -> figures.Picture:

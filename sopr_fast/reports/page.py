@@ -6,8 +6,8 @@ import base64
 import hashlib
 import math
 import platform
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -18,7 +18,8 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from .._version import __version__
-from ..results.numbers import number
+from ..results.numbers import MISSING
+from ..results.tables import Column
 from ..runtime.text import printable
 from .figures import DARK, LIGHT
 
@@ -45,31 +46,28 @@ def plain(value: object) -> str:
 
 
 @dataclass(frozen=True)
-class Column:
-    """A column of numbers: its heading, and for each row the text and the number by which rows are sorted."""
-
-    head: str
-    texts: Sequence[str]
-    keys: Sequence[float]
-
-
-def column(head: str, values: Sequence[float] | np.ndarray, show: Callable[[float], str] = number) -> Column:
-    """Return a column of numbers that a function shows."""
-    keys = [float(value) for value in values]
-    return Column(head, [show(key) for key in keys], keys)
-
-
-@dataclass(frozen=True)
 class Table:
-    """A table of policies or methods, one a row."""
+    """A table of policies or methods, one a row, and the class of each row in the style sheet, as "known chosen"."""
 
     caption: str
-    head: str  # of the names
-    names: list[Name]
-    classes: list[str]  # of each row in the style sheet, such as "known" or "foreign chosen"
-    columns: list[Column]
-    remarks: list[str] = field(default_factory=list)  # about each row, or none
-    copies: list[list[Name]] = field(default_factory=list)  # further names of each row, or none
+    columns: Sequence[Column]
+    classes: Sequence[str]
+    copies: Sequence[Sequence[str]] = ()  # further names of each row
+
+    @property
+    def names(self) -> Column:
+        """Names of the rows."""
+        return next(column for column in self.columns if not len(column.keys))
+
+    @property
+    def numbers(self) -> list[Column]:
+        """Columns of numbers that are not all missing."""
+        return [column for column in self.columns if len(column.keys) and {*column.texts} - {"", MISSING}]
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """Remarks on the rows; none if all are empty."""
+        return next((column.texts for column in self.columns if not column.head and any(column.texts)), ())
 
 
 def render(about: str, command: str, *, settings: dict[str, Any], again: str = "", **page: Any) -> str:
@@ -114,6 +112,7 @@ def _environment() -> Environment:
         finalize=lambda value: safe(value) if type(value) is str else value,
     )
     environment.tests["finite"] = math.isfinite
+    environment.filters["name"] = Name
     return environment
 
 

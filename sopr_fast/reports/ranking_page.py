@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from ..results.numbers import MISSING, Numbers, chance, in_words, number
+from ..results.numbers import chance, in_words, number
 from ..results.ranking import Ranking
+from ..results.tables import column
 from . import figures
-from .page import Name, Table, column
+from .page import Table
 from .plots import plot_ranking
 
 _TRAINING = ("loss", "subset_size", "clusters", "subsets", "steps", "encoder", "width", "low_layers", "high_layers")
@@ -35,8 +36,8 @@ def ranking_page(ranking: Ranking) -> dict[str, Any]:
         legend="Errors and probabilities come from replicates, such as bootstrap samples or members of an ensemble."
         if ranking.subset_scores is None
         else "Errors and probabilities are over draws of states only: they do not say whether the model orders "
-        "policies as their returns do. Distance is that of actions to the nearest known policy: above 1 a candidate is "
-        "foreign, farther from them than they usually are from each other.",
+        "policies as their returns do. Distance is that of actions to the nearest known policy; a foreign candidate is "
+        "farther from them than they usually are from each other.",
         evidence=_evidence(ranking),
         pictures=[],
         settings=settings,
@@ -74,26 +75,10 @@ def _main(ranking: Ranking) -> figures.Picture:
 
 
 def _table(ranking: Ranking) -> Table:
-    order, foreign, scores = ranking.places, ranking.foreign, Numbers(ranking.scores)
-    errors = np.where(foreign, np.nan, ranking.standard_errors)[order]
-    distances = np.full(len(ranking), np.nan)
-    if ranking.distances is not None and ranking.distance_limit:
-        distances = ranking.distances / ranking.distance_limit
-    columns = [
-        column("rank", np.arange(1, len(order) + 1), "{:.0f}".format),
-        column("score", ranking.scores[order], scores),
-        column("error", errors, lambda error: f"± {scores(error)}" if np.isfinite(error) else MISSING),
-        column("above the next", np.append(ranking.wins(order[:-1], order[1:]), np.nan), chance),
-    ]
-    remarks = np.where(foreign, "foreign", np.where(ranking.in_training or False, "in training", ""))
-    return Table(
-        "Candidates by score",
-        "candidate",
-        [Name(name) for name in ranking.order],
-        np.where(foreign, "foreign", "candidate")[order].tolist(),
-        [*columns, column("distance", distances[order])],
-        remarks[order].tolist(),
-    )
+    places = ranking.places
+    above = column("above the next", np.append(ranking.wins(places[:-1], places[1:]), np.nan), chance)
+    kinds = np.where(ranking.foreign, "foreign", "candidate")[places].tolist()
+    return Table("Candidates by score", [*ranking.cells(), above], kinds)
 
 
 def _evidence(ranking: Ranking) -> list[str]:

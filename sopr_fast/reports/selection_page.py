@@ -7,19 +7,20 @@ from typing import Any
 import numpy as np
 
 from ..estimators.log_support import agreement_in_words
-from ..results.numbers import MISSING, Numbers, chance, number
+from ..results.numbers import chance, number
+from ..results.tables import column
 from ..selection.selection import Selection
 from . import figures
-from .page import Column, Name, Table, column
+from .page import Table
 from .plots import plot_selection
 
-_TIES = 10  # policies, from which "one of 70" says more than a probability
 _MEASURED = "measured.csv"
 
 
 def selection_page(selection: Selection, command: str = "") -> dict[str, Any]:
     """Return what the report says; `command` is the one that made the selection, if one did."""
     verdict, known = selection.verdict, selection.known
+    distance = "; distance: of actions to the nearest known policy, 1 as far as known ones usually are from each other"
     return dict(
         kind="Selection of policies",
         headline=f"{verdict.text}.",
@@ -31,10 +32,7 @@ def selection_page(selection: Selection, command: str = "") -> dict[str, Any]:
         main=_main(selection),
         title="All policies",
         tables=[_table(selection)],
-        legend="Distance is that of actions to the nearest known policy: 1 is as far as known policies usually are "
-        "from each other."
-        if known.any() and not known.all()
-        else "",
+        legend=f"{selection.legend}{distance if known.any() and not known.all() else ''}.",
         evidence=[*(f"{each}." for each in agreement_in_words(selection.agreement)), *_evidence(selection)],
         pictures=_left_out(selection),
         settings={**selection.settings, f"known {selection.unit}s": int(known.sum())},
@@ -69,17 +67,7 @@ def _main(selection: Selection) -> figures.Picture:
 
 def _table(selection: Selection) -> Table:
     order, known, chosen = selection.order, selection.known, selection.verdict.policies
-    values, low, high = selection.shown[:, order]
-    returns, names = Numbers(values), [selection.names[i] for i in order]
-    best, tied = [chance(share) for share in selection.probability_best], selection.equally_good
-    if len(tied) >= _TIES:
-        best = [f"one of {len(tied):,}" if i in tied else text for i, text in enumerate(best)]
-    intervals = [f"{returns(a)} to {returns(b)}" if b > a else "" for a, b in zip(low, high, strict=True)]
-    columns = [
-        column(selection.unit, values, returns),
-        Column("80 % interval", intervals, low),
-        Column("best of all", [best[i] for i in order], selection.probability_best[order].tolist()),
-    ]
+    columns, names = selection.cells(), [selection.names[i] for i in order]
     if selection.rival is not None:
         beats = selection.probability_beats(selection.rival)
         beats[selection.names.index(selection.rival)] = np.nan
@@ -87,17 +75,12 @@ def _table(selection: Selection) -> Table:
         columns.append(column(f"better than {who}", beats[order], chance))
     columns.append(column("distance", np.where(known, np.nan, selection.distance_ratio)[order]))
     kinds = np.where(known, "known", np.where(selection.rankable, "candidate", "foreign"))[order]
-    flags, unit = selection.flags, f"{selection.unit}s"
+    predicted = ": measured for known policies, predicted for candidates" if selection.candidates else ", all measured"
     return Table(
-        f"{unit.capitalize()}: measured for known policies, predicted for candidates"
-        if selection.candidates
-        else f"Measured {unit}",
-        "policy",
-        [Name(name) for name in names],
+        f"{selection.unit.capitalize()}s{predicted}",
+        columns,
         [f"{kind} chosen" if name in chosen else kind for name, kind in zip(names, kinds, strict=True)],
-        [each for each in columns if {*each.texts} - {"", MISSING}],
-        [flags[i] for i in order] if any(flags) else [],
-        [[Name(name) for name in selection.measured.copies[i] if name != selection.names[i]] for i in order],
+        [[name for name in selection.measured.copies[i] if name != selection.names[i]] for i in order],
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,7 +13,7 @@ from ..runtime.text import counted, list_names
 from . import metrics
 from .numbers import Numbers, in_words
 from .result import Result
-from .tables import plain, to_text
+from .tables import Column, column, plain
 from .warnings import ForeignPolicyWarning, TrainingPolicyWarning
 
 _FIRST = 20  # candidates, among which there may be ties
@@ -209,27 +209,25 @@ class Ranking(Result):
             columns["in_training"] = np.array(self.in_training, bool)
         return {head: column[self.places] for head, column in columns.items()}
 
-    def table(self, rows: int | None = None) -> str:
-        """Return the ranking as text of 80 columns, best first.
+    def cells(self) -> list[Column]:
+        """Return the columns of text and report, best first.
 
         For a foreign candidate "foreign" replaces the standard error. Numbers have as many decimals as distinguish
-        those of their column, scores as many as their errors need. Names are escaped and cut in the middle.
-
-        Args:
-            rows: Number of candidates beyond which only the first and the last five are shown; None for all.
+        those of their column, scores as many as their errors need.
         """
-        columns, show = self.columns(), Numbers(self.scores, self.standard_errors)
-        foreign, in_training = self.foreign[self.places], columns.pop("in_training", np.zeros(0))
-        cells = {"rank": list(map(str, columns.pop("rank"))), "policy": columns.pop("policy")}
-        cells["score"] = list(map(show, columns.pop("score")))
-        errors = columns.pop("standard_error")
-        if not np.isnan(errors).all():
-            cells["± error"] = np.where(foreign, "foreign", list(map(show, errors))).tolist()
-        columns.pop("foreign", None)
-        cells |= {head: list(map(Numbers(column), column)) for head, column in columns.items()}
-        if in_training.any():
-            cells[""] = np.where(in_training, "in training", "").tolist()
-        return to_text(cells, left=("policy", ""), rows=rows)
+        columns, foreign = self.columns(), self.foreign[self.places]
+        show = Numbers(self.scores, self.standard_errors)
+        cells = [column("rank", columns["rank"], "{:.0f}".format), Column("policy", columns["policy"])]
+        cells.append(column("score", columns["score"], show))
+        errors = column("± error", np.where(foreign, np.nan, columns["standard_error"]), show)
+        if not np.isnan(self.standard_errors).all():
+            cells.append(replace(errors, texts=np.where(foreign, "foreign", errors.texts).tolist()))
+        for head in ("distance", "unsupported"):
+            if head in columns:
+                cells.append(column(head, columns[head], Numbers(columns[head])))
+        if any(self.in_training or ()):
+            cells.append(Column("", np.where(columns["in_training"], "in training", "").tolist()))
+        return cells
 
     def to_dict(self) -> dict[str, Any]:
         """Return lists and numbers ready for JSON; candidates in the order of `names`, NaN if a value is undefined."""

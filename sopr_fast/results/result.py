@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .tables import SHORTENED, to_html
+from .tables import SHORTENED, Column, to_html, to_text
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -25,12 +25,16 @@ class Result(ABC):
         """The result in one sentence."""
 
     @abstractmethod
+    def cells(self) -> list[Column]:
+        """Return the columns that text and report show, the best first."""
+
     def table(self, rows: int | None = None) -> str:
         """Return the result as text of 80 columns; names are escaped and cut in the middle.
 
         Args:
             rows: Number of rows beyond which only the first and the last five are shown; None for all.
         """
+        return to_text(self.cells(), rows)
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:

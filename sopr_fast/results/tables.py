@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import html
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..runtime.text import printable
-from .numbers import MISSING
+from .numbers import MISSING, number
 
 if TYPE_CHECKING:
     import pandas
@@ -21,20 +22,35 @@ _SHOWN = 5  # first and last rows of such a table
 _NARROWEST = 20  # characters of names
 
 
-def to_text(cells: Mapping[str, Sequence[str]], *, left: Collection[str], rows: int | None = None) -> str:
-    """Return a table of at most 80 columns, for which the names in its first left column are cut in the middle.
+@dataclass(frozen=True)
+class Column:
+    """A column of a table of text or of a report: its heading, and for each row a text and the number to sort by."""
 
-    `cells` are printed values, which may be untrusted, by heading; those of `left` headings are words.
+    head: str
+    texts: Sequence[str]
+    keys: Sequence[float] = ()  # none of words
+
+
+def column(head: str, values: Iterable[float], show: Callable[[float], str] = number) -> Column:
+    """Return a column of numbers that a function shows."""
+    keys = [float(value) for value in values]
+    return Column(head, [show(key) for key in keys], keys)
+
+
+def to_text(columns: Sequence[Column], rows: int | None = None) -> str:
+    """Return a table of at most 80 columns, for which its first words, which are names, are cut in the middle.
+
+    Texts may be untrusted.
     """
-    texts = {head: [printable(head), *map(printable, column)] for head, column in cells.items()}
-    widths = {head: max(map(len, column)) for head, column in texts.items()}
-    names = next(head for head in cells if head in left)
-    excess = sum(widths.values()) + 2 * (len(widths) - 1) - WIDTH
-    widths[names] = max(min(widths[names], _NARROWEST), widths[names] - max(0, excess))
-    texts[names] = [printable(text, widths[names]) for text in texts[names]]
+    names = next(column for column in columns if not len(column.keys))
+    texts = [[printable(text) for text in (column.head, *column.texts)] for column in columns]
+    widths, place = [max(map(len, cells)) for cells in texts], columns.index(names)
+    excess = sum(widths) + 2 * (len(widths) - 1) - WIDTH
+    widths[place] = max(min(widths[place], _NARROWEST), widths[place] - max(0, excess))
+    texts[place] = [printable(text, widths[place]) for text in texts[place]]
     padded = [
-        [text.ljust(widths[head]) if head in left else text.rjust(widths[head]) for text in column]
-        for head, column in texts.items()
+        [text.rjust(width) if len(column.keys) else text.ljust(width) for text in cells]
+        for column, width, cells in zip(columns, widths, texts, strict=True)
     ]
     lines = ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
     if rows is not None and len(lines) - 1 > max(rows, 2 * _SHOWN):

@@ -11,7 +11,7 @@ import numpy as np
 from ..results.metrics import regret_at_k, spearman
 from ..results.numbers import number
 from ..results.result import Result
-from ..results.tables import plain, to_text, wrapped
+from ..results.tables import Column, column, plain, to_text, wrapped
 
 KINDS = {"random": "policies like the known ones", "group": "a new group of policies"}
 MEASURES = ("spearman", "regret@1", "regret@3")  # the first orders methods
@@ -131,22 +131,31 @@ class Evaluation(Result):
             found[kind] = dict(sorted(means.items(), key=lambda item: -np.nan_to_num(item[1][0, 0], nan=-2)))
         return found
 
+    def cells(self, kind: str | None = None) -> list[Column]:
+        """Return the columns that text and report show of a kind of folds, see `measures`; the best method first."""
+        measures = self.measures(kind)
+        spearman, *others = ([each[name] for each in measures.values()] for name in MEASURES)
+        return [
+            Column("method", [*measures]),
+            Column("spearman", [_with_interval(*each) for each in spearman], [each[0] for each in spearman]),
+            *(column(name, [each[0] for each in own]) for name, own in zip(MEASURES[1:], others, strict=True)),
+            column("seconds", [self.seconds[method] for method in measures], lambda value: number(value, 1)),
+        ]
+
+    def title(self, kind: str) -> str:
+        """Return what the folds of a kind show."""
+        count = len(self.folds[kind])
+        if kind == "random":
+            return f"Candidates like the known policies: {count} folds of {len(self.names)} policies"
+        return f"Foreign candidates: one of {count} groups left out"
+
     def table(self, rows: int | None = None) -> str:
         """Return the measures as text of 80 columns, the methods with the best Spearman correlation first."""
         blocks = []
         for kind in self.kinds:
-            measures, tied, count = self.measures(kind), self.tied(kind), len(self.folds[kind])
-            cells = {
-                "method": [*measures],
-                "spearman": [_with_interval(each["spearman"]) for each in measures.values()],
-            }
-            cells |= {name: [number(each[name][0]) for each in measures.values()] for name in MEASURES[1:]}
-            cells["seconds"] = [number(self.seconds[method], 1) for method in measures]
-            title = f"Foreign candidates: one of {count} groups left out"
-            if kind == "random":
-                title = f"Candidates like the known policies: {count} folds of {len(self.names)} policies"
-            tie = wrapped(f"no clear difference: {', '.join(tied)}") if len(tied) > 1 else ""
-            blocks.append("\n".join(filter(None, [title, to_text(cells, left=("method",)), tie])))
+            tied = self.tied(kind)
+            tie = [wrapped(f"no clear difference: {', '.join(tied)}")] if len(tied) > 1 else []
+            blocks.append("\n".join([self.title(kind), to_text(self.cells(kind)), *tie]))
         notes = [f"{method} was dropped: {reason}" for method, reason in self.dropped.items()] + self.notes
         return "\n\n".join(filter(None, [*blocks, "\n".join(map(wrapped, notes))]))
 
@@ -198,6 +207,5 @@ def _summary(replicates: np.ndarray) -> dict[str, tuple[float, float, float]]:
     return {name: (mean, low, high) for name, (mean, low, high) in zip(MEASURES, table.tolist(), strict=True)}
 
 
-def _with_interval(measure: tuple[float, float, float]) -> str:
-    mean, low, high = measure
+def _with_interval(mean: float, low: float, high: float) -> str:
     return number(mean) if np.isnan([mean, low]).any() else f"{number(mean)} ({number(low)} to {number(high)})"

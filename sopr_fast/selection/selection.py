@@ -14,12 +14,12 @@ from ..inputs.logs import load_transitions
 from ..inputs.returns import is_ordered
 from ..results.numbers import Numbers, chance
 from ..results.result import Result
-from ..results.tables import to_text, wrapped
+from ..results.tables import Column, column, to_text, wrapped
 from ..runtime.checks import integer
 from ..runtime.text import list_names
 from .doubts import doubts
 from .predictions import Predictions
-from .verdict import MEASURE, Verdict, as_good, decide, find_rival, judge
+from .verdict import Verdict, decide, find_rival, judge
 
 _LISTED = 5  # policies
 
@@ -59,12 +59,6 @@ class Selection(Predictions, Result):
     def verdict(self) -> Verdict:
         """What to do: "deploy", "keep" or "measure", as one imperative with its reason."""
         return judge(self)
-
-    @property
-    def equally_good(self) -> list[int]:
-        """Indices of the policies that may well be as good as the one to deploy or to keep, with that; else none."""
-        kind, policies = self.verdict.kind, self.verdict.policies
-        return [] if kind == MEASURE else as_good(self, self.place(policies[0])).tolist()
 
     def measure_next(self, k: int = 1) -> list[str]:
         """Return the policies whose measurement is expected to gain most, the first to measure first.
@@ -152,26 +146,28 @@ class Selection(Predictions, Result):
             table[self.method] = (-self.values if self.are_costs else self.values).tolist()
         return {name: [column[i] for i in self.order] for name, column in table.items()}
 
-    def table(self, rows: int | None = None) -> str:
-        """Return verdict, policies and notes as text of 80 columns.
-
-        Args:
-            rows: Number of policies beyond which only the first and the last five are shown; None for all.
-        """
-        columns = self.columns()
-        cells = {"policy": columns["policy"]}
-        values, show = self.shown[:, self.order], Numbers(self.shown)
-        cells |= {head: list(map(show, row)) for head, row in zip((self.unit, "low", "high"), values, strict=True)}
-        cells["best"] = list(map(chance, columns["best"]))
-        legend = "low, high: 80 % interval; best: probability of being the best policy"
+    def cells(self) -> list[Column]:
+        """Return the columns of text and report, the highest return or lowest cost first."""
+        columns, show = self.columns(), Numbers(self.shown)
+        cells = [Column("policy", columns["policy"])]
+        cells += [column(head, columns[head], show) for head in (self.unit, "low", "high")]
+        cells.append(column("best", columns["best"], chance))
         if self.outside is not None:
-            cells["outside"] = ["" if np.isnan(share) else f"{share:.0%}" for share in columns["outside"]]
-            legend += "; outside: simulated steps that leave the log"
-        cells[""] = columns["note"]
+            cells.append(column("outside", columns["outside"], lambda share: "" if np.isnan(share) else f"{share:.0%}"))
+        return [*cells, Column("", columns["note"])]
+
+    @property
+    def legend(self) -> str:
+        """What the headings of `cells` mean."""
+        outside = "; outside: simulated steps that leave the log" if self.outside is not None else ""
+        return f"low, high: 80 % interval; best: probability of being the best policy{outside}"
+
+    def table(self, rows: int | None = None) -> str:
+        """Return verdict, policies and notes as text of 80 columns, see `Ranking.table`."""
         verdict = [*map(wrapped, (f"{self.verdict.text}.", self.verdict.reason, *agreement_in_words(self.agreement)))]
-        shortened = rows is not None and len(self.names) > rows
-        below = [legend + ("; all rows: JSON, to_pandas()" if shortened else ""), *self.remarks]
-        return "\n".join([*verdict, "", to_text(cells, left=("policy", ""), rows=rows), "", *map(wrapped, below)])
+        shortened = "; all rows: JSON, to_pandas()" if rows is not None and len(self.names) > rows else ""
+        below = map(wrapped, [self.legend + shortened, *self.remarks])
+        return "\n".join([*verdict, "", to_text(self.cells(), rows), "", *below])
 
     def unrankable(self) -> list[str]:
         """Return a note on candidates that cannot be ranked; none if there are none."""
