@@ -14,6 +14,8 @@ from .. import example
 from ..estimators import Simulator
 from ..reports import report
 from ..results.numbers import Numbers
+from ..results.ranking import ranks_of
+from ..results.tables import column, to_text
 from ..runtime.files import check_place
 from ..selection import select
 from ..sopr.config import Config
@@ -53,17 +55,15 @@ def _rank(folder: Path, command: str, quick: bool) -> list[str]:
     ranking = ranker.rank({name: policies[name] for name in unseen}, states)
     print(f"ranked {len(unseen)} unseen policies in {time.perf_counter() - start:.1f} s\n")
 
-    frame = ranking.to_pandas().reset_index()[["rank", "policy", "score", "standard_error", "foreign"]]
-    formats = {"score": Numbers(frame["score"], frame["standard_error"])}
-    frame["standard_error"] = frame["standard_error"].map(formats["score"]).mask(frame.pop("foreign"), "foreign")
-    frame["true return"] = [true[name] for name in frame["policy"]]
-    frame["true rank"] = frame["true return"].rank(ascending=False).astype(int)
-    formats["true return"] = Numbers([*true.values()])
-    print(frame.to_string(index=False, formatters=formats))
+    reached = np.array([true[name] for name in ranking.order])
+    cells = [column("true return", reached, Numbers(returns)), column("true rank", ranks_of(reached), "{:.0f}".format)]
+    print(to_text([*ranking.cells(), *cells]))
     print(f"\nSpearman {ranking.spearman(true):.3f}   regret@3 {ranking.regret(true, 3):.3f}")
     ranker.save(folder / "demo.safetensors")
     (folder / "demo.json").write_text(json.dumps(ranking.to_dict(), indent=1))
-    shown = frame[["policy", "score", "standard_error", "true return"]].to_json(orient="records")
+    frame = ranking.to_pandas()[["policy", "score", "standard_error", "foreign"]].assign(**{"true return": reached})
+    frame["standard_error"] = frame["standard_error"].astype(object).mask(frame.pop("foreign"), "foreign")
+    shown = frame.to_json(orient="records")
     figure = cast(Any, ranking.plot(true).figure)
     figure.savefig(folder / "demo.png", dpi=150, metadata={"Description": shown})
     report(ranking, folder / "demo.html", title="HalfCheetah", command=command)
@@ -75,11 +75,11 @@ def _select(folder: Path, command: str) -> list[str]:
     policies, log, true = example.pendulum()
     print(f"\nPendulum: {len(log['rewards']):,} logged rows, {len(policies)} policies of offline RL", flush=True)
     selection = select(policies, log, simulator=Simulator(updates=1000, hidden=(64, 64)))
-    frame = selection.to_pandas()[["return"]].rename(columns={"return": "predicted"}).assign(true=true)
-    print(frame.to_string(float_format=Numbers([*true.values()])))
-    three = {name: true[name] for name in ("bc-1000", "td3bc-1000", "cql-1000")}
+    cells = selection.cells()[:4]
+    reached = column("true return", [true[name] for name in cells[0].texts], Numbers([*true.values()]))
+    print(to_text([*cells, reached]))
     print(f"\nno known return: {selection.verdict}")
-    selection = selection.update(three)
+    selection = selection.update({name: true[name] for name in ("bc-1000", "td3bc-1000", "cql-1000")})
     print(f"three known returns: {selection.verdict}")
     selection = selection.update({name: true[name] for name in selection.measure_next(2)})
     print(f"two more measured: {selection.verdict}")

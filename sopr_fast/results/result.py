@@ -45,18 +45,14 @@ class Result(ABC):
         """Return the columns of a data frame by name, the best first."""
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return a data frame of `columns`, the best first."""
-        frame = self._frame()
-        return frame if self.index is None else frame.set_index(self.index)
-
-    def _frame(self) -> pandas.DataFrame:
-        """Return the columns as a data frame without index; a `str` of pandas must be UTF-8, so names are objects."""
+        """Return a data frame of `columns`, the best first; names are objects, as a `str` of pandas must be UTF-8."""
         import pandas
 
         def series(column: Any) -> pandas.Series:
             return pandas.Series(column, dtype=object if any(isinstance(each, str) for each in column) else None)
 
-        return pandas.DataFrame({name: series(column) for name, column in self.columns().items()})
+        frame = pandas.DataFrame({name: series(column) for name, column in self.columns().items()})
+        return frame if self.index is None else frame.set_index(self.index)
 
     def to_json(self, **fields: Any) -> str:
         """Return `to_dict`, with more `fields`, as JSON: null in place of NaN and infinities."""
@@ -81,4 +77,4 @@ class Result(ABC):
         return self.table(SHORTENED)
 
     def _repr_html_(self) -> str:
-        return to_html(self.headline, self._frame())
+        return to_html(self.headline, self.cells())

@@ -6,15 +6,12 @@ import html
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..runtime.text import printable
-from .numbers import MISSING, number
-
-if TYPE_CHECKING:
-    import pandas
+from .numbers import number
 
 WIDTH = 80  # characters of a line
 SHORTENED = 60  # rows beyond which `print` shows the first and the last five only
@@ -72,15 +69,10 @@ def plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
-def to_html(heading: str, frame: pandas.DataFrame, rows: int = 20) -> str:
-    """Return a heading and a data frame, shortened to `rows`, as HTML of a notebook; text in them is escaped."""
-    words = frame.select_dtypes(exclude=["number", "boolean", "bool"]).columns
-    shown = frame.assign(**{head: frame[head].map(lambda value: printable(value)) for head in words})
-    table: Any = shown.rename(columns=printable).to_html(
-        max_rows=None if len(frame) <= rows else 10,
-        border=0,
-        na_rep=MISSING,
-        float_format="{:,.4g}".format,
-        index=False,
-    )
+def to_html(heading: str, columns: Sequence[Column], rows: int = 20) -> str:
+    """Return a heading and a table, shortened to `rows`, as HTML of a notebook; text in them is escaped."""
+    import pandas
+
+    frame = pandas.DataFrame({column.head: [printable(text) for text in column.texts] for column in columns})
+    table: Any = frame.to_html(max_rows=None if len(frame) <= rows else 10, border=0, index=False)
     return f"<p><b>{html.escape(printable(heading))}</b></p>\n{table}"
