@@ -11,7 +11,7 @@ import numpy as np
 from ..results.metrics import regret_at_k, spearman
 from ..results.numbers import number
 from ..results.result import Result
-from ..results.tables import Column, column, plain, to_text, wrapped
+from ..results.tables import Column, column, plain, to_html, to_text, wrapped
 
 KINDS = {"random": "policies like the known ones", "group": "a new group of policies"}
 MEASURES = ("spearman", "regret@1", "regret@3")  # the first orders methods
@@ -158,6 +158,9 @@ class Evaluation(Result):
             blocks.append("\n".join([self.title(kind), to_text(self.cells(kind)), *tie]))
         notes = [f"{method} was dropped: {reason}" for method, reason in self.dropped.items()] + self.notes
         return "\n\n".join(filter(None, [*blocks, "\n".join(map(wrapped, notes))]))
+
+    def _repr_html_(self) -> str:
+        return "\n".join(to_html(self.title(kind), self.cells(kind)) for kind in self.kinds)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists and numbers, ready for JSON (NaN where a measure is undefined)."""
