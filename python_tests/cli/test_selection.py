@@ -157,6 +157,10 @@ def test_what_is_trained_is_kept_by_default_and_used_again_with_other_returns(sh
     before = trained[0].stat().st_mtime_ns
     shell(f"select {actors} {QUICK}")
     assert trained[0].stat().st_mtime_ns == before
+    steps = log()
+    np.savez("l.npz", states=steps.states, actions=steps.actions, rewards=steps.rewards, episodes=np.arange(600) // 20)
+    for ends in ("cut", "terminal"):  # each is another log
+        shell(f"select --policies actor-*.npz --log l.npz --ends {ends} {QUICK}")
 
 
 @pytest.mark.parametrize("command", ["select", f"evaluate {NEAREST}"])

@@ -12,8 +12,10 @@ from pathlib import Path
 
 from .._version import __version__
 from ..runtime.process import is_first
+from .flags import FLAGS
 
-_OPTIONS = ("log", "columns", "max_episode_steps", "rows", "seed", "simulator", "set", "action_count", "device")
+_OF_POLICIES = ("--module", "--key", "--activation", "--action-count")
+_FLAGS = (*FLAGS["log"], *_OF_POLICIES, "--seed", "--device", "--simulator", "--set")
 
 
 @contextlib.contextmanager
@@ -27,7 +29,7 @@ def keeping(options: argparse.Namespace, *, by_policies: bool = False) -> Iterat
         yield options.checkpoints
         return
     files = [options.log, *(options.policies if by_policies else ())]
-    given = [str(getattr(options, name, None)) for name in _OPTIONS]
+    given = [str(getattr(options, flag[2:].replace("-", "_"), None)) for flag in _FLAGS]
     key = hashlib.sha256(repr([__version__, *given, *map(_state, files)]).encode(errors="surrogatepass")).hexdigest()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sopr_fast"
     folder = cache / f"{Path(str(options.log)).stem[:40]}-{key[:12]}"
