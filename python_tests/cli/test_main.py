@@ -136,7 +136,7 @@ def test_ctrl_c_says_how_to_resume(files, shell, monkeypatch):
     step = training._Trainer.step
 
     def interrupted(self):
-        if self.at.step == 3:
+        if self.done == 3:
             raise KeyboardInterrupt
         step(self)
 

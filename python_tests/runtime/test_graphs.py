@@ -146,7 +146,7 @@ def test_a_replayed_run_resumes_from_its_checkpoint(tmp_path, monkeypatch):
     whole = fit(SHORT, validation=VALIDATION)
 
     def interrupted(trainer):
-        if trainer.at.step == 4:
+        if trainer.done == 4:
             raise KeyboardInterrupt
         step(trainer)
 
@@ -202,7 +202,7 @@ def test_the_host_reads_results_only_where_it_must(tmp_path, monkeypatch):
     """With a checkpoint, it waits for the device when the file is due, not in every step."""
     stand_in(monkeypatch)
     reads, read = [], _Trainer.read
-    monkeypatch.setattr(_Trainer, "read", lambda self: (reads.append(self.at.step), read(self)))
+    monkeypatch.setattr(_Trainer, "read", lambda self: (reads.append(self.done), read(self)))
     fit(dataclasses.replace(SHORT, steps=9), checkpoint=tmp_path / "checkpoint.safetensors")
     assert set(reads) == {9}
     monkeypatch.setattr(checkpoints.Checkpoint, "is_due", lambda self: True)

@@ -206,7 +206,7 @@ def test_a_run_that_ends_early_resumes_to_the_same_model(error, validation, tmp_
 
     def ends_in_17(self):
         step(self)  # the weights have changed, the step does not count
-        if self.at.step == 18:
+        if self.done == 18:
             raise error
 
     monkeypatch.setattr(training._Trainer, "step", ends_in_17)
@@ -217,7 +217,7 @@ def test_a_run_that_ends_early_resumes_to_the_same_model(error, validation, tmp_
         message = re.escape(f"after 17 of 40 steps; {remedy}") if error is KeyboardInterrupt else ""
         with pytest.raises(error, match=message):
             fit(validation=validation, **options)
-    monkeypatch.setattr(training._Trainer, "step", lambda self: (taken.append(self.at.step), step(self)))
+    monkeypatch.setattr(training._Trainer, "step", lambda self: (taken.append(self.done), step(self)))
     resumed = fit(validation=validation, checkpoint=path)
     assert taken == list(range(17, TINY.steps))
     assert torch.equal(weights(resumed), weights(whole)) and resumed.history == whole.history
@@ -277,14 +277,14 @@ def forget(trainer):
 
 
 def test_a_collapsed_run_starts_afresh_and_warns(monkeypatch, updates):
-    initialise = training._Trainer._initialise
+    begin = training._Trainer.begin
 
-    def first_attempt_cannot_learn(self):
-        initialise(self)
-        if self.at.attempt == 0:
+    def first_attempt_cannot_learn(self, attempt):
+        begin(self, attempt)
+        if attempt == 0:
             forget(self)
 
-    monkeypatch.setattr(training._Trainer, "_initialise", first_attempt_cannot_learn)
+    monkeypatch.setattr(training._Trainer, "begin", first_attempt_cannot_learn)
     with pytest.warns(CollapsedTrainingWarning, match="up to step 30 the .* starting afresh"):
         ranker = fit(dataclasses.replace(TINY, steps=60))
     assert ranker.history["restarts"] == 1 and not ranker.history["collapsed"]
@@ -296,7 +296,7 @@ def test_a_run_that_collapsed_late_is_judged_by_the_weights_it_kept(monkeypatch)
     step = training._Trainer.step
 
     def loses_all_at_the_end(self):
-        if self.at.step == TINY.steps - 12:
+        if self.done == TINY.steps - 12:
             forget(self)
         step(self)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ _RESTART_RATE = 0.3
 _COLLAPSE_WINDOW = 10
 _FEWEST_STEPS_TO_JUDGE = 30
 _READ_EVERY = 10  # steps whose results the host reads at a time where it runs ahead
+_POSITION = ("attempt", "done", "history")  # of a run, next to its tensors
 _CURVES = ("loss", "validation_loss", "validation_rank_correlation")
 _EQUAL = 1e-5  # relative; collapsed scores differ by float noise of about 1e-7, fresh ones by 1e-2
 
@@ -42,15 +42,6 @@ def warn_of_collapse(cause: str = "") -> None:
         f"learning_rate, more warmup_steps or another seed{cause}",
         CollapsedTrainingWarning,
     )
-
-
-@dataclass
-class Progress:
-    """Position of a training run: all that a resumed run needs besides the weights."""
-
-    attempt: int = 0
-    step: int = 0
-    history: dict[str, list[float]] = field(default_factory=dict)
 
 
 def train(
@@ -73,30 +64,27 @@ def train(
     if (state := checkpoint.load()) is not None:
         with reading(checkpoint.path):
             tensors, values = state
-            trainer.at = Progress(**values["progress"])
+            trainer.attempt, trainer.done, trainer.history = (values[name] for name in _POSITION)
             restore(trainer.update.tensors(), tensors)
     first_check = max(_FEWEST_STEPS_TO_JUDGE, config.steps // 4)
     checks = (first_check, max(first_check, config.steps))  # none in a short run, which does not start afresh
     with (
         torch_on_one_thread(),
         without_autocast(examples.columns.device),
-        progress_bar(config.steps, "training", "step", initial=trainer.at.step) as bar,
+        progress_bar(config.steps, "training", "step", initial=trainer.done) as bar,
         checkpoint.training(),
     ):
-        while not trainer.is_done():
+        while trainer.done < config.steps:
             trainer.step()
-            at = trainer.at
-            bar.set_postfix({name: f"{values[-1]:.3f}" for name, values in at.history.items()}, refresh=False)
+            bar.set_postfix({name: f"{values[-1]:.3f}" for name, values in trainer.history.items()}, refresh=False)
             bar.update()
-            judged = at.step in checks
-            if judged and at.attempt < _RESTARTS and trainer.collapsed():
+            if trainer.done in checks and trainer.attempt < _RESTARTS and trainer.collapsed():
                 trainer.restart()
                 bar.reset()
-            last = trainer.is_done()
+            last = trainer.done == config.steps
             if last or checkpoint.is_due() or not devices.runs_ahead(trainer.update.device):
-                done = f"{trainer.at.step} of {config.steps} steps"
                 state = trainer.state() if checkpoint.path else ({}, {})
-                checkpoint.keep(*state, progress=done, last=last)
+                checkpoint.keep(*state, progress=f"{trainer.done} of {config.steps} steps", last=last)
     return trainer.finish()
 
 
@@ -106,11 +94,13 @@ class _Trainer:
     ) -> None:
         self.subsets, self.examples, self.objective = subsets, examples, examples.objective
         self.validation, self.config, self.seed = validation, config, seed
-        self.at = Progress()
-        self._unread: list[Tensor] = []
-        self._initialise()
+        self.begin(0)
 
-    def _initialise(self) -> None:
+    def begin(self, attempt: int) -> None:
+        """Begin an attempt with fresh weights."""
+        self.attempt, self.done = attempt, 0
+        self.history: dict[str, list[float]] = {}
+        self._unread: list[Tensor] = []
         input_dim = self.subsets.state_dim + self.examples.columns.shape[2]
         seed = int(self._random("weights").integers(2**62))
         self.model = ScoringModel(input_dim, self.config, seed=seed)
@@ -119,17 +109,17 @@ class _Trainer:
 
     def _random(self, purpose: str) -> np.random.Generator:
         place = {"weights": 0, "validation": 1, "dropout": 3, "policies": 4}[purpose]
-        return np.random.default_rng([self.seed, self.at.attempt, self.at.step, place])
+        return np.random.default_rng([self.seed, self.attempt, self.done, place])
 
     def step(self) -> None:
-        config, at = self.config, self.at
-        rate = config.learning_rate * _RESTART_RATE**at.attempt
-        if at.step < config.warmup_steps:
-            rate *= (at.step + 1) / config.warmup_steps
+        config = self.config
+        rate = config.learning_rate * _RESTART_RATE**self.attempt
+        if self.done < config.warmup_steps:
+            rate *= (self.done + 1) / config.warmup_steps
         key = int(self._random("dropout").integers(2**32))
-        self.update.run(at.step, rate, key, self._random)
+        self.update.run(self.done, rate, key, self._random)
         self._unread.append(self.update.results.clone())
-        at.step += 1
+        self.done += 1
         if len(self._unread) >= _READ_EVERY or not devices.runs_ahead(self.update.device):
             self.read()
 
@@ -140,21 +130,18 @@ class _Trainer:
         names = _CURVES if self.validation else _CURVES[:1]
         for values in torch.stack(self._unread).tolist():
             for name, value in zip(names, values, strict=True):
-                self.at.history.setdefault(name, []).append(value)
+                self.history.setdefault(name, []).append(value)
         self._unread.clear()
-
-    def is_done(self) -> bool:
-        return self.at.step == self.config.steps
 
     def collapsed(self) -> bool:
         self.read()
-        if self.at.step < _FEWEST_STEPS_TO_JUDGE:  # whose loss is too noisy
+        if self.done < _FEWEST_STEPS_TO_JUDGE:  # whose loss is too noisy
             scores = self._first_scores()
             return not scores.max() - scores.min() > _EQUAL * scores.abs().max()
         return self._is_flat(self._recent_loss())
 
     def _recent_loss(self) -> float:
-        return float(np.mean(self.at.history["loss"][-_COLLAPSE_WINDOW:]))
+        return float(np.mean(self.history["loss"][-_COLLAPSE_WINDOW:]))
 
     def _is_flat(self, loss: float) -> bool:
         gained = self.objective.flat - loss
@@ -185,13 +172,12 @@ class _Trainer:
 
     def restart(self) -> None:
         warn(
-            f"training collapsed: up to step {self.at.step} the mean loss is {self._recent_loss():.3f}, hardly better "
+            f"training collapsed: up to step {self.done} the mean loss is {self._recent_loss():.3f}, hardly better "
             f"than {self.objective.flat:.3f} for equal scores; starting afresh with {_RESTART_RATE} times the learning "
             f"rate{self._describe_columns()}",
             CollapsedTrainingWarning,
         )
-        self.at = Progress(attempt=self.at.attempt + 1)
-        self._initialise()
+        self.begin(self.attempt + 1)
 
     def finish(self) -> tuple[ScoringModel, dict[str, Any]]:
         self.read()
@@ -203,9 +189,9 @@ class _Trainer:
         collapsed = self.collapsed() and self._is_flat(self.objective.loss(self._first_scores()).item())
         if collapsed:
             warn_of_collapse(self._describe_columns())
-        outcome = {"best_step": best_step, "restarts": self.at.attempt, "collapsed": collapsed}
-        return self.model.eval(), {**self.at.history, **outcome}
+        outcome = {"best_step": best_step, "restarts": self.attempt, "collapsed": collapsed}
+        return self.model.eval(), {**self.history, **outcome}
 
     def state(self) -> State:
         self.read()
-        return self.update.tensors(), {"progress": vars(self.at)}
+        return self.update.tensors(), {name: getattr(self, name) for name in _POSITION}
