@@ -115,11 +115,7 @@ def _after_step(function: Callable, **arguments: Any) -> list[Tensor]:
 
 _changed = ("parameters", "means", "squares", "average")
 _sizes = [5, 70, 33, 3]
-_mlp = {
-    "x": _random(3, 150, 5),
-    "parameters": 0.2 * _random(3, ops.mlp_size(_sizes), seed=1),
-    "sizes": _sizes,
-}
+_mlp = {"x": _random(3, 150, 5), "parameters": 0.2 * _random(3, ops.mlp_size(_sizes), seed=1), "sizes": _sizes}
 _training = {
     **_mlp,
     "target": _random(3, 150, 3, seed=2),

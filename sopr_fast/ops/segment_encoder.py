@@ -15,15 +15,7 @@ from torch import Tensor
 from .. import native
 from . import composed
 from .encoder_parameters import EncoderOptions, encoder_shapes
-from .library import (
-    Fields,
-    by_position,
-    contiguous,
-    current_device,
-    define,
-    longest_first,
-    run_kernel,
-)
+from .library import Fields, by_position, contiguous, current_device, define, longest_first, run_kernel
 from .tensor_checks import check_arguments, check_dropout, is_checked
 
 _log = logging.getLogger(__name__)

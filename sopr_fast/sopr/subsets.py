@@ -126,9 +126,8 @@ class Subsets:
         if count == len(self):
             return self
         used, rows = torch.unique(self.rows[:count], return_inverse=True)
-        return Subsets(
-            self.states[used], self.source[used], rows.to(torch.int32), self.offsets[:count], self.states_count
-        )
+        tensors = self.states[used], self.source[used], rows.to(torch.int32), self.offsets[:count]
+        return Subsets(*tensors, states_count=self.states_count)
 
     def over_drawn(self) -> Subsets:
         """Return the same subsets with the drawn states as all of the data.
@@ -194,8 +193,8 @@ class Drawing:
     states: Tensor
     source: Tensor
     rows: Tensor  # in the order drawn
-    states_count: int
     cluster_seeds: Tensor  # (S,) int64
+    states_count: int
 
     @classmethod
     def draw(cls, log: StoredStates, count: int, *, size: int, seed: int) -> Drawing:
@@ -222,13 +221,8 @@ class Drawing:
         taken[drawn] = True
         source = np.flatnonzero(taken)
         rows = np.searchsorted(source, drawn).astype(np.int32)
-        return cls(
-            torch.from_numpy(log.read(source)),
-            torch.from_numpy(source),
-            torch.from_numpy(rows),
-            len(log),
-            torch.from_numpy(seeds),
-        )
+        arrays = {"states": log.read(source), "source": source, "rows": rows, "cluster_seeds": seeds}
+        return cls(**{name: torch.from_numpy(array) for name, array in arrays.items()}, states_count=len(log))
 
     def clustered(self, config: Config, device: torch.device) -> Subsets:
         """Return the subsets clustered on a device with the options of a config; processes of a group share them."""
