@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from ..inputs.accepted import LogLike, PoliciesLike
-from ..inputs.logs import StoredStates
 from ..inputs.policies import ArrayPolicy, Layout, Policy, check_widths, collect, load_policies, warn_of_answers
 from ..results.ranking import Ranking, Training
 from ..results.warnings import warn_of_scores, warn_of_states
@@ -132,7 +131,7 @@ class Ranker:
         loaded = load_policies(policies)
         is_array = np.array([isinstance(policy, ArrayPolicy) for policy in loaded.values()], bool)
         with timings.stage("drawing"):
-            drawn, log = self._draw(states, subsets, seed)
+            drawn, on_training_log = self._draw(states, subsets, seed)
         acting = loaded.for_log(drawn.states_count, states)
         for policy in acting:  # copies of the user's
             policy.action_count = policy.action_count or self.layout.action_count
@@ -145,11 +144,6 @@ class Ranker:
             **self.model.state_dict(),
         )
         check_widths(acting, self.state_dim, "the model", "take a model of their environment, or leave them out")
-        on_training_log = states is None or (
-            is_array.any()
-            and isinstance(log, StoredStates)
-            and log.has_rows(training.source.numpy(), training.states.numpy())
-        )
         has_distance = ~is_array | on_training_log
         with timings.stage("policies"):
             columns, sampled = self._act(acting[group.part(len(acting))], drawn, log_is_known=bool(has_distance.all()))
@@ -181,8 +175,8 @@ class Ranker:
             warn(doubt, category)
         return ranking
 
-    def _draw(self, states: Any, subsets: int | None, seed: int) -> tuple[Drawing | Subsets, StoredStates | Subsets]:
-        """Return subsets to score on, on the CPU, and the logged states or the subsets that they are taken from."""
+    def _draw(self, states: Any, subsets: int | None, seed: int) -> tuple[Drawing | Subsets, bool]:
+        """Return subsets to score on, on the CPU, and whether their states are known to be those of training."""
         if subsets is not None:
             subsets = integer(1)("subsets", subsets)
         log = self.subsets if states is None else read_states(states)
@@ -195,11 +189,13 @@ class Ranker:
             if log.columns != self.state_columns and log.columns and self.state_columns:
                 named = f"states have the columns {log.columns}, those of training were {self.state_columns}"
                 raise ValueError(f"{named}: choose them in that order by columns={{'states': […]}}")
-            return Drawing.draw(log, subsets or _SUBSETS, size=self.config.subset_size, seed=seed), log
+            drawn = Drawing.draw(log, subsets or _SUBSETS, size=self.config.subset_size, seed=seed)
+            training = self.training_policies
+            return drawn, log.has_rows(training.source.numpy(), training.states.numpy())
         size, clusters = self.config.subset_size, self.config.clusters
         if log.rows.shape[1] != size or log.offsets.shape[1] - 1 != clusters:
             raise ValueError(f"the model was trained on other subsets: draw them with size={size}, clusters={clusters}")
-        return (log if subsets is None else log.take(subsets)).to("cpu"), log
+        return (log if subsets is None else log.take(subsets)).to("cpu"), states is None
 
     def _act(self, policies: list[Policy], drawn: Drawing | Subsets, *, log_is_known: bool) -> tuple[Tensor, Tensor]:
         """Return the columns of policies in the U drawn states and in the R sampled ones of training.
