@@ -18,7 +18,6 @@ from support.reports import HOSTILE, METHODS, RESULTS, evaluation, ranking, sele
 from sopr_fast import report
 from sopr_fast.estimators import Estimates
 from sopr_fast.reports import figures
-from sopr_fast.reports.page import Name, plain
 from sopr_fast.results.numbers import MISSING, chance, number
 
 VOID = {"meta", "link", "br", "img", "input", "source"}
@@ -258,8 +257,3 @@ def test_wrong_uses_are_refused(tmp_path):
         report(ranking(), tmp_path / "missing" / "r.html")
     with pytest.raises(TypeError, match="result must be what rank, .* or an estimator returned, got dict"):
         report({}, ranking())  # in the wrong order
-
-
-def test_settings_and_names_as_text():
-    assert [plain(x) for x in (True, 12345, 0.5, "a")] == ["yes", "12,345", "0.5", "a"]
-    assert Name("a<b").__html__() == "<bdi>a&lt;b</bdi>"

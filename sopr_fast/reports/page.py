@@ -26,23 +26,14 @@ from .figures import DARK, LIGHT
 _LONGEST = 200
 
 
-class Name(str):
-    """Name of a policy, group or method: untrusted text, set apart from the direction of the text around it."""
-
-    def __html__(self) -> Markup:
-        return Markup("<bdi>{}</bdi>").format(printable(str(self), _LONGEST))
+def set_apart(name: str) -> Markup:
+    """Return the name of a policy, group or method: untrusted text, apart from the direction of the text around it."""
+    return Markup("<bdi>{}</bdi>").format(printable(name, _LONGEST))
 
 
 def safe(text: str) -> str:
     """Return text with invisible characters escaped, and numbers kept on one line with their percent sign."""
     return printable(text).replace(" %", "\u00a0%")
-
-
-def plain(value: object) -> str:
-    """Return a setting as text."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 @dataclass(frozen=True)
@@ -98,7 +89,8 @@ def _rows(settings: dict[str, Any]) -> list[tuple[str, str]]:
     rows = {name.replace("_", " "): value for name, value in settings.items() if name != "methods"} | methods
     rows |= {"sopr_fast": __version__, "Python": platform.python_version(), "torch": torch.__version__}
     rows |= {"numpy": np.__version__, "machine": f"{platform.system()} {platform.machine()}"}
-    return [(name, plain(value)) for name, value in rows.items() if value is not None]
+    shown = {name: value for name, value in rows.items() if value is not None}
+    return [(name, f"{value:,}" if isinstance(value, int) else str(value)) for name, value in shown.items()]
 
 
 @cache
@@ -112,7 +104,7 @@ def _environment() -> Environment:
         finalize=lambda value: safe(value) if type(value) is str else value,
     )
     environment.tests["finite"] = math.isfinite
-    environment.filters["name"] = Name
+    environment.filters["name"] = set_apart
     return environment
 
 
