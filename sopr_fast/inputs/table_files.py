@@ -42,16 +42,15 @@ def load_csv(path: Path, text: Sequence[str] = ()) -> pandas.DataFrame:
                 f"{path}: line 2 has more values than the header; write numbers with a decimal point, and no "
                 "line before the header"
             )
-        form: dict[str, Any] = {"index_col": False, "skipinitialspace": True, "sep": separator, "encoding": "utf-8-sig"}
         has_commas = separator != "," and any(re.fullmatch(r"[-+]?\d+,\d+(e[-+]?\d+)?", cell) for cell in values)
-        form["decimal"] = "," if has_commas else "."
+        form: dict[str, Any] = {"sep": separator, "decimal": "," if has_commas else ".", "encoding": "utf-8-sig"}
         if words := {name: str for name in names if name.lower() in text}:
             missing = {name: _MISSING for name in names if name not in words}
             form |= {"dtype": words, "keep_default_na": False, "na_values": missing}
         if int(pandas.__version__.partition(".")[0]) < 3:  # later versions are exact by default
             form["float_precision"] = "round_trip"
         try:
-            return pandas.read_csv(path, header=0, names=names, **form)
+            return pandas.read_csv(path, header=0, names=names, index_col=False, skipinitialspace=True, **form)
         except pandas.errors.ParserError as error:
             raise ValueError(f"{path}: {error}; write numbers with a decimal point") from error
 
