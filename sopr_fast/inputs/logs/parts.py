@@ -212,11 +212,11 @@ def check_finite(
         with np.errstate(over="ignore"):
             piece = values[start : start + _PIECE].astype(np.float32, copy=False)
         piece = piece.reshape(len(piece), -1)
-        accepted = np.abs(piece) < largest
-        wrong = ~accepted.all(1) & ~(may_be_unknown & np.isnan(piece).all(1))
+        wrong = ~(np.abs(piece) < largest)
+        wrong[may_be_unknown & np.isnan(piece).all(1)] = False
         if wrong.any():
-            i = int(np.argmax(wrong))
-            number, row = piece[i][~accepted[i]][0], start + i if rows is None else rows[start + i]
+            i, column = np.argwhere(wrong)[0]
+            number, row = piece[i, column], start + i if rows is None else rows[start + i]
             if np.isfinite(number):
                 raise ValueError(
                     f"{name} holds {number:g} at row {row}, beyond the supported magnitude {largest:g}: leave the row "
