@@ -117,7 +117,7 @@ REFUSED = [  # log, options, message, options that it advises, episodes then
     (WALK | {"terminals": LAST, "timeouts": CUT}, {}, "both mark 2 rows .such as row 7.: pass", CUT_ALL, 4),
     (STATES | {"episode": IDS, "done": FELL}, {}, f"{SAME} 1 row .such as row 7.: if .*'terminals': 'done'", None, 4),
     (STATES | {"episode": IDS, "done": FIRST}, TERMINAL, f"{SAME} 7 rows .such as row 0.: leave", None, 4),
-    (STATES | {"episode": IDS, **FLAGS, "timeouts": NEVER}, {}, "no mark by .* at 1 end .such as row 7.: p", CUT_ALL, 4),
+    (STATES | {"episode": IDS, **FLAGS, "timeouts": NEVER}, {}, "no mark by .* at 1 end .such as row 7.", CUT_ALL, 4),
     (STATES | {"episode": IDS, "terminals": FELL}, TERMINAL, "1 end .* leave ends='terminal' out", None, 0),
     (STATES | {"episode": ROWS, "done": LAST}, TERMINAL, f"'done' and 'episode' {SAME} 14 rows", None, 0),
     (STATES | {"is_first": LAST}, TERMINAL, "'is_first' does not mark row 0", None, 0),
