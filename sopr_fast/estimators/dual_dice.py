@@ -93,7 +93,7 @@ class DualDICELearner(Learner):
         self.initial = Batches([log.initial.cpu().numpy()], options.batch_size, other, log.device)
         networks: dict[str, Any] = {"copies": len(actions.policies), "betas": (0.0, 0.99)}
         self.nu = ActionValue(log, options.hidden, seed=seed, rate=options.nu_rate, **networks)
-        self.zeta = ActionValue(log, options.hidden, seed=other, rate=options.zeta_rate, maximize=True, **networks)
+        self.zeta = ActionValue(log, options.hidden, seed=other, rate=options.zeta_rate, **networks)
         self.networks = {"nu": self.nu, "zeta": self.zeta}
 
     def step(self, update: int) -> Tensor:
@@ -111,9 +111,9 @@ class DualDICELearner(Learner):
         inner, mask = residual * zeta - zeta.square() / 2, self.actions.has_next_action(rows)
         inner = inner.mean(1) if mask is None else (inner * mask).sum(1) / mask.sum(1).clamp(min=1)
         loss = inner - (1 - self.discount) * nu_start.mean(1)
-        parameters = [network.parameters for network in self.networks.values()]
-        for network, gradient in zip(self.networks.values(), torch.autograd.grad(loss.sum(), parameters), strict=True):
-            network.adam.step([gradient])
+        down, up = torch.autograd.grad(loss.sum(), [self.nu.parameters, self.zeta.parameters])
+        self.nu.adam.step([down])
+        self.zeta.adam.step([-up])
         first = self.options.updates - max(1, int(_AVERAGED * self.options.updates))
         self.zeta.average.parameters.lerp_(self.zeta.parameters.detach(), 1 / max(1, update - first + 1))
         return loss.detach()

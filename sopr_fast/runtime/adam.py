@@ -24,10 +24,9 @@ class Adam:
         *,
         betas: tuple[float, float] = (0.9, 0.999),
         decay: float = 0.0,
-        maximize: bool = False,
     ) -> None:
         self.parameters, self.rate = list(parameters), rate
-        self._betas, self._decay, self._maximize = betas, decay, maximize
+        self._betas, self._decay = betas, decay
         self._means = [torch.zeros_like(parameter) for parameter in self.parameters]
         self._squares = [torch.zeros_like(parameter) for parameter in self.parameters]
         self._steps = [torch.zeros((), dtype=torch.float32, device=each.device) for each in self.parameters]
@@ -52,7 +51,7 @@ class Adam:
             weight_decay=self._decay,
             eps=_EPS,
             amsgrad=False,
-            maximize=self._maximize,
+            maximize=False,
         )
 
     def next_step(self) -> dict[str, Any]:
