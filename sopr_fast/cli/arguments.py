@@ -73,8 +73,8 @@ def _add_command(parsers: Any, name: str, command: Command) -> None:
     )
     groups = {title: {flag: flags[flag] for flag in flags if {flag, title} & wanted} for title, flags in FLAGS.items()}
     for title, flags in {**groups, command.title: command.own}.items():
-        group = parser if title == "options" or not flags else parser.add_argument_group(title)
-        group = group.add_mutually_exclusive_group() if title == ONE_OF and flags else group
+        group: Any = parser if title == "options" else parser.add_argument_group(title)
+        group = group.add_mutually_exclusive_group() if title == ONE_OF else group
         for flag, options in flags.items():
             group.add_argument(flag, **options, **({"required": True} if flag in needed else {}))
     parser.set_defaults(report=None)
