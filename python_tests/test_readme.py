@@ -38,4 +38,4 @@ def test_the_python_of_the_readme_runs(monkeypatch, capsys):
 
 def test_the_commands_of_the_readme_are_understood():
     [command] = re.findall(r"^sopr-fast (.*)$", README, re.MULTILINE)
-    assert cli._parser().parse_args(command.split()).policies
+    assert cli.make_parser().parse_args(command.split()).policies
