@@ -161,10 +161,11 @@ def _join_episodes(episodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     counts = [next(iter(shape_of(arrays.get(counter))), 0) for arrays in episodes]
     joined: dict[str, Any] = {}
     for key in (counter, *first):
-        values, part = [arrays.get(key) for arrays in episodes], part_of(key.split("/")[0])
+        values, part = [arrays.get(key) for arrays in episodes], part_of(key)
         shapes = [*map(shape_of, values)]
         lengths = [shape[0] if shape else -1 for shape in shapes]
-        longer = lengths == [count + 1 for count in counts] and (not known or part == "states")
+        may_be_longer = not known or part_of(key.split("/")[0]) == "states"
+        longer = may_be_longer and lengths == [count + 1 for count in counts]
         if part in ENDS and not any(shapes):
             joined[key] = np.zeros(sum(counts), bool)
             joined[key][np.cumsum(counts) - 1] = [bool(np.asarray(value)) for value in values]
@@ -173,7 +174,7 @@ def _join_episodes(episodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 raise ValueError(f"{key!r} of the episodes differ in width")
             joined[key] = end_to_end(values, counts, 0)
             joined |= {f"next_{key}": end_to_end(values, counts, 1)} if longer else {}
-        elif key == counter or part_of(key) not in ("", "episodes", "agents", "steps", "times"):  # such as seeds
+        elif key == counter or part not in ("", "episodes", "agents", "steps", "times"):  # such as seeds
             place = next(i for i, count in enumerate(counts) if lengths[i] != count)
             if values[place] is None:
                 raise ValueError(f"episode {place} has no {key!r}")
