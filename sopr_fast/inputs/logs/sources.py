@@ -160,7 +160,7 @@ def _join_episodes(episodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         raise missing("states", first)
     counts = [next(iter(shape_of(arrays.get(counter))), 0) for arrays in episodes]
     joined: dict[str, Any] = {}
-    for key in (counter, *first):
+    for key in (counter, *first):  # an episode without the counter is refused first
         values, part = [arrays.get(key) for arrays in episodes], part_of(key)
         shapes = [*map(shape_of, values)]
         lengths = [shape[0] if shape else -1 for shape in shapes]
