@@ -163,6 +163,12 @@ def test_what_is_trained_is_kept_by_default_and_used_again_with_other_returns(sh
         shell(f"select --policies actor-*.npz --log l.npz --ends {ends} {QUICK}")
 
 
+def test_what_is_trained_on_other_policies_is_kept_elsewhere(shell):
+    fqe = f"select {INPUTS} --simulator fqe --set updates=5 hidden=8 batch_size=16"
+    kept = [shell(f"{fqe} {more}") and shell.errors for more in ("", f"--exclude {KNOWN[0]}")]
+    assert all("what was trained is kept in" in errors for errors in kept) and kept[0] != kept[1]
+
+
 @pytest.mark.parametrize("command", ["select", f"evaluate {NEAREST}"])
 def test_no_folder_is_made_or_named_if_nothing_is_trained(shell, command, cache):
     before = set(cache.glob("*/*"))

@@ -84,10 +84,13 @@ def evaluate(options: argparse.Namespace) -> None:
     methods = [find_method(name) for name in options.methods or DEFAULT_METHODS]
     if options.set and not any("Simulator" in name for name in methods):
         raise ValueError("--set sets options of the simulator, which is none of --methods: leave it out")
-    inputs = _read(options)
-    with keeping(options, by_policies=options.methods is not None) as folder:
+    policies, log, returns = _read(options)
+    known = [name for name in policies if name in returns.index] if options.methods else []  # default ones need none
+    with keeping(options, policies=known) as folder:
         evaluation = selection.evaluate(
-            *inputs,
+            policies,
+            log,
+            returns,
             methods=[_read_estimator(name, options.set if "Simulator" in name else []) for name in methods],
             cv=options.cv,
             groups=_by_name(options.groups),
@@ -105,11 +108,14 @@ def select(options: argparse.Namespace) -> int:
         raise ValueError(f"--measure must be 0 or more, got {options.measure}")
     is_set = options.simulator or options.set
     simulator = _read_estimator(options.simulator or "Simulator", options.set) if is_set else None
-    inputs = _read(options)
+    policies, log, returns = _read(options)
     episodes = None if options.measured_log is None else read_log(options.measured_log, options)
-    with keeping(options) as folder:
+    own = [] if simulator is None or simulator.name == "Simulator" else [*{*policies} - {*options.exclude}]
+    with keeping(options, policies=sorted(own)) as folder:
         selected = selection.select(
-            *inputs,
+            policies,
+            log,
+            returns,
             incumbent=options.incumbent,
             progress=_by_name(options.progress),
             groups=_by_name(options.groups),

@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from .._version import __version__
@@ -19,18 +19,21 @@ _FLAGS = (*FLAGS["log"], *_OF_POLICIES, "--seed", "--device", "--simulator", "--
 
 
 @contextlib.contextmanager
-def keeping(options: argparse.Namespace, *, by_policies: bool = False) -> Iterator[Path | None]:
+def keeping(options: argparse.Namespace, *, policies: Sequence[str] = ()) -> Iterator[Path | None]:
     """Yield the folder to keep training in: that of `--checkpoints`, else one of the user's cache.
 
-    The latter is one for each log, as it is now, and each set of options on which training depends; with `by_policies`
-    also for each set of policies. It is named if something is kept there, else removed; None if it cannot be made.
+    The latter is one for each log, as it is now, and each set of options on which training depends; if it depends on
+    policies, also for each set of these names and their files. It is named if something is kept there, else removed;
+    None if it cannot be made.
     """
     if options.checkpoints is not None:
         yield options.checkpoints
         return
-    files = [options.log, *(options.policies if by_policies else ())]
+    files = [options.log, *(options.policies if policies else ())]
     given = [str(getattr(options, flag[2:].replace("-", "_"), None)) for flag in _FLAGS]
-    key = hashlib.sha256(repr([__version__, *given, *map(_state, files)]).encode(errors="surrogatepass")).hexdigest()
+    key = hashlib.sha256(
+        repr([__version__, *given, *policies, *map(_state, files)]).encode(errors="surrogatepass")
+    ).hexdigest()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sopr_fast"
     folder = cache / f"{Path(str(options.log)).stem[:40]}-{key[:12]}"
     try:
