@@ -48,17 +48,10 @@ def report(
             f"result must be what rank, evaluate, select or an estimator returned, got {type(result).__name__}"
         )
     check_report(path)
-    from .evaluation_page import evaluation_page  # here, because jinja2 and matplotlib are needed only to write
+    from .contents import content  # here, because jinja2 and matplotlib are needed only to write
     from .page import render
-    from .ranking_page import ranking_page
-    from .selection_page import selection_page
 
-    if isinstance(result, Ranking):
-        page = ranking_page(result)
-    elif isinstance(result, Evaluation):
-        page = evaluation_page(result)
-    else:
-        page = selection_page(result, command)
+    page = content(result, command)
     date = datetime.date.today().isoformat() if date is None else date
     about = " · ".join(part for part in (page.pop("kind"), title, date) if part)
     with atomic_path(path) as temporary:
