@@ -116,10 +116,12 @@ def test_axe_finds_no_barrier(show, kind, scheme):
 def test_light_dark_and_paper(show):
     light, dark = (show("selection", color_scheme=scheme) for scheme in ("light", "dark"))
     colour = "element => getComputedStyle(element).backgroundColor"
-    source = "image => image.currentSrc"
+    filters = "image => getComputedStyle(image).filter"
     assert dark.locator("body").evaluate(colour) == "rgb(19, 23, 27)"
-    assert light.locator("header img").evaluate(source) != dark.locator("header img").evaluate(source)
+    figures = [page.locator("header img") for page in (light, dark)]
+    assert [figure.evaluate(filters) for figure in figures] == ["none", "invert(1) hue-rotate(180deg)"]
     dark.emulate_media(media="print")
+    assert figures[1].evaluate(filters) == "none"
     assert dark.locator("body").evaluate(colour) == "rgb(255, 255, 255)"
     assert dark.pdf(format="A4").startswith(b"%PDF")
 

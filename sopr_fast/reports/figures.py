@@ -1,10 +1,9 @@
-"""Figures of reports: matplotlib's own SVG, once for light and once for dark pages."""
+"""Figures of reports: matplotlib's own SVG."""
 
 from __future__ import annotations
 
 import base64
 import io
-import re
 import threading
 import warnings
 from collections.abc import Callable
@@ -66,10 +65,9 @@ _lock = threading.Lock()  # settings of matplotlib are those of all threads
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure as data URIs of SVG for light and dark pages, and what to see in it."""
+    """A figure as data URI of SVG for light pages, whose style sheet inverts it on dark ones; and what to see in it."""
 
-    light: str
-    dark: str
+    uri: str
     caption: str
 
 
@@ -91,14 +89,8 @@ def draw(plot: Callable[[Axes], Any], caption: str, *, height: float | None = No
             figure.set_figheight(height_of(len(axes.get_yticks())))
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
-    svg = buffer.getvalue()
-    dark = dict(zip(LIGHT.values(), DARK.values(), strict=True))
-    in_dark = re.sub("|".join(LIGHT.values()), lambda match: dark[match[0]], svg)
-    return Picture(_uri(svg), _uri(in_dark), caption)
-
-
-def _uri(svg: str) -> str:
-    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+    content = base64.b64encode(buffer.getvalue().encode()).decode()
+    return Picture(f"data:image/svg+xml;base64,{content}", caption)
 
 
 def height_of(rows: int) -> float:
