@@ -89,6 +89,12 @@ def test_complete_statements_are_read_exactly(log, flags, options, terminals, cu
     assert options.get("max_episode_steps") == 1 or all(name in read.summary for name in said)
 
 
+def test_an_episode_of_one_step_may_be_cut_after_another_ended():
+    read = load(STATES | {"terminals": ROWS == 3, "timeouts": (ROWS == 4) | (ROWS == COUNT - 1)})
+    assert read.episodes.tolist() == [0, 4, COUNT - 2] and read.source_count == COUNT
+    assert read.source[[3, 4]].tolist() == [3, 5] and np.flatnonzero(read.terminals).tolist() == [3]
+
+
 INDEX = np.arange(400)
 NOISE = {
     "observations": np.random.default_rng(0).normal(size=(400, 2)),
@@ -123,6 +129,7 @@ REFUSED = [  # log, options, message, options that it advises, episodes then
     (STATES | {"is_first": LAST}, TERMINAL, "'is_first' does not mark row 0", None, 0),
     (GOALS, {}, "'terminals' marks the next row too .*: .*'unread': 'terminals'.*ends=", CUT_ALL, 8),
     (without(GOALS, NEXT), {}, f"'terminals' {ONE}", CUT_ALL, 8),
+    (STATES | {"terminals": NEVER, "timeouts": (ROWS == 3) | (ROWS == 4)}, {}, f"'timeouts' {ONE} 1 row", None, 0),
     (STAYS, {}, f"'done' and 'episode' {SAME}", CUT_ALL, 8),
     (STAYS | {"terminals": STAYS["done"]}, {}, f"'done' and 'episode' {SAME}", None, 0),
     (without(STAYS, "episode", NEXT), TERMINAL, f"'done' {ONE} 64 rows .such as row 41.", None, 0),

@@ -157,27 +157,27 @@ class Statement:
         return self.terminals | rest if is_terminal else self.terminals
 
     def _check_flags(self) -> None:
-        """Raise if flags mark two rows in a row, or one that leads to the next, unless episodes have numbers."""
+        """Raise if a flag marks two rows in a row, or one that leads to the next, unless episodes have numbers."""
         if {"episodes", "first"} & self.borders.keys():
             return
-        part = next((part for part in (*FLAGS, "next_states") if part in self.rows), "")
-        name = repr(self.names.get(part, part))
-        on = f"if steps go on there, leave {name} out by {self._without(part)}"
-        marked = self.ended | (self.cuts & ~self.stops)
-        if not (self.ended | self.cuts).all():
+        marked, all_end = self.ended | (self.cuts & ~self.stops), (self.ended | self.cuts).all()
+        flags = [part for part in FLAGS if part in self.rows]
+        for part in flags or ["next_states"] * (self.linked is not None):
+            own, name = marked & self.rows[part] if flags else marked, repr(self.names[part])
+            on = f"if steps go on there, leave {name} out by {self._without(part)}"
             self._refuse_if(
-                np.append(marked[1:] & marked[:-1], False),
+                self.none if all_end else np.append(own[1:] & own[:-1], False),
                 f"{name} marks the next row too at",
                 f", as where a flag stays set after the end: leave out the rows after the first one; {on}; if these "
                 "are episodes of one step, number episodes by an array 'episode', numpy.cumsum(x) - x of the marks x",
             )
-        self._refuse_if(
-            self.none if self.linked is None else self.ended & self.linked,
-            f"{name} marks",
-            f", whose next state is the state of the next row: {on}; if the environment was reset to that state, leave "
-            f"next states out by {self._without('next_states')}; if the next row only resets it, as of Gymnasium's "
-            "vector environments, leave that row out",
-        )
+            self._refuse_if(
+                self.none if self.linked is None else own & self.ended & self.linked,
+                f"{name} marks",
+                f", whose next state is the state of the next row: {on}; if the environment was reset to that state, "
+                f"leave next states out by {self._without('next_states')}; if the next row only resets it, as of "
+                "Gymnasium's vector environments, leave that row out",
+            )
 
     def _check_next_states(self) -> None:
         """Raise if next states contradict the ends."""
