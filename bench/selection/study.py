@@ -101,7 +101,8 @@ def of_games(folder: Path, work: Path, foreign: Path | None = None, draws: int =
         table = pandas.DataFrame({"return": returns, "error": 0.0, "kind": kinds}, index=[*policies])
         kept = work / game.name / log
         kept.mkdir(parents=True, exist_ok=True)
-        whole = sopr_fast.select(policies, sopr_fast.load_log(file), checkpoints=kept)
+        transitions = sopr_fast.load_log(file, max_episode_steps=1000)
+        whole = sopr_fast.select(policies, transitions, checkpoints=kept)
         table = table.loc[whole.names]
         pool = np.flatnonzero(table["kind"].isin(["train", "validation"]))
         tests = [kind for kind in parts if kind not in ("train", "validation")]

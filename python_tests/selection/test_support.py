@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import spearmanr
 from support.selection_problems import Scripted, gains, log, true_values
 
-from sopr_fast.estimators.log_support import unsupported_in_words
+from sopr_fast.estimators.log_support import agreement_in_words, unsupported_in_words
 from sopr_fast.estimators.member_errors import member_errors, relative_errors
 from sopr_fast.selection import select
 from sopr_fast.selection.posterior import unchecked, widening
@@ -106,6 +106,17 @@ def test_agreement_is_said_without_known_returns(spread, words):
     first = selection.to_dict()["notes"][0]
     assert first.startswith(words) and words[:30] in selection.table()
     assert ("this log does not tell; measure" in first) == (spread > 1)
+
+
+def test_agreement_counts_as_whole_from_08_and_as_part_from_065():
+    words = [agreement_in_words(value) for value in (0.8, 0.79, 0.65, 0.64, float("nan"))]
+    assert [each and each[0].partition(":")[0].removeprefix("The simulators ") for each in words] == [
+        "agree on the order",
+        "agree on the order in part",
+        "agree on the order in part",
+        "do not agree on the order",
+        [],
+    ]
 
 
 def test_what_the_log_does_not_show_is_flagged_and_uncertain():

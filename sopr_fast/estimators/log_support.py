@@ -12,7 +12,7 @@ from ..runtime.warn import warn
 from .log import Log
 from .policy_actions import PolicyActions
 
-_AGREE, _AGREE_IN_PART = 0.8, 0.5  # mean rank correlation of the orders by two members
+_AGREE, _AGREE_IN_PART = 0.8, 0.65  # mean rank correlation of the orders by two members
 STOCHASTIC = 0.25  # share of the change of state that models miss, from which the environment counts as stochastic
 MOST_UNSUPPORTED = 0.4  # share of decisions, from which the log does not show what a policy does
 _STATES, _CANDIDATES = 2048, 65536
