@@ -80,10 +80,12 @@ def test_policies_and_networks_of_the_users_own_files(files, monkeypatch, shell)
         torch.save({"actor": {"0.weight": (i + 1) * torch.eye(2, 4)}}, f"runs/{name}.pt")
     models = []
     network = "runs/*.pt --module deploy.own:make_actor --key actor"
-    for policies in ("deploy.own:policies", "deploy/own.py:named", network):
+    own = files / "deploy" / "own.py"
+    by_path = network.replace("deploy.own", str(own))
+    for policies in ("deploy.own:policies", "deploy/own.py:named", f"{own}:named", network, by_path):
         shell(FIT.replace("gain.npz", policies))
         models.append((files / "model.safetensors").read_bytes())
-    assert models[0] == models[1] == models[2]
+    assert len(models) == 5 and len({*models}) == 1
 
 
 def test_fit_says_what_it_trained(files, shell):
@@ -182,7 +184,9 @@ WRONG = [
     (FIT, "--key actor", "nothing under --key actor, its keys are mean"),
     (FIT, "--module none:make", "No module named 'none'"),
     (FIT, "--module json:make_actor", "--module json:make_actor: json has no 'make_actor'"),
-    (FIT, "--module json", "--module json: expected package.file:name"),
+    (FIT, "--module json", "--module json: expected package.file:name or file.py:name"),
+    (FIT, "--module ./none.py:make", "none.py"),
+    (FIT, "--policies rules.py", ", or rules.py:NAME in the shell; open others"),
     (FIT, "--policies json:loads gain.npz", "--policies json:loads: names an object of Python, which must"),
     (FIT, "--dropout 1", "dropout"),
     (RANK, "--model none", "none: no such file"),
@@ -199,6 +203,7 @@ WRONG = [
 @pytest.mark.parametrize("command, options, message", WRONG)
 def test_wrong_input_is_reported_in_one_line(trained, shell, command, options, message):
     np.save("short.npy", np.zeros((599, 2)))
+    Path("rules.py").write_text(OWN)
     torch.save(torch.nn.Linear(7, 2), "wrong.pt")
     error = shell(f"{command} {options}", code=2)
     assert error.startswith("sopr-fast: error: ") and message in error and error.count("\n") == 1

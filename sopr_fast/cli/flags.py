@@ -42,10 +42,12 @@ FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # groups of `--help`, and what 
             "PATH",
             "files of policies (.npz .npy .parquet .zip .d3 .onnx .pt .pth .safetensors .pkl .cleanrl_model) or "
             "folders with subfolders, named by their paths relative to the folder that contains all of them; or "
-            "package.file:name of a dict, a list, or a function that returns one",
+            "file.py:name or package.file:name of a dict, a list, or a function that returns one",
             nargs="+",
         ),
-        "--module": _value("NAME", "package.file:name of the network of state dicts: a function that makes it"),
+        "--module": _value(
+            "NAME", "file.py:name or package.file:name of the function that makes the network of state dicts"
+        ),
         "--key": _value("KEY", "where checkpoints hold its weights, such as actor"),
         "--activation": _value("NAME", "activation between layers of files that do not say it (rsl_rl): elu, …"),
         "--action-count": _value("N", "number of discrete actions", type=int),

@@ -165,7 +165,7 @@ def _reader(path: Path) -> Any:
         suffix = ".torchscript"
     if suffix not in formats.policy_suffixes():
         raise ValueError(
-            f"expected a file of {', '.join(formats.policy_suffixes())}; open others in Python, and pass a callable of "
-            "states, or a frame or array of actions in every logged state"
+            f"expected a file of {', '.join(formats.policy_suffixes())}, or rules.py:NAME in the shell; open "
+            "others in Python, and pass a callable of states, or a frame or array of actions in every logged state"
         )
     return formats.load(formats.policy_suffixes()[suffix])
