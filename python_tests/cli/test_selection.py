@@ -235,6 +235,10 @@ def test_estimate_runs_an_estimator_with_options_or_known_returns(shell):
             "--columns states=a states=b: expected PART=NAME, such",
         ),
         ("estimate --method fqe --set updates=many", "updates must be an integer, 1 or more, got 'many'"),
+        (
+            "estimate --method fqe --set hidden=(32,",
+            "hidden must be a sequence of widths (in the shell hidden=32,32), got",
+        ),
         ("estimate --method SOPR --set config=3", "config must be a Config, got '3'"),
         ("estimate --method fqe --set updates=0", "updates must be an integer, 1 or more"),
     ],

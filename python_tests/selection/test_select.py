@@ -277,6 +277,8 @@ def test_update_trains_nothing():
         ({"simulator": "SOPR"}, "simulator: SOPR learns from known returns, as select does itself: name a method"),
         ({"simulator": 3}, "a method must be a name, or an estimator such as"),
         ({"exclude": ["left-2"]}, "exclude: there is no policy 'left-2' .did you mean 'left-2"),
+        ({"exclude": ["zz"]}, "exclude: there is no policy 'zz'; the policies are right-00, left-01, "),
+        ({"exclude": "left-2"}, r"exclude is a text: pass a list, \['left-2'\]"),
         ({"exclude": [*KNOWN, *CANDIDATES]}, "exclude leaves no policy"),
         ({"progress": {"right-00": 0}}, "progress of 'right-00' must be a number of"),
         ({"seed": -1}, "seed must be an integer, 0 or more"),

@@ -142,7 +142,7 @@ def _to_bool(name: str, value: Any) -> bool:
 
 def _to_widths(name: str, value: Any) -> tuple[int, ...]:
     if not isinstance(value, Sequence) or isinstance(value, str):
-        raise ValueError(f"{name} must be a sequence of widths, got {short(value)}")
+        raise ValueError(f"{name} must be a sequence of widths (in the shell {name}=32,32), got {short(value)}")
     return tuple(integer(1)(f"{name}[{i}]", width) for i, width in enumerate(value))
 
 

@@ -119,8 +119,11 @@ def select(
 
 def _leave_out(policies: Policies, exclude: Collection[str], incumbent: str | None) -> Policies:
     """Return the policies but for those to exclude; raise ValueError if one of these, or the incumbent, is none."""
+    if isinstance(exclude, str):
+        raise TypeError(f"exclude is a text: pass a list, [{exclude!r}]")
     if strangers := [name for name in exclude if name not in policies]:
-        raise ValueError(f"exclude: there is no policy {strangers[0]!r}{suggest(strangers[0], policies)}")
+        near = suggest(strangers[0], policies) or f"; the policies are {list_names(list(policies))}"
+        raise ValueError(f"exclude: there is no policy {strangers[0]!r}{near}")
     left = policies.take(name for name in policies if name not in exclude)
     if not left:
         raise ValueError("exclude leaves no policy to choose from")

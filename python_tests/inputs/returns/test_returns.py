@@ -119,6 +119,7 @@ def test_returns_in_memory(source):
         ({1, 2, 3}, TypeError, "returns are a set: map names to returns"),
         (3.0, TypeError, "returns are a float: map names to returns"),
         (np.ones((9, 2)), TypeError, "policies or a log stand where returns belong; policies"),
+        ({"a": [[1, 2], [3, 4]]}, TypeError, "then returns; rollouts must be one list of numbers"),
         ({"a": np.tanh}, TypeError, "policies or a log stand where returns belong; policies"),
         ({0: 1.0}, TypeError, "names of policies must be strings, got 0"),
         (pandas.Series([1, 2, 3], [2, 1, 0]), TypeError, "names of policies must be strings, got 2"),

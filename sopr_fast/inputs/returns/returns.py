@@ -221,7 +221,7 @@ def _as_frame(source: Any, names: Sequence[str] | None, columns: Mapping[str, st
     elif isinstance(source, StoredStates | Transitions) or any(
         callable(value) or len(shape_of(value)) > 1 for _, value in source.items()
     ):
-        raise TypeError(_MISPLACED)
+        raise TypeError(f"{_MISPLACED}; rollouts must be one list of numbers")
     elif isinstance(source, Mapping) and source and all(isinstance(value, Mapping) for value in source.values()):
         return pandas.DataFrame.from_dict(dict(source), orient="index")
     label = getattr(source, "name", None)  # of a series, which `columns` may declare
