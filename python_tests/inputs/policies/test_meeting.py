@@ -75,6 +75,8 @@ def test_a_log_of_another_width_names_the_policies_and_their_widths():
     message = "have 4 columns, but 2 of 3 policies read another number: a reads 5, b reads 5; if the log is"
     with pytest.raises(ValueError, match=message):
         probe(policies, torch.zeros(20, 4), torch.arange(20))
+    with pytest.raises(ValueError, match="the log's states have 1 column, but 3 of 3 policies"):
+        probe(policies, torch.zeros(20, 1), torch.arange(20))
 
 
 RANGES = "logged actions and those of the policies have other ranges, column 0: "
@@ -86,14 +88,15 @@ LOGGED = {  # the log's actions of Pendulum, changed → what is said of them
         f"{RANGES}-4 to 3.99 and -1.93 to 1.97: if the units differ, scale the logged",
     ),
     "halved": (lambda a: a / 2, f"{RANGES}-1 to 0.998 and -1.93 to "),
-    "moved": (lambda a: a + 2, f"{RANGES}0.0009"),
+    "moved": (lambda a: a + 2.2, f"{RANGES}0.2"),
+    "wider by a half": (lambda a: 1.6 * a, None),
     "from 0 to 1": (lambda a: (a + 2) / 4, f"{RANGES}0.000244 to 0.999 and "),
     "constant": (lambda a: 0 * a, RANGES),
 }
 
 
 @pytest.mark.parametrize("change, message", LOGGED.values(), ids=LOGGED)
-def test_ranges_of_actions_that_differ_by_half_are_facts(change, message):
+def test_ranges_of_policies_that_leave_the_logged_one_by_half_or_fill_half_of_it_are_facts(change, message):
     policies, logged, _ = example.pendulum()
     with warnings.catch_warnings(action="ignore"):
         found = acting(policies, logged | {"actions": change(logged["actions"])}).log.facts

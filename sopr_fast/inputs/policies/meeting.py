@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...runtime.options import current
-from ...runtime.text import list_names
+from ...runtime.text import counted, list_names
 from ...runtime.warn import warn
 from .callables import Called
 from .output import Layout
@@ -23,7 +23,7 @@ _CHOOSE_COLUMNS = (
 _FROM_ONE = "subtract 1 from the log's actions, let policies return such indices, and pass their number as action_count"
 _PROBE_ROWS = 13  # unlikely to be mistaken for an action width
 _BATCH_ROUNDING = 0.02  # of the largest action: half precision and TF32 round otherwise in batches of other sizes
-_SIMILAR = 1.5  # ranges are shown where both together are wider than this many times the narrower one
+_WIDER, _NARROWER = 1.5, 0.51  # ranges are shown where policies leave the logged one by half, or fill half of it
 
 
 def probe(
@@ -99,8 +99,8 @@ def check_widths(policies: Sequence[Policy], width: int, whose: str = "the log",
     others = [f"{policy.name} reads {policy.state_dim}" for policy in policies if policy.state_dim not in (None, width)]
     if others:
         raise ValueError(
-            f"{whose}'s states have {width} columns, but {len(others)} of {len(policies)} policies read another "
-            f"number: {list_names(others)}; {remedy}"
+            f"{whose}'s states have {counted(width, 'column')}, but {len(others)} of {len(policies)} policies read "
+            f"another number: {list_names(others)}; {remedy}"
         )
 
 
@@ -116,10 +116,10 @@ def check_actions(policies: Sequence[Policy], layout: Layout, logged: Any) -> No
             hint = "; of means and log_std, return sopr_fast.inputs.policies.Gaussian(mean, std)"
         elif not is_discrete and width == 1:
             hint = f"; if the log's are indices, return the index of the largest and pass action_count={action_dim}"
-        needed = f"an index, or {action_dim} columns of 0 and 1" if is_discrete else f"{action_dim} columns"
+        needed = f"an index, or {action_dim} columns of 0 and 1" if is_discrete else counted(action_dim, "column")
         raise ValueError(
-            f"the log's actions have {width} columns, but those of policy {policies[0].name!r} need {needed}: name the "
-            "right ones by sopr_fast.load_log(…, columns={'actions': […]}), or pass only the "
+            f"the log's actions have {counted(width, 'column')}, but those of policy {policies[0].name!r} need "
+            f"{needed}: name the right ones by sopr_fast.load_log(…, columns={{'actions': […]}}), or pass only the "
             f"states to methods that need no logged actions{hint}"
         )
     if not is_discrete or action_dim == 1:
@@ -198,8 +198,8 @@ def _of_actions(
             )
         return
     (low, high), (least, most) = ((x.min(0) + 0.0, x.max(0) + 0.0) for x in (logged, acted.reshape(-1, count)))
-    together = np.maximum(high, most) - np.minimum(low, least)
-    if len(differ := np.flatnonzero(together > _SIMILAR * np.minimum(high - low, most - least))):
+    width, together = high - low, np.maximum(high, most) - np.minimum(low, least)
+    if len(differ := np.flatnonzero((together > _WIDER * width) | (most - least < _NARROWER * width))):
         shown = [f"column {k}: {low[k]:.3g} to {high[k]:.3g} and {least[k]:.3g} to {most[k]:.3g}" for k in differ]
         yield (
             f"logged actions and those of the policies have other ranges, {list_names(shown, 5)}: if the units differ, "
