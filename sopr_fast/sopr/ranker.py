@@ -19,6 +19,7 @@ from ..runtime import distributed
 from ..runtime.checks import integer
 from ..runtime.options import current, current_device
 from ..runtime.progress import Timings
+from ..runtime.text import counted
 from ..runtime.warn import warn
 from .config import Config
 from .model import ScoringModel
@@ -63,11 +64,11 @@ class Ranker:
         self.model.eval()
 
     def __repr__(self) -> str:
-        subsets = "no" if self.subsets is None else len(self.subsets)
+        subsets = "no subsets" if self.subsets is None else counted(len(self.subsets), "subset")
         return (
-            f"Ranker(trained on {len(self.training_policies.names)} policies in {self.config.steps} steps, "
+            f"Ranker(trained on {len(self.training_policies.names)} policies in {counted(self.config.steps, 'step')}, "
             f"states of width {self.state_dim}, {self.layout.kind} policies of action width {self.layout.action_dim}, "
-            f"{subsets} subsets kept{', collapsed' if self.collapsed else ''})"
+            f"{subsets} kept{', collapsed' if self.collapsed else ''})"
         )
 
     @property
@@ -184,7 +185,7 @@ class Ranker:
             raise ValueError("no subsets are kept with this model: pass the log as states=…")
         width = log.state_dim if isinstance(log, Subsets) else log.shape[1]
         if width != self.state_dim:
-            raise ValueError(f"states have {width} columns, the model was trained on {self.state_dim}")
+            raise ValueError(f"states have {counted(width, 'column')}, the model was trained on {self.state_dim}")
         if not isinstance(log, Subsets):
             if log.columns != self.state_columns and log.columns and self.state_columns:
                 named = f"states have the columns {log.columns}, those of training were {self.state_columns}"

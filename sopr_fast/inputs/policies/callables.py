@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ...runtime.process import fork_safe_lock
-from ...runtime.text import list_names, one_line
+from ...runtime.text import counted, list_names, one_line
 from ...runtime.warn import warn
 from .actor import Standardisation
 from .policy import Policy
@@ -51,7 +51,8 @@ class Called(Policy):
             with _evaluating(self.original):
                 return self.call(states.numpy().copy())  # a policy may change its input in place
         except Exception as error:
-            message = f"policy {self.name!r} raised {type(error).__name__} on {len(states)} states: {one_line(error)}"
+            where = f"policy {self.name!r} raised {type(error).__name__} on {counted(len(states), 'state')}"
+            message = f"{where}: {one_line(error)}"
             if isinstance(error, TypeError) and "not numpy.ndarray" in str(error):
                 message += " (callables receive a numpy array: pass the module itself, or make a tensor of the array)"
             elif isinstance(error, NotImplementedError):
