@@ -245,8 +245,8 @@ def test_figures_of_several_threads_are_those_of_one():
     before, interval = dict(matplotlib.rcParams), sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     with ThreadPoolExecutor(4) as threads:
-        draw = lambda _: figures.draw(lambda ax: ax.plot([0, 1]), "a line").uri  # noqa: E731
-        assert len(set(threads.map(draw, range(8)))) == 1
+        plot = lambda _: figures.plot(lambda ax: ax.plot([0, 1]), "a line").uri  # noqa: E731
+        assert len(set(threads.map(plot, range(8)))) == 1
     sys.setswitchinterval(interval)
     assert dict(matplotlib.rcParams) == before
 

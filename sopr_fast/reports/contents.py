@@ -85,7 +85,7 @@ def _ranking_advice(ranking: Ranking) -> str:
 def _ranking_figure(ranking: Ranking) -> figures.Picture:
     shown = min(figures.ROWS, len(ranking))
     caption = f"Scores, the first {shown} of {len(ranking):,}." if shown < len(ranking) else "Scores."
-    return figures.draw(lambda ax: plot_ranking(ranking, ax=ax, rows=figures.ROWS), caption)
+    return figures.plot(lambda ax: plot_ranking(ranking, ax=ax, rows=figures.ROWS), caption)
 
 
 def _ranking_table(ranking: Ranking) -> Table:
@@ -118,7 +118,7 @@ def _evaluation_page(evaluation: Evaluation, command: str) -> dict[str, Any]:
         reasons=[_evaluation_reason(evaluation, kind) for kind in evaluation.kinds],
         now=_evaluation_advice(tied[0], mean),
         notes=list(evaluation.notes),
-        main=figures.draw(
+        main=figures.plot(
             lambda ax: plot_evaluation(evaluation, kind=kind, ax=ax),
             f"Rank correlation on {KINDS[kind]}, which the methods had not learned from, with 90 % intervals. "
             "1 is the right order, 0 none.",
@@ -216,7 +216,7 @@ def _selection_figure(selection: Selection) -> figures.Picture:
     caption += ", where foreign ones cannot be ranked." if foreign else "."
     if shown < len(selection.names):
         caption += f" The best {shown} of {len(selection.names):,}."
-    return figures.draw(lambda ax: plot_selection(selection, ax, figures.ROWS), caption)
+    return figures.plot(lambda ax: plot_selection(selection, ax, figures.ROWS), caption)
 
 
 def _selection_table(selection: Selection) -> Table:

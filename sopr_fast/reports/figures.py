@@ -71,8 +71,8 @@ class Picture:
     caption: str
 
 
-def draw(plot: Callable[[Axes], Any], caption: str, *, height: float | None = None) -> Picture:
-    """Draw a figure whatever the user's settings of matplotlib are; one thread at a time.
+def plot(fill: Callable[[Axes], Any], caption: str, *, height: float | None = None) -> Picture:
+    """Plot a figure whatever the user's settings of matplotlib are; one thread at a time.
 
     It is `height` inches high; None for as high as the names at its side need.
     """
@@ -84,7 +84,7 @@ def draw(plot: Callable[[Axes], Any], caption: str, *, height: float | None = No
         matplotlib.rcParams.update(_STYLE)
         warnings.filterwarnings("ignore", "Glyph .* missing")  # the reader's browser has other fonts
         figure = Figure(figsize=(_WIDTH, height or 1), dpi=72, layout="constrained")
-        plot(axes := figure.add_subplot())
+        fill(axes := figure.add_subplot())
         if height is None:
             figure.set_figheight(height_of(len(axes.get_yticks())))
         buffer = io.StringIO()
@@ -111,7 +111,7 @@ def scatter(
     `half` are half widths of intervals of predictions `x` of `y`; points outside of them are hollow.
     """
 
-    def plot(ax: Axes) -> None:
+    def fill(ax: Axes) -> None:
         outside = np.zeros(len(x), bool) if half is None else np.abs(x - y) > half
         if half is not None:
             ax.axline((float(y.mean()), float(y.mean())), slope=1, color=MUTED, linewidth=0.9)
@@ -123,4 +123,4 @@ def scatter(
         ax.grid()
         ax.locator_params(nbins=6)
 
-    return draw(plot, caption, height=2.9)
+    return plot(fill, caption, height=2.9)
