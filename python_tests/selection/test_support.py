@@ -10,7 +10,7 @@ from support.selection_problems import Scripted, gains, log, true_values
 from sopr_fast.estimators.log_support import agreement_in_words, unsupported_in_words
 from sopr_fast.estimators.member_errors import member_errors, relative_errors
 from sopr_fast.selection import select
-from sopr_fast.selection.posterior import unchecked, widening
+from sopr_fast.selection.posterior import errors_far_from_known, widening
 from sopr_fast.selection.predicting import trained_shares
 
 POLICIES = gains(14)
@@ -72,7 +72,7 @@ def test_known_returns_show_errors_of_policies_that_act_alike_only():
     """Policy 0 is known; 1 acts the same, 2 half alike, 3 and 4 like each other and unlike it."""
     alike = np.eye(5)
     alike[0, 1] = alike[1, 0] = alike[3, 4] = alike[4, 3] = 1
-    covariance = unchecked(members(*[0.1] * 3, 0.2, 0.2), np.array([0, 0, 0.5, 1, 1]), alike)
+    covariance = errors_far_from_known(members(*[0.1] * 3, 0.2, 0.2), np.array([0, 0, 0.5, 1, 1]), alike)
     expected = np.zeros((5, 5))
     expected[2, 2], expected[3:, 3:] = 0.04 / 2, 0.16
     np.testing.assert_allclose(covariance, expected, atol=1e-12)

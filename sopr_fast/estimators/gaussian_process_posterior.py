@@ -79,7 +79,7 @@ def fit(
     trained = np.zeros(count) if trained is None else trained
     if not known.any():
         values, unit_of_errors = np.zeros(count) if values is None else values, max(unit, logged_spread)
-        mean, covariance = values.copy(), _unchecked_errors(distances, unit_of_errors, members)
+        mean, covariance = values.copy(), _errors_without_returns(distances, unit_of_errors, members)
         if trained.any():
             mean, covariance = _with_training(distances, values, covariance, unit, trained)
         return Posterior(mean, covariance, unit_of_errors, left_out)
@@ -317,7 +317,7 @@ def _lengths(distances: np.ndarray, known: np.ndarray) -> np.ndarray:
     return _LENGTHS * (float(np.median(nearest)) if len(nearest) else 1.0)
 
 
-def _unchecked_errors(distances: np.ndarray, unit: float, members: np.ndarray | None) -> np.ndarray:
+def _errors_without_returns(distances: np.ndarray, unit: float, members: np.ndarray | None) -> np.ndarray:
     """Return the covariance (P, P) of the errors of values if no return is known."""
     alike = likeness(distances, np.zeros(len(distances), bool))
     if members is not None:

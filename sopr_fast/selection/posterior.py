@@ -59,7 +59,7 @@ def widening(
     return _scaled(_COMMON + (1 - _COMMON) * alike, sizes)
 
 
-def unchecked(members: np.ndarray, unlike: np.ndarray, alike: np.ndarray) -> np.ndarray:
+def errors_far_from_known(members: np.ndarray, unlike: np.ndarray, alike: np.ndarray) -> np.ndarray:
     """Return the covariance (P, P) of errors that known returns do not show, which members (P, M) do.
 
     Known returns show how a simulator errs for policies that act like them. The variance is a share of that of the

@@ -17,7 +17,7 @@ from ..runtime.text import list_names
 from .compared import FEWEST_KNOWN, distance_ratios
 from .draws import draw_returns, probability_beats, probability_best
 from .measured import Measured
-from .posterior import combine, unchecked, widening
+from .posterior import combine, errors_far_from_known, widening
 
 LIMIT = 1.4  # distance ratio above which known returns say nothing of a candidate
 LEVEL = 0.8
@@ -118,7 +118,7 @@ class Predictions:
             unlived = 0.0 if self.unlived is None else self.unlived
             posterior.covariance[...] += widening(self.unsupported, unlike, alike, posterior.unit, unlived)
         if members is not None and self.known.any():
-            posterior.covariance[...] += unchecked(members, unlike, alike)
+            posterior.covariance[...] += errors_far_from_known(members, unlike, alike)
         return replace(posterior, limits=self._limits)
 
     @cached_property
