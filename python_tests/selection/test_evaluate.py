@@ -170,7 +170,11 @@ def test_groups_are_found_by_name(names, groups):
         ({"methods": [FQE]}, TypeError, r"an estimator such as FQE\(\), got <class"),
         ({"methods": ["FQE", FQE()]}, ValueError, "two methods are called 'FQE'"),
         ({"methods": ["NearestPolicy"], "returns": dict.fromkeys(NAMES, 1.0)}, ValueError, "returns .* are equal"),
-        ({"methods": ["NearestPolicy"], "returns": {NAMES[0]: 1.0}}, ValueError, "at least 4 policies"),
+        (
+            {"methods": ["NearestPolicy"], "returns": {NAMES[0]: 1.0}},
+            ValueError,
+            "at least 4 .*, got 1; those that act alike count",
+        ),
         ({"methods": ["NearestPolicy"], "cv": 1}, ValueError, "cv must be an integer, 2 or more"),
         ({"methods": ["NearestPolicy"], "groups": {"right-00": 1}}, ValueError, "hold nothing for .* and 10 more"),
         (

@@ -31,7 +31,8 @@ _STEP = re.compile(
 def random_folds(count: int, folds: int, seed: int) -> dict[str, np.ndarray]:
     """Split policies, at least four, into two or more folds of nearly equal size, at most one for each policy."""
     if count < FEWEST_TRAINING:
-        raise ValueError(f"at least {FEWEST_TRAINING} policies with known returns are needed, got {count}")
+        needed = f"at least {FEWEST_TRAINING} policies with known returns are needed"
+        raise ValueError(f"{needed}, got {count}; those that act alike count once")
     order = np.random.default_rng([seed, 7]).permutation(count)
     return {str(k): np.sort(part) for k, part in enumerate(np.array_split(order, min(folds, count)), 1)}
 

@@ -113,7 +113,7 @@ def test_returns_in_memory(source):
 @pytest.mark.parametrize(
     ("source", "error", "message"),
     [
-        (None, ValueError, "returns are needed"),
+        (None, ValueError, "returns are needed: map names to returns, {name: return}"),
         ({"a": (100.0, 5.0), "b": (90.0, 4.0)}, TypeError, "the return of policy 'a' is a pair, which may be a mean"),
         ([1, 2], ValueError, "there are 2 returns for 3 policies: map names to returns"),
         ({1, 2, 3}, TypeError, "returns are a set: map names to returns"),
@@ -222,10 +222,13 @@ def test_what_changes_from_the_first_rollouts_to_the_last_is_noted():
     gaps = load_returns({"a": 1.0, "b": np.nan, "c": None})
     assert gaps.attrs["notes"] == ["NaN or empty, so not measured: the return of b, c"]
     assert load_returns(gaps).attrs == gaps.attrs
-    table = load_returns({"flat": [1.0, 2.0, 2.0, 1.0], "curve": np.arange(201) / 10, "one": 3.0})
+    table = load_returns(
+        {"flat": [1.0, 2.0, 2.0, 1.0], "noisy": [0.0, 90.0] * 4 + [90.0], "curve": np.arange(201) / 10, "one": 3.0}
+    )
     (note,) = table.attrs["notes"]
     assert "that of curve changes most, by +10.1 from the first half of them to the second" in note
     assert load_returns(table).attrs["notes"] == [note]
+    assert load_returns({"noisy": [0.0, 90.0, 60.0], "equal": [1.0] * 5}).attrs["notes"] == []
 
 
 def save_evaluations(folder, results):

@@ -41,6 +41,7 @@ _LIMITS = {  # part → least, what is expected
 _FILE = re.compile(r"\.(npz|npy|zip|d3|pth?|onnx|pkl|pickle|safetensors|parquet|cleanrl_model)")
 _MISPLACED = "policies or a log stand where returns belong; policies come first, then the log, then returns"
 _REMEDY = "map names to returns, {name: return}"
+_CLEARLY = 2  # standard errors
 
 
 @escaped_errors()
@@ -206,7 +207,7 @@ def _as_frame(source: Any, names: Sequence[str] | None, columns: Mapping[str, st
     import pandas
 
     if source is None:
-        raise ValueError("returns are needed (or preferences)")
+        raise ValueError(f"returns are needed: {_REMEDY}")
     if isinstance(source, pandas.DataFrame) or is_list_of_dicts(source):
         return pandas.DataFrame(source)
     if is_ordered(source):
@@ -290,7 +291,7 @@ def _table(cells: pandas.DataFrame) -> pandas.DataFrame:
 
     part, sign = ("cost", -1) if "cost" in cells else ("return", 1)
     rows: dict[str, tuple[float, float, float]] = {}
-    changes: dict[str, float] = {}  # of the mean, from the first half of the rollouts to the second
+    changes: dict[str, float] = {}  # clear ones of the mean, from the first half of the rollouts to the second
     empty: list[str] = []
     for name, row in zip(cells.index, cells.to_dict("records"), strict=True):
         returns, is_list = _returns(row[part], name)
@@ -304,7 +305,9 @@ def _table(cells: pandas.DataFrame) -> pandas.DataFrame:
             rollouts, deviation = len(returns), math.nan
         if half := len(returns) // 2:
             deviation = float(np.std(returns, ddof=1))
-            changes[name] = sign * float(np.mean(returns[-half:]) - np.mean(returns[:half]))
+            change = sign * float(np.mean(returns[-half:]) - np.mean(returns[:half]))
+            if abs(change) > _CLEARLY * deviation * math.sqrt(2 / half):
+                changes[name] = change
         if math.isnan(error) and not math.isnan(deviation):
             if math.isnan(rollouts):
                 raise ValueError(
