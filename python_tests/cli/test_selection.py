@@ -108,7 +108,7 @@ def actors(tmp_path, folder, monkeypatch):
         layer = {"mean.weight": np.full((actions, states), 0.2 * i), "mean.bias": np.zeros(actions)}
         np.savez(f"actor-{i}.npz", **layer)
     (tmp_path / "returns.csv").write_text("name,return\nactor-0,1\nactor-1,2\nactor-2,4\n")
-    (tmp_path / "all.json").write_text(json.dumps({f"actor-{i}": i for i in range(4)}))
+    (tmp_path / "all.json").write_text(json.dumps({f"actor-{i}": i - 9 for i in range(4)}))
     return f"--policies actor-*.npz --log {folder / 'log.npz'}"
 
 

@@ -145,6 +145,18 @@ def test_a_bandit_s_measured_return_decides_alone_and_moves_others_that_act_alik
     assert "standard errors away from ImportanceWeighting: check the log's probabilities" in strange.doubts[0]
 
 
+@pytest.mark.parametrize("lucky", [[2.6, 2.2, 2.6, 2.2, 0.0], [2.5] * 5])
+def test_a_few_lucky_episodes_do_not_make_a_policy_the_one_to_beat(lucky):
+    """Several equal episodes have no deviation of their own, but that of other policies."""
+    spread = {"good": VALUES["good"] + 0.6 * np.tile([-1, 1], 50)}
+    selection = select(BANDITS, bandit(), {"best": VALUES["best"], "uniform": lucky} | spread)
+    assert (selection.rival, selection.verdict.policies) == ("best", ("best",))
+    assert np.nanargmax(selection.returns) == 3 and selection.return_errors[3] > 0.2
+    assert selection.verdict.reason.startswith("uniform returned more, but probably by chance")
+    alone = select(BANDITS, bandit(), {"best": VALUES["best"], "uniform": [2.5] * 5})
+    assert alone.return_errors[3] == 0  # the environment may be deterministic
+
+
 def test_a_method_without_errors_of_policies_is_told():
 
     steps = replace(log(), log_probs=np.zeros(len(log())))

@@ -100,12 +100,13 @@ def test_a_known_policy_that_may_beat_the_incumbent_is_measured_again():
 
 
 def test_only_measured_policies_get_a_verdict_with_ties(monkeypatch):
-    rollouts = {name: [0.0 - i // 3, 1.0 - i // 3, 2.0 - i // 3] for i, name in enumerate(KNOWN)}
-    selection = select(KNOWN, log(), returns=rollouts, simulator=simulator())
+    rollouts = {name: [-5.0 - i // 3, -4.0 - i // 3, -3.0 - i // 3] for i, name in enumerate(KNOWN)}
+    right = simulator(**{name: returns[1] for name, returns in rollouts.items()})
+    selection = select(KNOWN, log(), returns=rollouts, simulator=right)
     assert selection.verdict.kind == "deploy"
-    assert ", one of 3 equally good; measured 1.00 ± 0.58" in selection.verdict.text
+    assert ", one of 3 equally good; measured -4.00 ± 0.58" in selection.verdict.text
     assert selection.candidates == []
-    kept = select(KNOWN, log(), returns=rollouts, simulator=simulator(), incumbent=selection.verdict.policies[0])
+    kept = select(KNOWN, log(), returns=rollouts, simulator=right, incumbent=selection.verdict.policies[0])
     assert kept.verdict.kind == "keep"
     monkeypatch.setattr("sopr_fast.selection.predicting.Simulator", None)  # which is not needed
     selection = select(KNOWN, log(), returns=RETURNS)
@@ -116,7 +117,9 @@ def test_an_uncertain_policy_with_a_lower_return_is_not_equally_good():
     mean, posterior = np.array([10, 9.9, 5]), np.diag([1e-3, 1, 20]) ** 2
     posterior = Posterior(mean, posterior, 1.0, np.full((2, 3), np.nan))
     assert probability_beats(posterior, 0)[2] > 0.35
-    assert as_good(SimpleNamespace(posterior=posterior, predicted=mean, rankable=np.ones(3, bool)), 0).tolist() == [
+    assert as_good(
+        SimpleNamespace(posterior=posterior, predicted=mean, expected=mean, rankable=np.ones(3, bool)), 0
+    ).tolist() == [
         0,
         1,
     ]
@@ -210,6 +213,26 @@ def test_impossible_returns_a_simulator_that_errs_and_equal_rewards_are_doubted(
     arrays["terminals"] = 0 * arrays["timeouts"]
     selection = select(CANDIDATES, arrays, simulator=simulator())
     assert selection.doubts[0].startswith("By the logged rewards every policy returns 0.00: check")
+
+
+@pytest.mark.parametrize("incumbent", [None, min(RETURNS, key=RETURNS.get)])
+def test_returns_in_reverse_deploy_no_policy_even_if_all_are_known(incumbent):
+    reverse = Scripted({name: -10 - value for name, value in TRUTH.items()})
+    selection = choose({}, simulator=reverse, incumbent=incumbent)
+    assert (
+        selection.verdict.reason == "Values by Simulator order the known policies in reverse, as if returns were costs."
+    )
+    assert [*selection.verdict.policies] == selection.measure_next(2) == [BEST]
+    assert "rank correlation of -1.00: if returns or logged rewards are costs" in str(selection.notes)
+
+
+@pytest.mark.parametrize("candidates", [{}, CANDIDATES])
+def test_a_policy_whose_return_the_log_does_not_allow_is_measured_again(candidates):
+    name = next(name for name in KNOWN if name != BEST)
+    selection = choose(candidates, returns=RETURNS | {name: 1e9})
+    assert str(selection.verdict).startswith(f"Measure {name}, 20 episodes. The log does not allow its return, 1,000,0")
+    assert selection.measure_next(2) == [name]
+    assert choose(candidates, returns=RETURNS | {name: 1e9}, incumbent=name).verdict.kind == "keep"
 
 
 def test_one_disastrous_return_does_not_end_measuring():

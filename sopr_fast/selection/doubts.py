@@ -27,8 +27,7 @@ def doubts(told: Predictions) -> list[str]:
 
 def _impossible_returns(told: Predictions) -> list[str]:
     """Return a note on known returns that exceed the bounds; none if there are none."""
-    low, high = told.bounds
-    outside = np.flatnonzero((told.returns < low - 1e-3 * abs(low)) | (told.returns > high + 1e-3 * abs(high)))
+    (low, high), outside = told.bounds, np.flatnonzero(told.impossible)
     if not len(outside):
         return []
     name, value, shown = told.names[outside[0]], told.shown[0, outside[0]], Numbers(told.shown)
@@ -49,7 +48,7 @@ def _unproven(told: Predictions) -> list[str]:
     count, method = int(told.known.sum()), told.method
     if not count:
         return [f"No {told.unit} is known: the order is by {method}"]
-    if told.known.all():
+    if told.known.all() and not told.is_reversed:
         return []
     if told.covariance is not None:
         return _other_units(told) or _surprises(told)

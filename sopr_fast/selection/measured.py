@@ -61,18 +61,20 @@ class Measured:
     def pooled(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns (G,) of groups, NaN where unknown, and their standard errors (G,), 0 where unknown.
 
-        Returns of copies count as further rollouts of one policy: their difference is noise. A single rollout gets the
-        standard deviation that rollouts of other policies have in common; so does a plain number among copies.
+        Returns of copies count as further rollouts of one policy: their difference is noise. A single rollout, or
+        several equal ones, get the standard deviation that rollouts of other policies have in common; so does a plain
+        number among copies.
         """
         columns = [self.table[part].to_numpy(np.float64) for part in ("return", "error", "rollouts")]
         cells = np.array([_pool(*(column[group] for column in columns)) for group in self.groups])
         returns, errors, counts, is_plain = cells.T
         for kind in (0, 1):
-            single = (is_plain == kind) & (counts == 1) & ~(errors > 0)
-            several = (is_plain == kind) & (counts > 1) & np.isfinite(errors)
-            if single.any() and several.any():
+            own = is_plain == kind
+            equal, several = own & (counts > 0) & ~(errors > 0), own & (counts > 1) & (errors > 0)
+            if equal.any() and several.any():
                 weights = counts[several] - 1
-                errors[single] = np.sqrt((weights * counts[several] * errors[several] ** 2).sum() / weights.sum())
+                variance = (weights * counts[several] * errors[several] ** 2).sum() / weights.sum()
+                errors[equal] = np.sqrt(variance / counts[equal])
         return returns, np.nan_to_num(errors)
 
     def note(self) -> list[str]:

@@ -149,6 +149,11 @@ class Predictions:
         return np.where(self.known, self.returns, self.posterior.mean.clip(*self._limits))
 
     @cached_property
+    def expected(self) -> np.ndarray:
+        """(P,) float64 `predicted`, but the posterior mean of policies whose returns were measured with an error."""
+        return np.where(self.return_errors > 0, self.posterior.mean.clip(*self._limits), self.predicted)
+
+    @cached_property
     def order(self) -> np.ndarray:
         """(P,) int64 indices of the policies, the highest predicted return first."""
         return np.argsort(-self.predicted, kind="stable")
@@ -253,7 +258,13 @@ class Predictions:
     @property
     def is_reversed(self) -> bool:
         """Whether the method orders the known policies the other way round, as if returns were costs."""
-        return self.known.sum() >= FEWEST_KNOWN and not self.known.all() and self.method_order < _REVERSED
+        return self.known.sum() >= FEWEST_KNOWN and self.method_order < _REVERSED
+
+    @property
+    def impossible(self) -> np.ndarray:
+        """(P,) bool, whether a known return exceeds the bounds."""
+        (low, high), returns = self.bounds, self.returns
+        return (returns < low - 1e-3 * abs(low)) | (returns > high + 1e-3 * abs(high))
 
     @property
     def unit(self) -> str:

@@ -45,10 +45,10 @@ class Verdict:
 
 
 def find_rival(told: Predictions) -> int | None:
-    """Return the policy to beat: the incumbent, else the best known one, None if no return is known."""
+    """Return the policy to beat: the incumbent, else the known one expected to be the best, None if none is known."""
     if told.incumbent is not None:
         return told.place(told.incumbent)
-    return int(np.nanargmax(told.returns)) if told.known.any() else None
+    return int(np.where(told.known, told.expected, -np.inf).argmax()) if told.known.any() else None
 
 
 def decide(told: Predictions, k: int) -> tuple[int | None, list[int]]:
@@ -62,7 +62,7 @@ def decide(told: Predictions, k: int) -> tuple[int | None, list[int]]:
     if rival is None or not known.any():  # whatever may be as good as the first may change the choice
         contenders = probability_beats(told.posterior, int(told.predicted.argmax())) >= UNDECIDED
     else:  # so may candidates that may beat rival and leader, or a known leader that may beat the incumbent
-        leader = int(np.where(known | (told.rankable & told.is_tested), told.predicted, -np.inf).argmax())
+        leader = int(np.where(known | (told.rankable & told.is_tested), told.expected, -np.inf).argmax())
         is_sure = leader != rival and bool(probability_beats(told.posterior, rival)[leader] >= SURE)
         contenders = ~known
         for other in {rival, leader}:
@@ -73,11 +73,15 @@ def decide(told: Predictions, k: int) -> tuple[int | None, list[int]]:
     floor = np.full(len(told.draws), -np.inf) if rival is None else told.draws[:, rival]
     order, gain = best_to_measure(told.draws[:, among], told.posterior.mean[among], floor, k)
     first = among[order].tolist()
-    if is_sure:
-        return leader, first if leader is None or known[leader] else [leader, *(i for i in first if i != leader)][:k]
-    if rival is None or gain > NEGLIGIBLE * _spread(told.predicted):
+    if not is_sure and (rival is None or gain > NEGLIGIBLE * _spread(told.predicted)):
         return None, first
-    return rival, [rival] if told.is_reversed and told.incumbent is None else []  # if returns may be costs, once more
+    settled, first = (leader, first) if is_sure else (rival, [])
+    assert settled is not None
+    if is_sure and not known[settled]:
+        first = [settled, *(i for i in first if i != settled)][:k]
+    if _suspicion(told, settled):
+        first = [settled] if told.impossible[settled] else first or [settled]
+    return settled, first
 
 
 def _spread(returns: np.ndarray) -> float:
@@ -88,7 +92,7 @@ def _spread(returns: np.ndarray) -> float:
 
 def as_good(told: Predictions, i: int) -> np.ndarray:
     """Return the policies (Q,) that are as good as policy i as far as can be told, with i."""
-    beats, gap = probability_beats(told.posterior, i), told.predicted[i] - told.predicted
+    beats, gap = probability_beats(told.posterior, i), told.expected[i] - told.expected
     tied = (beats >= _TIED) & (gap <= _NEAR * told.predicted.std()) & told.rankable
     tied[i] = True
     return np.flatnonzero(tied)
@@ -109,20 +113,34 @@ def judge(told: Predictions) -> Verdict:
         doubt = _doubt(told, beats[better])
         return _measure(told, first, f"{names[better]} beats {names[rival]} with a probability of {probable}{doubt}")
     kind = KEEP if settled == rival and told.incumbent is not None else DEPLOY
-    if kind == DEPLOY and told.is_reversed:
-        swapped = "costs were returns" if told.are_costs else "returns were costs"
-        reason = f"Values by {told.method} order the known policies in reverse, as if {swapped}"
+    if reason := _suspicion(told, settled):
         return _measure(told, first, reason)
+    more = "cost less" if told.are_costs else "returned more"
+    luckiest = int(np.where(told.known, told.returns, -np.inf).argmax())
     if settled != rival:
         reason = f"It beats {names[rival]} with a probability of {chance(beats[settled])}"
+    elif kind == DEPLOY and told.returns[luckiest] > told.returns[settled]:
+        reason = f"{names[luckiest]} {more}, but probably by chance"
     elif told.known.all() and kind == DEPLOY:
-        reason = f"All policies are measured, and none {'cost less' if told.are_costs else 'returned more'}"
+        reason = f"All policies are measured, and none {more}"
     else:
         reason = f"No {'policy' if told.known.all() else 'candidate'} is likely to be much better"
     tied = len(as_good(told, settled))
     among = f", one of {tied:,} equally good" if tied > 1 else ""
     text = f"{kind.capitalize()} {names[settled]}{among}; {_value(told, settled)}"
     return Verdict(kind, (told.names[settled],), text, f"{reason}{likelier(told, settled)}.")
+
+
+def _suspicion(told: Predictions, i: int) -> str:
+    """Return why policy i is not deployed before it is measured again; "" if there is no reason, or it is in use."""
+    if told.names[i] == told.incumbent:
+        return ""
+    if told.is_reversed:
+        swapped = "costs were returns" if told.are_costs else "returns were costs"
+        return f"Values by {told.method} order the known policies in reverse, as if {swapped}"
+    value = Numbers(told.shown)(told.shown[0, i])
+    reason = f"The log does not allow its {told.unit}, {value}: check both, or add its episodes to the log"
+    return reason if told.impossible[i] else ""
 
 
 def likelier(told: Predictions, chosen: int) -> str:
