@@ -11,7 +11,7 @@ from support.selection_problems import BEST, CANDIDATES, KNOWN, RETURNS, TRUTH, 
 
 import sopr_fast
 from sopr_fast import Config, UncertainEstimateWarning, fit, load_log
-from sopr_fast.estimators import BehaviourQ, ImportanceWeighting
+from sopr_fast.estimators import BehaviourQ, ImportanceWeighting, Simulator
 from sopr_fast.estimators.action_distance import mutual_distances
 from sopr_fast.results.metrics import policy_distances
 from sopr_fast.selection import select
@@ -204,8 +204,30 @@ def test_whole_numbers_are_warned_of_once_and_noted_and_so_are_costs_next_to_ret
     (warned,) = [str(each.message) for each in caught if "whole" in str(each.message)]
     assert warned in selection.notes
     mixed = "Costs are given next to returns: each counts as the return of the opposite sign"
-    assert mixed in selection.update({"a": 1.0}).update({"b": {"cost": 2.0}}).remarks
-    assert mixed not in selection.update({"b": {"cost": 2.0}}).remarks
+    assert mixed in selection.update({"a": 1.0}).update({"b": {"cost": 2.0}}).notes
+    assert mixed not in selection.update({"b": {"cost": 2.0}}).notes
+
+
+@pytest.mark.filterwarnings("ignore:policies noisy give different actions")
+def test_what_is_warned_of_policies_is_noted_and_so_is_progress_without_effect():
+    random = np.random.default_rng(0)
+    policies = KNOWN | {
+        "noisy": lambda states: random.standard_normal((len(states), 1)),
+        "far": lambda states: np.full((len(states), 1), 9.0),
+    }
+    selection = select(
+        policies,
+        log(),
+        simulator=Simulator(updates=50, hidden=(8,)),
+        progress={"noisy": 1, **dict.fromkeys([*KNOWN][:2], 3)},
+    )
+    text = str(selection.notes)
+    assert "policies noisy give different actions when asked again" in text
+    assert f"Progress of noisy, {', '.join([*KNOWN][:2])} has no effect: no other policy of the run has " in text
+    (note,) = (note for note in selection.notes if note.startswith("rollouts of "))
+    assert "'far' (" in note and "leave the range of the log" in note and note in selection.to_dict()["notes"]
+    known = selection.update({name: -9.0 for name in ("far", "noisy")})
+    assert "'far' (" not in str(known.notes)
 
 
 @pytest.mark.parametrize("offset", [0, 1000])
@@ -309,6 +331,8 @@ def test_tables_of_actions_without_known_returns_need_a_critic():
     tables["far"] = np.full_like(log().actions, 3)
     with pytest.raises(ValueError, match="o return is known.*simulator='BehaviourQ'"):
         select(tables, log())
+    with pytest.raises(ValueError, match="BehaviourQ learns from rewards, and the log holds none: .*, or give returns"):
+        select(CANDIDATES, log().states, simulator=BehaviourQ())
     selection = select(tables, log(), simulator=BehaviourQ(updates=500, hidden=(16,), discount=0.9))
     assert selection.names[selection.predicted.argmin()] == "far"
     assert "Values by BehaviourQ are not returns of episodes" in str(selection)

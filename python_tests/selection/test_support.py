@@ -125,11 +125,11 @@ def test_what_the_log_does_not_show_is_flagged_and_uncertain():
     assert selection.flags[3] == "not in the log" and selection.columns()["unsupported"].count(0.9) == 1
     name = selection.names[3]
     note = "The log does not show what these do: 90 % of their decisions are unlike logged ones; measure them, or "
-    assert f"{note}log more like them: {name}" in selection.remarks and "The log does not show" in selection.table()
+    assert f"{note}log more like them: {name}" in selection.notes and "The log does not show" in selection.table()
     wider = np.ptp(selection.intervals(), axis=1) > 1.05 * np.ptp(supported.intervals(), axis=1)
     assert np.flatnonzero(wider).tolist() == [3]
     measured = selection.update({name: TRUTH[name]})
-    assert measured.flags[3] == "measured" and "The log does not show" not in str(measured.remarks)
+    assert measured.flags[3] == "measured" and "The log does not show" not in str(measured.notes)
     shares[5] = 0.5
     (note,) = unsupported_in_words(selection.names, shares, selection.known)
     assert "these do: 50 % to 90 % of their decisions" in note

@@ -46,7 +46,7 @@ def selection(*, hostile: bool = False, incumbent: bool = True, known: int = 12,
         truth + 12 * noise[1],
         "Simulator",
         (-1600.0, 0.0),
-        notes=["only 3 returns are known: predictions rest on Simulator"] if known == 3 else [],
+        facts=["only 3 returns are known: predictions rest on Simulator"] if known == 3 else [],
         settings={"seed": 0, "policies": len(names), "mean": "Simulator"},
     )
 

@@ -15,7 +15,7 @@ from ..inputs.logs import Transitions
 from ..inputs.logs.schema import LIMIT
 from ..inputs.policies import ArrayPolicy, Layout, Policy, together
 from ..native import torch_on_one_thread
-from ..results.estimates import Estimates, UncertainEstimateWarning, warn_about
+from ..results.estimates import Estimates, UncertainEstimateWarning
 from ..results.metrics import agreement
 from ..runtime.checkpoints import check_checkpoint
 from ..runtime.checks import integer, option, optional, widths
@@ -37,7 +37,7 @@ _LEAST_USUAL = 0.1  # disagreement that is no doubt, as a share of the usual cha
 _MOST_PENALTY = 1.0  # times the mean size of a reward
 _TOLERANCE = 0.05  # how far a state may leave the range of a column, in standard deviations
 _OVER = 1e-3  # survival below which a rollout has ended
-_LEAST_INSIDE = 0.5
+_MOST_OUTSIDE = 0.5  # share of steps
 _STEPS, _FEWEST_ROLLOUTS, _FEWEST_NOISY = 2000, 2, 16  # of each policy
 _OUTLIERS = 0.01  # share of the rows that do not count in it, such as hits of a wall
 _UNFINISHED = 0.1  # share of rollouts
@@ -130,13 +130,8 @@ class Simulator(Estimator):
         rolled["unsupported"] = unsupported(PolicyActions(request.policies, layout, log))
         going_on = log.transitions.rewards[~log.transitions.terminals]
         rolled["unlived"] = abs(float(going_on.sum())) / max(1, len(going_on)) * (horizon - rolled["length"])
-        inside = rolled["inside"]
-        warn_about(
-            {request.names[i]: f"{1 - inside[i]:.0%} of steps" for i in np.flatnonzero(inside < _LEAST_INSIDE)},
-            "rollouts of {} leave the range of the log, where the simulator guesses; measure these policies, or log "
-            "more of what they do",
-        )
-        for note in unfinished(request.names, rolled["unfinished"]):
+        of_outside = guessed(request.names, 1 - rolled["inside"])
+        for note in of_outside + unfinished(request.names, rolled["unfinished"]):
             warn(note, UncertainEstimateWarning)
         members = rolled.pop("values")
         words = agreement_in_words(agreement(members)) + unsupported_in_words(request.names, rolled["unsupported"])
@@ -246,6 +241,16 @@ def _sample(policies: list[Policy], states: Tensor, generator: torch.Generator) 
         noise = torch.Generator().manual_seed(key)
         taken.append(torch.cat([policy.output(batch).sample(noise) for batch in own.split(current().batch_size)]))
     return torch.stack(taken)
+
+
+def guessed(names: list[str], shares: np.ndarray) -> list[str]:
+    """Return a note on policies most of whose steps (P,) leave the log's range; or none."""
+    far = [f"{names[i]!r} ({shares[i]:.0%} of steps)" for i in np.flatnonzero(shares > _MOST_OUTSIDE)]
+    text = (
+        f"rollouts of {list_names(far, 5)} leave the range of the log, where the simulator guesses; measure these "
+        "policies, or log more of what they do"
+    )
+    return [text] if far else []
 
 
 def unfinished(names: list[str], shares: np.ndarray) -> list[str]:

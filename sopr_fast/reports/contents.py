@@ -173,7 +173,7 @@ def _method_figure(evaluation: Evaluation, method: str) -> figures.Picture:
 
 @content.register(Selection)
 def _selection_page(selection: Selection, command: str) -> dict[str, Any]:
-    verdict, known = selection.verdict, selection.known
+    verdict, known, agreed = selection.verdict, selection.known, agreement_in_words(selection.agreement)
     distance = "; distance: of actions to the nearest known policy, 1 as far as known ones usually are from each other"
     return dict(
         kind="Selection of policies",
@@ -182,12 +182,12 @@ def _selection_page(selection: Selection, command: str) -> dict[str, Any]:
         reasons=[verdict.reason],
         now=_selection_advice(selection, command),
         again=f"{command} --returns {_MEASURED}" if command and verdict.kind == "measure" else "",
-        notes=selection.remarks,
+        notes=selection.notes[len(agreed) :],
         main=_selection_figure(selection),
         title="All policies",
         tables=[_selection_table(selection)],
         legend=f"{selection.legend}{distance if known.any() and not known.all() else ''}.",
-        evidence=[*(f"{each}." for each in agreement_in_words(selection.agreement)), *_selection_evidence(selection)],
+        evidence=[*(f"{each}." for each in agreed), *_selection_evidence(selection)],
         pictures=_left_out_figures(selection),
         settings={**selection.settings, f"known {selection.unit}s": int(known.sum())},
     )

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from ..estimators.action_distance import act_on_log, mutual_distances
 from ..estimators.estimator import data_rows, read_rows
 from ..inputs.logs import Transitions
 from ..inputs.logs.loading import load_given
-from ..inputs.policies import ArrayPolicy, Policies, Policy, collect_shared, facts, whole_numbers
+from ..inputs.policies import ArrayPolicy, Policies, Policy, collect_shared, facts, other_answers, whole_numbers
 from ..runtime.text import counted
 from .measured import Measured
 
@@ -69,6 +70,7 @@ def read(
     adapted, total = policies.for_log(data_rows(log), given), len(log)
     rows, states, layout, columns = act_on_log(adapted, log)
     found = facts(adapted, layout, columns, states.numpy(), getattr(log, "actions", None), rows) + _one_episode(log)
+    found += other_answers(adapted, torch.from_numpy(columns), *read_rows(log, rows), layout)
     found += whole_numbers(adapted, columns[:, :, : layout.action_dim], layout)
     first = _first_alike([columns])
     for group in [np.flatnonzero(first == i) for i in np.unique(first)]:

@@ -95,10 +95,16 @@ def select(
     compared, measured = read(loaded, log, table, incumbent)
     known = np.isfinite(measured.pooled[0])
     told = _of_log(compared)
+    if method is not None and method.needs_rewards and not compared.has_rewards:
+        remedy = f"pass {_remedy(compared)}, or give returns and no simulator"
+        raise ValueError(f"simulator: {method.name} learns from rewards, and the log holds none: {remedy}")
     if method is not None or not known.all():  # else nothing is left to predict
         told |= _of_method(compared, method or _default(compared), checkpoints, seed)
+    if shares is not None and (lone := [name for name in progress or () if np.isnan(shares[names.index(name)])]):
+        alone = f"Progress of {list_names(lone)} has no effect: no other policy of the run has another step"
+        told["facts"] = [*told["facts"], alone]
     if "values" not in told and not known.any():
-        raise ValueError(f"{told['notes'][-1]}, and no return is known: pass returns=…, or {_remedy(compared)}")
+        raise ValueError(f"{told['facts'][-1]}, and no return is known: pass returns=…, or {_remedy(compared)}")
     return Selection(
         measured=measured,
         distances=compared.distances,
@@ -177,16 +183,16 @@ def _remedy(compared: Compared) -> str:
 def _of_log(compared: Compared) -> dict[str, Any]:
     """Return what a log tells without any method: fields of `Selection`."""
     if not compared.has_rewards:
-        return {"notes": compared.facts}
+        return {"facts": compared.facts}
     spread = float(compared.log.returns.std())
-    return {"notes": compared.facts, "bounds": possible_returns(compared.log), "logged_spread": spread}
+    return {"facts": compared.facts, "bounds": possible_returns(compared.log), "logged_spread": spread}
 
 
 def _of_method(compared: Compared, method: Estimator | None, folder: Any, seed: int) -> dict[str, Any]:
     """Return what a method tells: fields of `Selection`, and the file that it is "kept in"."""
     if method is None:
         lack = "Policies are arrays of actions" if compared.has_rewards else "The log holds no rewards"
-        return {"notes": [*compared.facts, f"{lack}, so only known returns and action distances count"]}
+        return {"facts": [*compared.facts, f"{lack}, so only known returns and action distances count"]}
     file = checkpoint_file(folder, method)
     with quiet():  # intervals and notes say so
         estimates = method.estimate(compared.policies, compared.log, seed=seed, checkpoint=file)
@@ -205,18 +211,18 @@ def _told(method: Estimator, compared: Compared, estimates: Estimates) -> dict[s
     told: dict[str, Any] = {"values": values, "method": method.name}
     if isinstance(method, ImportanceWeighting | DoublyRobust) and compared.is_bandit:
         return told if replicates is None else told | {"covariance": np.atleast_2d(np.cov(replicates))}
-    notes = [*compared.facts, *unfinished(compared.names, np.asarray(found.get("unfinished", 0)))]
+    facts = [*compared.facts, *unfinished(compared.names, np.asarray(found.get("unfinished", 0)))]
     if isinstance(method, BehaviourQ) and compared.log.longest > 1:
-        notes.append(f"Values by {method.name} are not returns of episodes: rely on the order of the candidates only")
+        facts.append(f"Values by {method.name} are not returns of episodes: rely on the order of the candidates only")
     if replicates is not None and (lost := np.isnan(estimates.standard_errors)).any():
         few = list_names([compared.names[i] for i in np.flatnonzero(lost)], 5)
-        notes.append(f"{method.name} knows no error of {few}: the log hardly covers what they do")
+        facts.append(f"{method.name} knows no error of {few}: the log hardly covers what they do")
     if "inside" in found:
         told |= {"outside": 1 - np.asarray(found["inside"], np.float64), "members": replicates}
     if "tuned" in found:
         told["tune"] = partial(_tune, method, compared, found["tuned"])
     rest = {name: found[name] for name in ("state_error", "unsupported", "unlived") if name in found}
-    return told | {"notes": notes} | rest
+    return told | {"facts": facts} | rest
 
 
 def _tune(method: Estimator, compared: Compared, tuned: Callable, episodes: Transitions) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class Predictions:
         bounds: Least and largest return that the logged rewards and episode lengths allow.
         seed: Seed of the draws.
         episodes: Episodes by which the verdict lets policies be measured.
-        notes: What the log and the policies leave open.
+        facts: What the log and the policies leave open.
         settings: What the run rests on, as plain text and numbers.
         outside: (P,) float64 share of the simulated steps that leave the log's range; None if unknown.
         state_error: Share of the change of state that a simulator misses on held-out rows; 0 if unknown.
@@ -63,7 +63,7 @@ class Predictions:
     bounds: tuple[float, float] = (-np.inf, np.inf)
     seed: int = 0
     episodes: int = EPISODES
-    notes: list[str] = field(default_factory=list)
+    facts: list[str] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
     outside: np.ndarray | None = None
     logged_spread: float = 0.0

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..estimators.log_support import agreement_in_words, is_unsupported, missed_in_words, unsupported_in_words
+from ..estimators.simulator import guessed
 from ..inputs.accepted import LogLike, ReturnsLike
 from ..inputs.logs import load_transitions
 from ..inputs.returns import is_ordered
@@ -119,10 +120,12 @@ class Selection(Predictions, Result):
         return [", ".join(filter(None, pair)) for pair in zip(flags, counts, strict=True)]
 
     @property
-    def remarks(self) -> list[str]:
+    def notes(self) -> list[str]:
         """What to bear in mind, one sentence for each kind, without full stops."""
         unshown = unsupported_in_words(self.names, self.unsupported, self.known) + missed_in_words(self.state_error)
-        return [*self.unrankable(), *unshown, *self.doubts, *self.notes, *self.measured.note()]
+        outside = [] if self.outside is None else guessed(self.names, np.where(self.known, 0, self.outside))
+        agreed, known = agreement_in_words(self.agreement), self.measured.note()
+        return [*agreed, *self.unrankable(), *unshown, *outside, *self.doubts, *self.facts, *known]
 
     def columns(self) -> dict[str, list[Any]]:
         """Return one list for each column of the table, the highest return or lowest cost first; values in `unit`."""
@@ -164,9 +167,10 @@ class Selection(Predictions, Result):
 
     def table(self, rows: int | None = None) -> str:
         """Return verdict, policies and notes as text of 80 columns, see `Ranking.table`."""
-        verdict = [*map(wrapped, (f"{self.verdict.text}.", self.verdict.reason, *agreement_in_words(self.agreement)))]
+        agreed = agreement_in_words(self.agreement)
+        verdict = [*map(wrapped, (f"{self.verdict.text}.", self.verdict.reason, *agreed))]
         shortened = "; all rows: JSON, to_pandas()" if rows is not None and len(self.names) > rows else ""
-        below = map(wrapped, [self.legend + shortened, *self.remarks])
+        below = map(wrapped, [self.legend + shortened, *self.notes[len(agreed) :]])
         return "\n".join([*verdict, "", to_text(self.cells(), rows), "", *below])
 
     def unrankable(self) -> list[str]:
@@ -191,5 +195,5 @@ class Selection(Predictions, Result):
             "table": self.columns(),
             "evidence": self.evidence,
             "incumbent": self.incumbent,
-            "notes": [*agreement_in_words(self.agreement), *self.remarks],
+            "notes": self.notes,
         }

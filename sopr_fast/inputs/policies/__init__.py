@@ -3,7 +3,7 @@
 from .acting import collect, collect_shared, new_columns, together
 from .actor import Actor
 from .array_policy import ArrayPolicy
-from .meeting import check_widths, facts, probe, warn_of_answers, whole_numbers
+from .meeting import check_widths, facts, other_answers, probe, warn_of_answers, whole_numbers
 from .output import Gaussian, Layout, Output, Probabilities
 from .policies import Policies, load_policies
 from .policy import Policy
@@ -23,6 +23,7 @@ __all__ = [
     "facts",
     "load_policies",
     "new_columns",
+    "other_answers",
     "probe",
     "together",
     "warn_of_answers",

@@ -61,7 +61,16 @@ def probe(
 def warn_of_answers(
     policies: Sequence[Policy], columns: Tensor, states: Tensor, source: Tensor, layout: Layout
 ) -> None:
-    """Ask policies again in a few states, in another batch; warn if they answer otherwise, or in whole numbers."""
+    """Ask policies again in a few states; warn if they answer otherwise, or in whole numbers."""
+    acted = columns[:, : min(_PROBE_ROWS, current().batch_size), : layout.action_dim].numpy()
+    for note in other_answers(policies, columns, states, source, layout) + whole_numbers(policies, acted, layout):
+        warn(note)
+
+
+def other_answers(
+    policies: Sequence[Policy], columns: Tensor, states: Tensor, source: Tensor, layout: Layout
+) -> list[str]:
+    """Ask policies again in a few states, in another batch; return a note on those that answer otherwise, or none."""
     means = columns[:, : min(_PROBE_ROWS, current().batch_size), : layout.action_dim]
     few = torch.arange(means.shape[1], device="cpu").flip(0)[: max(1, means.shape[1] // 2)]
     changing = []
@@ -72,14 +81,12 @@ def warn_of_answers(
             is_same = after.shape == again.shape == before[few].shape and torch.allclose(after, again, 1e-3, 1e-5)
             if not is_same or ((after - before[few]).abs() > rounding).any():
                 changing.append(policy.name)
-    if changing:
-        warn(
-            f"policies {list_names(changing)} give different actions when asked again for some of the states: return "
-            "the mean action (predict with deterministic=True) or the distribution, and answer each state on its own, "
-            "without statistics of the batch or reading its rows as a sequence"
-        )
-    for note in whole_numbers(policies, means.numpy(), layout):
-        warn(note)
+    text = (
+        f"policies {list_names(changing)} give different actions when asked again for some of the states: return the "
+        "mean action (predict with deterministic=True) or the distribution, and answer each state on its own, without "
+        "statistics of the batch or reading its rows as a sequence"
+    )
+    return [text] if changing else []
 
 
 def whole_numbers(policies: Sequence[Policy], acted: np.ndarray, layout: Layout) -> list[str]:
