@@ -25,7 +25,7 @@ _END_HIDDEN = (128, 128)
 _MOST_DEVIATIONS = 15.0  # of a state from the log's mean
 _UNROLLED_SHARE, _UNROLLED_STEPS = 1 / 4, 5  # of the updates, the last ones; steps
 _ROWS, _WATCHED_ROWS = 16384, 1024
-_TINY = 1e-30
+_TINY = 1e-30  # weight of what is not learned
 
 
 class Dynamics(Learner):
@@ -140,7 +140,7 @@ class Dynamics(Learner):
         models, width, scale = self._models, self.log.state_dim, self.change_scale
         (count, runs), parameters = (rows.shape[1], at.shape[1]), models.parameters.detach()
         inputs, target, weight = self._read(torch.cat([rows, *(at + step for step in range(_UNROLLED_STEPS))], 1))
-        read = [inputs[:, : count + runs]]  # by the models; of these states, those after the first are reached
+        read = [inputs[:, : count + runs]]  # then each step from the states that the models reached
         predicted = [ops.mlp(read[0], parameters, models.sizes).requires_grad_()]
         for logged in inputs[:, count + runs :].split(runs, 1):
             reached = read[-1][:, -runs:, :width] + predicted[-1][:, -runs:, :-2] * scale
@@ -157,7 +157,8 @@ class Dynamics(Learner):
         near = missed.minimum(self._thresholds)
         losses = (weight * near * (missed - near / 2)).sum(-1).mean(-1)
         slopes = out.shape[1] * torch.cat(torch.autograd.grad(losses.sum(), predicted), 1)
-        models.train(  # halves of squared errors with the same slopes
+        # One step of training, on squared errors that have the slopes of these losses.
+        models.train(
             given.detach(),
             (out - slopes / weight.clamp(min=_TINY)).detach(),
             weight=weight,
