@@ -17,7 +17,6 @@ def test_make_and_study_of_a_tiny_task(tmp_path, monkeypatch):
 
     for module, name, value in (
         (tasks, "SETS", tmp_path / "sets"),
-        (study, "RESULTS", tmp_path / "results.csv"),
         (table, "RESULTS", tmp_path / "results.csv"),
         (make, "SNAPSHOTS", 3),
         (make, "OFFLINE_UPDATES", (1, 2)),
@@ -42,8 +41,9 @@ def test_make_and_study_of_a_tiny_task(tmp_path, monkeypatch):
     assert np.mean(again) == pytest.approx(returns["return"]["a2c-0-2"], rel=1e-5)
 
     simulator = estimators.Simulator(updates=2, members=1, hidden=(8,), horizon=5)
-    study.run([task], ["mixture"], [0], tmp_path / "work", simulator)
-    rows = pandas.read_csv(tmp_path / "results.csv")
+    results = tmp_path / "results.csv"
+    study.run([task], ["mixture"], [0], tmp_path / "work", simulator, results)
+    rows = pandas.read_csv(results)
     assert set(rows["kind"]) == set(table.KINDS)
     assert set(rows["method"]) | {"latest snapshot"} == {method for method, _ in table.COLUMNS.values()}
     kept = simulator.estimate(policies, log, seed=0)
@@ -51,6 +51,6 @@ def test_make_and_study_of_a_tiny_task(tmp_path, monkeypatch):
     expected = spearman(returns["return"].to_numpy()[offline], kept.values[offline])
     own = rows[(rows["method"] == "select") & (rows["kind"] == "offline") & (rows["known"] == 0)]
     assert own["spearman"].item() == pytest.approx(expected, abs=1e-3, nan_ok=True)
-    study.run([task], ["mixture"], [0], tmp_path / "nowhere", simulator)  # nothing is left to do
+    study.run([task], ["mixture"], [0], tmp_path / "nowhere", simulator, results)  # nothing is left to do
     monkeypatch.setattr(table, "TASKS", [task])
     assert table.markdown(table.results(chooses=False)).count("\n") == 1 + 4 * 2

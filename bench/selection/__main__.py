@@ -16,10 +16,11 @@ from sopr_fast.estimators import Simulator
 
 from . import peers
 from .make import make
-from .study import SEEDS, of_games, run
+from .study import RESULTS, SEEDS, of_games, run
 from .table import update_page
 from .tasks import LOGS, SETS, TASKS
 
+DEFAULT = Simulator()
 PAGE = Path(__file__).parents[2] / "docs" / "how-well-it-ranks.md"
 
 
@@ -30,7 +31,8 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", choices=tasks, default=list(tasks))
     parser.add_argument("--logs", nargs="+", choices=LOGS, default=LOGS)
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
-    parser.add_argument("--quick", action="store_true", help="simulators of 3,000 updates")
+    parser.add_argument("--updates", type=int, default=DEFAULT.updates, help="of simulators")
+    parser.add_argument("--hidden", type=int, nargs="+", default=DEFAULT.hidden, help="widths of their hidden layers")
     parser.add_argument("--out", type=Path, default=Path("out/selection"), help="folder of runs (default: %(default)s)")
     parser.add_argument(
         "--sets", type=Path, default=Path("bench/paper/sets/small"), help="games (default: %(default)s)"
@@ -43,8 +45,9 @@ def main() -> None:
             make(task, options.out / task.name)
     elif options.stage == "study":
         made = [task for task in chosen if (SETS / task.name).exists()]
-        simulator = Simulator(updates=3000) if options.quick else None
-        run(made, options.logs, options.seeds, options.out, simulator)
+        simulator = Simulator(updates=options.updates, hidden=tuple(options.hidden))
+        results = RESULTS if simulator == DEFAULT else options.out / "results.csv"
+        run(made, options.logs, options.seeds, options.out, simulator, results)
     elif options.stage == "peers":
         peers.run(chosen, options.logs)
         peers.update_page(PAGE)

@@ -33,7 +33,8 @@ def run(
     logs: Sequence[str],
     seeds: Sequence[int],
     work: Path,
-    simulator: estimators.Simulator | None = None,
+    simulator: estimators.Simulator,
+    results: Path,
 ) -> None:
     """Add the results of tasks to the table; those that it has are not run again.
 
@@ -43,8 +44,9 @@ def run(
         seeds: Seeds of simulators and of what is known.
         work: Folder that keeps simulators.
         simulator: Simulator of `select`.
+        results: File of the table.
     """
-    table = pandas.read_csv(RESULTS) if RESULTS.exists() else pandas.DataFrame(columns=["task", "log", "seed"])
+    table = pandas.read_csv(results) if results.exists() else pandas.DataFrame(columns=["task", "log", "seed"])
     done = set(zip(table["task"], table["log"], table["seed"], strict=True))
     for seed, task, log in itertools.product(seeds, tasks, logs):
         if (task.environment, log, seed) in done:
@@ -52,13 +54,12 @@ def run(
         rows = pandas.DataFrame(list(judged(task, log, seed, work, simulator)))
         rows.insert(1, "log", log)
         table = pandas.concat([table, rows]) if len(table) else rows
-        table.to_csv(RESULTS, index=False, float_format="%.4g", lineterminator="\n")
+        results.parent.mkdir(parents=True, exist_ok=True)
+        table.to_csv(results, index=False, float_format="%.4g", lineterminator="\n")
         print(task.environment, log, seed, flush=True)
 
 
-def judged(
-    task: Task, log: str, seed: int, work: Path, simulator: estimators.Simulator | None
-) -> Iterator[dict[str, Any]]:
+def judged(task: Task, log: str, seed: int, work: Path, simulator: estimators.Simulator) -> Iterator[dict[str, Any]]:
     """Yield one row of results for each kind of candidates, number of known returns and method."""
     policies, transitions, table = load(task, log)
     kept = work / task.name / f"study-{log}-{seed}"
