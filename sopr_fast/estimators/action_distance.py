@@ -145,15 +145,16 @@ class GaussianProcess(ActionDistanceEstimator):
 
 def act_on_log(
     policies: list[Policy], log: LoggedData, most: int = _ROWS
-) -> tuple[np.ndarray, Tensor, Layout, np.ndarray]:
+) -> tuple[np.ndarray, Tensor, Tensor, Layout, np.ndarray]:
     """Let P policies act in at most so many states, evenly spread; processes share the work.
 
-    Return the states' indices (N,), the states (N, dim_s), the layout of columns, and the columns (P, N, dim_c).
+    Return the states' indices (N,), the states (N, dim_s), their rows in the user's data (N,), the layout of columns,
+    and the columns (P, N, dim_c).
     """
     rows = spread(log, most)
     states, source = read_rows(log, rows)
     layout = probe(policies, states, source, logged=getattr(log, "actions", None))
-    return rows, states, layout, collect_shared(policies, states, source, layout).numpy()
+    return rows, states, source, layout, collect_shared(policies, states, source, layout).numpy()
 
 
 def mutual_distances(columns: np.ndarray) -> np.ndarray:

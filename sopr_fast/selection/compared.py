@@ -68,9 +68,9 @@ def read(
     """Read the log and ask policies for their actions; return those that act differently, and what is known of all."""
     given, log = log, load_given(log)
     adapted, total = policies.for_log(data_rows(log), given), len(log)
-    rows, states, layout, columns = act_on_log(adapted, log)
+    rows, states, source, layout, columns = act_on_log(adapted, log)
     found = facts(adapted, layout, columns, states.numpy(), getattr(log, "actions", None), rows) + _one_episode(log)
-    found += other_answers(adapted, torch.from_numpy(columns), *read_rows(log, rows), layout)
+    found += other_answers(adapted, torch.from_numpy(columns), states, source, layout)
     found += whole_numbers(adapted, columns[:, :, : layout.action_dim], layout)
     first = _first_alike([columns])
     for group in [np.flatnonzero(first == i) for i in np.unique(first)]:
