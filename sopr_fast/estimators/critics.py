@@ -159,7 +159,7 @@ class CriticLearner(Learner):
         log, seed = self.log, actions.seed
         usable = log.followed if self.shared else np.ones(log.count, bool)
         pools = log.pools(usable, options.ensemble, seed)
-        self.batches = Batches(pools, options.batch_size, seed, log.device)
+        self.batches = Batches(pools, options.batch_size, seed)
         self.copies, self.members = 1 if self.shared else len(actions.policies), options.ensemble
         self.mean, self.scale = value_scale(log.transitions, self.discount)  # outputs and errors are of order 1
         self.range = [(each - self.mean) / self.scale for each in value_range(log.transitions, self.discount)]
@@ -227,7 +227,7 @@ class CriticLearner(Learner):
                         values = self.critic.average.values(*flat).view(-1, len(chunk))
                     else:
                         values = self.critic.average.values(states, taken.repeat(self.members, 1, 1))
-                    total = total + values.double().sum(1).cpu()  # (M * P,)
+                    total = total + values.double().sum(1)  # (M * P,)
                 bar.update(len(chunk))
         means = total / (len(rows) * actions.draws) * self.scale + self.mean
         return means.view(self.members, policies).T

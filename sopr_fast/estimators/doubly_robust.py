@@ -45,14 +45,14 @@ class DoublyRobust(RewardEstimator):
                 "DoublyRobust needs discrete actions, episodes of one step (max_episode_steps=1) and the probabilities "
                 "of logged actions (columns={'probabilities': …}); for other logs, use importance weighting or FQE"
             )
-        rewards, logged = steps.rewards.astype(np.float64), log.actions.cpu().numpy().argmax(1)
+        rewards, logged = steps.rewards.astype(np.float64), log.actions.numpy().argmax(1)
         predicted = self._predict(log, rewards, logged, actions.seed)
-        everywhere = torch.arange(log.count, device=log.device)
+        everywhere = torch.arange(log.count, device="cpu")
         rows, density = np.arange(len(rewards)), np.exp(-steps.log_probs.astype(np.float64))
         missed = rewards - predicted[rows, logged]
 
         def value(part: slice) -> torch.Tensor:
-            (chosen,) = actions.of(part)(everywhere).double().cpu().numpy()
+            (chosen,) = actions.of(part)(everywhere).double().numpy()
             weights = chosen[rows, logged] * density
             terms = (chosen * predicted).sum(1) + weights * missed
             return torch.from_numpy(np.hstack([weights.max(), replicated(terms.mean(), terms - terms.mean())]))[None]
@@ -65,7 +65,7 @@ class DoublyRobust(RewardEstimator):
 
     def _predict(self, log: Log, rewards: np.ndarray, logged: np.ndarray, seed: int) -> np.ndarray:
         """Return the rewards (N, A) of all actions, predicted by models that have not seen the row."""
-        states = log.states(torch.arange(log.count, device=log.device)).double().cpu().numpy()
+        states = log.states(torch.arange(log.count, device="cpu")).double().numpy()
         features = np.column_stack([np.ones(len(states)), states])
         fold = np.random.default_rng([seed, 5]).permutation(len(states)) % self.folds
         predicted = np.empty((len(states), log.action_dim))

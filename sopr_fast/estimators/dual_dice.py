@@ -89,8 +89,8 @@ class DualDICELearner(Learner):
         self.options, self.actions, self.discount = options, actions, options.discount
         self.log = log = actions.log
         seed, other = 2 * actions.seed, 2 * actions.seed + 1  # no two runs share a stream, as seed + 1 would
-        self.batches = Batches([np.arange(log.count)], options.batch_size, seed, log.device)
-        self.initial = Batches([log.initial.cpu().numpy()], options.batch_size, other, log.device)
+        self.batches = Batches([np.arange(log.count)], options.batch_size, seed)
+        self.initial = Batches([log.initial.numpy()], options.batch_size, other)
         networks: dict[str, Any] = {"copies": len(actions.policies), "betas": (0.0, 0.99)}
         self.nu = ActionValue(log, options.hidden, seed=seed, rate=options.nu_rate, **networks)
         self.zeta = ActionValue(log, options.hidden, seed=other, rate=options.zeta_rate, **networks)
@@ -124,9 +124,9 @@ class DualDICELearner(Learner):
         log, policies = self.log, len(self.actions.policies)
         sums = torch.zeros(4, policies, dtype=torch.float64, device="cpu")
         with progress_bar(log.count, "evaluating", "row") as bar:
-            for chunk in torch.arange(log.count, device=log.device).split(max(64, _CHUNK // policies)):
-                ratios = self.zeta.average.values(log.states(chunk), log.actions[chunk]).double().cpu()  # (P, B)
-                rewards, terminals = (x[chunk].double().cpu() for x in (log.rewards, log.terminals))
+            for chunk in torch.arange(log.count, device="cpu").split(max(64, _CHUNK // policies)):
+                ratios = self.zeta.average.values(log.states(chunk), log.actions[chunk]).double()  # (P, B)
+                rewards, terminals = (x[chunk].double() for x in (log.rewards, log.terminals))
                 positive = ratios.clamp(min=0)
                 sums[0] += ratios @ rewards
                 sums[1] += ratios @ (1 - self.discount * (1 - terminals))

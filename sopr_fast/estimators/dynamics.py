@@ -60,16 +60,16 @@ class Dynamics(Learner):
     ):
         self.members, self.seed = members, seed
         units = [_spread(rewards) for rewards in _by_end(log)]
-        self._reward_units = torch.tensor(units, dtype=torch.float32, device=log.device)
+        self._reward_units = torch.tensor(units, dtype=torch.float32, device="cpu")
         self.change_scale = _change_scale(log)
         self._divisor = torch.where(self.change_scale > 0, self.change_scale, torch.inf)
         self.held_out = held_out_rows(log, seed)
         sizes = [log.state_dim + log.action_dim, *hidden, log.state_dim + 2]
         end_sizes = [log.state_dim, *(min(a, b) for a, b in zip(hidden, _END_HIDDEN, strict=False)), 1]
-        options: dict[str, Any] = {"draws": members, "seed": seed, "device": log.device, "decay": _WEIGHT_DECAY}
+        options: dict[str, Any] = {"draws": members, "seed": seed, "decay": _WEIGHT_DECAY}
         models, ends = (StackedMLP(each, rate=_LEARNING_RATE, **options) for each in (sizes, end_sizes))
         self.networks = {"models": models, "ends": ends}
-        self._thresholds = torch.full((sizes[-1],), math.inf, dtype=torch.float32, device=log.device)
+        self._thresholds = torch.full((sizes[-1],), math.inf, dtype=torch.float32, device="cpu")
         self._thresholds[:-2] = 1.0
         self._prepare(log, updates, np.zeros(log.count, int))
 
@@ -87,11 +87,11 @@ class Dynamics(Learner):
         rewards, terminals, has_change = log.transitions.rewards, log.transitions.terminals, _has_change(log)
         self.reward_size = float(np.abs(rewards.astype(np.float64)).mean())
         ranges = [(own.min(), own.max()) if len(own) else (0, 0) for own in _by_end(log)]
-        self._reward_ranges = torch.tensor(ranges, dtype=torch.float32, device=log.device)
+        self._reward_ranges = torch.tensor(ranges, dtype=torch.float32, device="cpu")
         self.ends_are_seen = bool(has_change[terminals].any())
         self.end_share = float(terminals.mean())
         (centre, scale), ends = self._reward_units.T, log.terminals[:, None]
-        weights = torch.cat([torch.from_numpy(has_change).float().to(log.device)[:, None], 1 - ends, ends], 1)
+        weights = torch.cat([torch.from_numpy(has_change).float()[:, None], 1 - ends, ends], 1)
         # One table, so that a batch is gathered at once; weights are of changes, and of one of the rewards.
         scaled = (log.rewards[:, None] - centre) / scale
         self._rewards_and_weights = torch.cat([scaled, weights / (log.state_dim + 1)], 1)
@@ -99,17 +99,17 @@ class Dynamics(Learner):
         usable[self.held_out] = False
         pools = [np.flatnonzero(usable & (parts == part)) for part in np.unique(parts)]
         self._parts = len(pools)
-        self.batches = Batches(pools * self.members, _BATCH // len(pools), self.seed, log.device)
-        starts = _starts(usable & has_change, log.next.cpu().numpy() == np.arange(1, log.count + 1))
+        self.batches = Batches(pools * self.members, _BATCH // len(pools), self.seed)
+        starts = _starts(usable & has_change, log.next.numpy() == np.arange(1, log.count + 1))
         size = _BATCH // 2 // _UNROLLED_STEPS
-        self._unrolls = Batches([starts] * self.members, size, self.seed + 2**33, log.device)
+        self._unrolls = Batches([starts] * self.members, size, self.seed + 2**33)
         self._unrolled_from = math.ceil((1 - _UNROLLED_SHARE) * updates) if len(starts) else updates
         kinds = [usable & terminals, usable & ~terminals]
         kinds = [kind if kind.any() else whole for kind, whole in zip(kinds, (terminals, ~terminals), strict=True)]
         self._learns_ends = all(kind.any() for kind in kinds)
         if self._learns_ends:
             pools = [np.flatnonzero(kind) for kind in kinds] * self.members
-            self._end_batches = Batches(pools, _BATCH // 2, self.seed + 2**32, log.device)
+            self._end_batches = Batches(pools, _BATCH // 2, self.seed + 2**32)
 
     def step(self, update: int) -> Tensor:
         """Update all models once and return their losses (M,)."""
@@ -177,7 +177,7 @@ class Dynamics(Learner):
             disagree (B,): the root mean square over columns of their standard deviation, in units of the usual change.
         """
         members = self._models.average(torch.cat([states, actions], -1))  # changes and rewards (M, B, dim_s + 2)
-        own = members[chosen, torch.arange(len(states), device=states.device)]
+        own = members[chosen, torch.arange(len(states), device="cpu")]
         following = states + own[:, :-2] * self.change_scale + noise
         following = following.clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)
         (centre, scale), (low, high) = self._reward_units.T, self._reward_ranges.T
@@ -194,7 +194,7 @@ class Dynamics(Learner):
 
         prior = math.log(self.end_share / (1 - self.end_share))
         members = self._end_models.average(reached)[..., 0]
-        return (members[chosen, torch.arange(len(reached), device=reached.device)] + prior).sigmoid()
+        return (members[chosen, torch.arange(len(reached), device="cpu")] + prior).sigmoid()
 
     def progress(self) -> dict[str, str]:
         """Return the error on held-out rows."""
@@ -202,7 +202,7 @@ class Dynamics(Learner):
 
     def missing(self, limit: int = _ROWS) -> Tensor:
         """Return what the averaged models miss of the scaled changes of at most `limit` held-out rows, (R, dim_s)."""
-        rows = torch.from_numpy(self.held_out[:: len(self.held_out) // limit + 1]).to(self.log.device)
+        rows = torch.from_numpy(self.held_out[:: len(self.held_out) // limit + 1])
         inputs, target, weight = self._read(rows)
         return (target - self._models.average(inputs).mean(0))[weight[:, 0] > 0, :-2]
 
@@ -251,7 +251,7 @@ def _change_scale(log: Log) -> Tensor:
     change = (log.transitions.next_states - states)[learned] / log.state_scale
     size = np.sqrt(np.square(change).sum(0) / max(1, np.count_nonzero(learned)))
     size[size <= ROUNDING * np.abs(states).max(0) / log.state_scale] = 0.0
-    return torch.from_numpy(size).float().to(log.device)
+    return torch.from_numpy(size).float()
 
 
 def _spread(rewards: np.ndarray) -> list[float]:

@@ -20,7 +20,7 @@ from ..results.estimates import Estimates
 from ..runtime import distributed
 from ..runtime.checks import Checked, integer
 from ..runtime.devices import without_autocast
-from ..runtime.options import current, current_device
+from ..runtime.options import current
 
 _ROWS = 256  # compared between processes
 
@@ -139,7 +139,7 @@ class Estimator(Checked, ABC):
             returns=values.tolist(),
         )
         # Training needs gradients and full precision, whatever the caller's mode.
-        with torch.inference_mode(False), without_autocast(current_device()):
+        with torch.inference_mode(False), without_autocast(torch.device("cpu")):
             fold = np.arange(len(tested)), places, values, errors
             return self._estimate(Request(everyone, steps, seed, checkpoint, fold))
 

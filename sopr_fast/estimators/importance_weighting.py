@@ -114,7 +114,7 @@ class ImportanceWeighting(RewardEstimator):
 
     def _log_probs(self, policy: Policy, log: Log) -> np.ndarray:
         """Return log-probabilities (N,) float64 of the logged actions under a policy."""
-        actions = log.actions.cpu() if log.discrete else torch.from_numpy(log.transitions.actions)
+        actions = log.actions if log.discrete else torch.from_numpy(log.transitions.actions)
         parts = []
         for rows in torch.arange(log.count, device="cpu").split(current().batch_size):
             states, source = log.raw_states[rows], log.source[rows]
@@ -193,14 +193,14 @@ class _Behaviour(Learner):
     def __init__(self, log: Log, hidden: Sequence[int], seed: int):
         self.log = log
         self.squash = not log.discrete and bool((np.abs(log.transitions.actions) <= 1).all())
-        self.actions = torch.from_numpy(log.transitions.actions).to(log.device) if self.squash else log.actions
+        self.actions = torch.from_numpy(log.transitions.actions) if self.squash else log.actions
         width = log.action_dim if log.discrete else _COMPONENTS * (2 * log.action_dim + 1)
         sizes = [log.state_dim, *hidden, width]
-        self.network = StackedMLP(sizes, rate=_LEARNING_RATE, seed=seed, device=log.device)
+        self.network = StackedMLP(sizes, rate=_LEARNING_RATE, seed=seed)
         self.networks = {"behaviour": self.network}
         self.held_out = held_out_rows(log, seed)
         rows = np.delete(np.arange(log.count), self.held_out)
-        self.batches = Batches([rows], _BATCH, seed, log.device)
+        self.batches = Batches([rows], _BATCH, seed)
 
     def step(self, update: int) -> Tensor:
         """Update the network once and return its loss (1,)."""
@@ -225,5 +225,5 @@ class _Behaviour(Learner):
     @torch.no_grad()
     def log_probs(self) -> np.ndarray:
         """Return log-densities (N,) float64 of all logged actions."""
-        rows = torch.arange(self.log.count, device=self.log.device)
-        return torch.cat([self._log_prob(chunk).double().cpu() for chunk in rows.split(16384)]).numpy()
+        rows = torch.arange(self.log.count, device="cpu")
+        return torch.cat([self._log_prob(chunk).double() for chunk in rows.split(16384)]).numpy()

@@ -32,7 +32,6 @@ class Batches:
     pools: list[np.ndarray]
     size: int
     seed: int
-    device: torch.device | str
     _block: tuple[int, Tensor] | None = None
 
     def __call__(self, update: int) -> Tensor:
@@ -41,7 +40,7 @@ class Batches:
         if self._block is None or self._block[0] != block:
             random = np.random.default_rng([self.seed, 1, block])
             drawn = [pool[random.integers(0, len(pool), (_BLOCK, self.size))] for pool in self.pools]
-            self._block = block, torch.from_numpy(np.stack(drawn, 1)).to(self.device)
+            self._block = block, torch.from_numpy(np.stack(drawn, 1))
         return self._block[1][place]
 
 

@@ -13,7 +13,6 @@ from ..inputs.policies import Layout, Policy, collect, facts, probe
 from ..inputs.policies.output import one_hot
 from ..results.estimates import UncertainEstimateWarning
 from ..runtime import distributed
-from ..runtime.options import current_device
 from ..runtime.warn import warn
 
 _PARTS = ("states", "actions", "rewards", "next_states", "terminals", "episodes")  # that tell a log from others
@@ -25,7 +24,7 @@ _ABOVE_ONE = 1e-4  # logarithm of a probability that is 1 but for rounding
 
 
 class Log:
-    """Transitions as networks read them: normalised tensors on a device.
+    """Transitions as networks read them: normalised tensors on the CPU, where networks of their size are fastest.
 
     States and next states are rows of one table (U, dim_s), so that policies act in each of them once: the N logged
     states, then the next states that are not the state of the following row (ends of episodes). Actions are continuous,
@@ -39,10 +38,9 @@ class Log:
         transitions: Transitions,
         *,
         action_count: int | None = None,
-        device: torch.device | str = "cpu",
         units: Log | None = None,
     ):
-        self.transitions, self.device = transitions, torch.device(device)
+        self.transitions = transitions
         self.facts: list[str] = []  # what a reader should see of the policies next to the log
         states, following, logged = transitions.states, transitions.next_states, transitions.actions
         self.count, self.state_dim = states.shape
@@ -52,9 +50,9 @@ class Log:
         ends = np.flatnonzero(~follows)
         next_rows = np.arange(1, self.count + 1)
         next_rows[ends] = self.count + np.arange(len(ends))
-        # (U,) int64 row of each state in the user's data, on the CPU; of a next state the row before it
+        # (U,) int64 row of each state in the user's data; of a next state the row before it
         self.source = torch.from_numpy(np.concatenate([transitions.source, transitions.source[ends]]))
-        # (U, dim_s) float32 table on the CPU, in the units of the user's data
+        # (U, dim_s) float32 table, in the units of the user's data
         self.raw_states = torch.from_numpy(np.concatenate([states, following[ends]]))
         # (dim_s,) float64 mean and standard deviation of the logged states, 1 where that is the rounding of a constant;
         # (dim_a,) float32 centre and scale of each column of continuous actions
@@ -64,20 +62,18 @@ class Log:
         else:
             self.state_mean, self.state_scale = units.state_mean, units.state_scale
             self.action_centre, self.action_scale = units.action_centre, units.action_scale
-        self._mean, self._scale = (
-            torch.from_numpy(x).float().to(self.device) for x in (self.state_mean, self.state_scale)
-        )
-        self._table = (self.raw_states.to(self.device) - self._mean).div_(self._scale)
+        self._mean, self._scale = (torch.from_numpy(x).float() for x in (self.state_mean, self.state_scale))
+        self._table = (self.raw_states - self._mean).div_(self._scale)
         self.discrete = action_count is not None
         actions = torch.from_numpy(logged) if action_count is None else _one_hot_actions(logged, action_count)
         self.action_dim = actions.shape[1]  # as networks read them; for discrete actions their number
-        self.actions = self.normalise_actions(actions).to(self.device)  # (N, action_dim) float32
-        self.rewards = torch.from_numpy(transitions.rewards).to(self.device)
-        self.terminals = torch.from_numpy(transitions.terminals).float().to(self.device)
-        self.next = torch.from_numpy(next_rows).to(self.device)  # (N,) row of each next state in the table
-        # (N,) bool on the CPU: whether the next state is a logged row, or the row is terminal
+        self.actions = self.normalise_actions(actions)  # (N, action_dim) float32
+        self.rewards = torch.from_numpy(transitions.rewards)
+        self.terminals = torch.from_numpy(transitions.terminals).float()
+        self.next = torch.from_numpy(next_rows)  # (N,) row of each next state in the table
+        # (N,) bool: whether the next state is a logged row, or the row is terminal
         self.followed = transitions.terminals | (next_rows < self.count)
-        self.initial = torch.from_numpy(transitions.episodes[:-1]).to(self.device)  # (E,) first rows of the episodes
+        self.initial = torch.from_numpy(transitions.episodes[:-1])  # (E,) first rows of the episodes
 
     def denormalise(self, states: Tensor) -> Tensor:
         """Return normalised states in the units of the user's data."""
@@ -87,7 +83,7 @@ class Log:
         """Return actions (..., dim_a) of the user's data as networks read them; discrete ones as they are."""
         if self.discrete:
             return actions
-        centre, scale = (torch.from_numpy(x).to(actions.device) for x in (self.action_centre, self.action_scale))
+        centre, scale = (torch.from_numpy(x) for x in (self.action_centre, self.action_scale))
         return (actions - centre).div_(scale)
 
     def identity(self) -> tuple[Any, ...]:
@@ -105,8 +101,8 @@ class Log:
     def evaluated_rows(self, limit: int = _EVALUATED_ROWS) -> Tensor:
         """Return all logged rows, or `limit` evenly spaced ones if there are more."""
         if self.count <= limit:
-            return torch.arange(self.count, device=self.device)
-        return torch.linspace(0, self.count - 1, limit, dtype=torch.float64, device="cpu").long().to(self.device)
+            return torch.arange(self.count, device="cpu")
+        return torch.linspace(0, self.count - 1, limit, dtype=torch.float64, device="cpu").long()
 
     def pools(self, usable: np.ndarray, members: int, seed: int) -> list[np.ndarray]:
         """Return the usable rows (N,) bool that each member of an ensemble learns from.
@@ -160,7 +156,7 @@ def read(policies: list[Policy], transitions: Transitions, units: Log | None = N
     rows = np.linspace(0, len(states) - 1, min(len(states), _COMPARED_ROWS)).astype(np.int64)
     acted = collect(policies, states[rows], source[rows], layout)
     distributed.current().check_same(**{part: getattr(transitions, part) for part in (*_PARTS, "log_probs")})
-    log = Log(transitions, action_count=layout.action_count, device=current_device(), units=units)
+    log = Log(transitions, action_count=layout.action_count, units=units)
     log.facts = facts(policies, layout, acted.numpy(), transitions.states[rows], transitions.actions, rows)
     for fact in log.facts:
         warn(fact, UncertainEstimateWarning)

@@ -45,7 +45,7 @@ def _shares(actions: PolicyActions) -> np.ndarray:
     taken = actions(rows)  # (P, B, dim_a)
     if log.discrete:
         never_logged = log.actions[similar].sum(1) == 0
-        return (taken * never_logged).sum(2).double().mean(1).cpu().numpy()
+        return (taken * never_logged).sum(2).double().mean(1).numpy()
     scale = log.actions[candidates].std(0, correction=0).clamp(min=1e-3)
     logged = log.actions[similar] / scale  # (B, k, dim_a)
 

@@ -37,12 +37,11 @@ class StackedMLP:
         draws: int = 1,
         copies: int = 1,
         seed: int = 0,
-        device: torch.device | str = "cpu",
         **options: Any,
     ):
         self.sizes = list(sizes)
         different = torch.stack([_initial(sizes, seed * draws + draw) for draw in range(draws)])
-        self.parameters = different.repeat_interleave(copies, 0).to(device).requires_grad_()
+        self.parameters = different.repeat_interleave(copies, 0).requires_grad_()
         self.average = copy.copy(self)
         self.average.parameters = self.parameters.detach().clone()
         self.adam = Adam([self.parameters], rate, **options)
@@ -75,7 +74,7 @@ class ActionValue(StackedMLP):
     def __init__(self, log: Log, hidden: Sequence[int], **options: Any):
         self.discrete = log.discrete
         inputs, outputs = (0, log.action_dim) if self.discrete else (log.action_dim, 1)
-        super().__init__([log.state_dim + inputs, *hidden, outputs], device=log.device, **options)
+        super().__init__([log.state_dim + inputs, *hidden, outputs], **options)
 
     def values(self, states: Tensor, actions: Tensor) -> Tensor:
         """Return values (C, B) of states (C, B, dim_s) or (B, dim_s), and actions (C, B, dim_a), or both without C."""

@@ -27,14 +27,14 @@ class PolicyActions:
 
     Attributes:
         draws: Actions sampled in every state; 1 if no policy is stochastic.
-        arrays: (P,) bool on the CPU, whether each policy is an array of actions.
+        arrays: (P,) bool, whether each policy is an array of actions.
     """
 
     def __init__(self, policies: list[Policy], layout: Layout, log: Log, *, seed: int = 0):
         self.policies, self.layout, self.log, self.seed = policies, layout, log, seed
         self.draws = _DRAWS if layout.kind == "gaussian" else 1
         self.arrays = torch.tensor([isinstance(policy, ArrayPolicy) for policy in policies], device="cpu")
-        self._cut = torch.from_numpy(~log.followed).to(log.device)
+        self._cut = torch.from_numpy(~log.followed)
         self._table: Tensor | None = None
 
     def tabulate(self) -> None:
@@ -53,7 +53,7 @@ class PolicyActions:
             for rows in torch.arange(count, device="cpu").split(_ROWS):
                 table[:, rows] = group.gather(own._act(rows, range(self.draws))).permute(1, 2, 0, 3)
                 bar.update(len(rows))
-        self._table = table.to(self.log.device)
+        self._table = table
 
     def of(self, part: slice) -> PolicyActions:
         """Return the actions of adjacent policies."""
@@ -70,14 +70,14 @@ class PolicyActions:
         """Return whether each policy's next action is known, (..., P, B) for rows (..., B); None if all are."""
         if not self.arrays.any():
             return None
-        return ~(self.arrays[:, None].to(rows.device) & self._cut[rows][..., None, :])
+        return ~(self.arrays[:, None] & self._cut[rows][..., None, :])
 
     def __call__(self, rows: Tensor, draw: int = 0) -> Tensor:
         """Return actions (..., P, B, dim_a) in rows (..., B) of the table of states: sample `draw` modulo `draws`."""
         if self._table is not None:
             return self._table[draw % self.draws][rows].transpose(-2, -3)
-        taken = self._act(rows.reshape(-1).cpu(), [draw % self.draws])[:, 0]
-        return taken.unflatten(1, rows.shape).movedim(0, -3).to(self.log.device)
+        taken = self._act(rows.reshape(-1), [draw % self.draws])[:, 0]
+        return taken.unflatten(1, rows.shape).movedim(0, -3)
 
     def _act(self, rows: Tensor, draws: Sequence[int]) -> Tensor:
         """Return samples (P, draws, B, dim_a) of what policies do in rows (B,) of the table of states."""

@@ -155,7 +155,7 @@ class Simulator(Estimator):
         """Return estimates of the same policies after the networks have learned from further episodes too."""
         together, updates = earlier.followed_by(episodes), -(-self.updates // _TUNING)
         layout, log = read(request.policies, together, model.log)
-        with torch_on_one_thread(), torch.inference_mode(False), without_autocast(log.device):
+        with torch_on_one_thread(), torch.inference_mode(False), without_autocast(torch.device("cpu")):
             tuned = model.going_on(log, updates)
             curve = learn(tuned, updates, description="tuning the simulator")
             return self._value(request, layout, tuned, curve, partial(self._tuned, request, model, together))
@@ -193,14 +193,14 @@ def _roll_out(
     log, count, members = model.log, len(policies), model.members
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(log.initial), generator=generator, device="cpu")
-    chosen = order.repeat(-(-members * rollouts // len(order)))[: members * rollouts].to(log.device)
+    chosen = order.repeat(-(-members * rollouts // len(order)))[: members * rollouts]
     states = log.states(log.initial[chosen]).repeat(count, 1)  # (P * M * R, dim_s)
-    model_of = torch.arange(members, device=log.device).repeat_interleave(rollouts).repeat(count)
+    model_of = torch.arange(members, device="cpu").repeat_interleave(rollouts).repeat(count)
     logged = log.evaluated_rows(_ROWS)
     usual = model.step_forward(log.states(logged), log.actions[logged], 0 * logged)[3]
     usual = usual.quantile(_USUAL).clamp(min=_LEAST_USUAL)
     low, high = log.range()
-    totals = torch.zeros(4, len(states), dtype=torch.float64, device=log.device)
+    totals = torch.zeros(4, len(states), dtype=torch.float64, device="cpu")
     alive = torch.ones_like(totals[0])
     acting: list[Policy] = []
     for step in range(horizon):
@@ -212,9 +212,9 @@ def _roll_out(
         still = [policies[p] for p in going.nonzero()[:, 0].tolist()]
         if still != acting:
             acting, act = still, together(still)
-        raw = log.denormalise(states[rows]).cpu().view(len(acting), -1, log.state_dim)
+        raw = log.denormalise(states[rows]).view(len(acting), -1, log.state_dim)
         taken = act(raw) if layout.kind == "action" else _sample(acting, raw, generator)
-        actions = log.normalise_actions(taken.flatten(0, 1)).to(log.device)
+        actions = log.normalise_actions(taken.flatten(0, 1))
         added = torch.zeros_like(states[: members * rollouts])
         if noise is not None:
             added = noise[torch.randint(len(noise), (len(added),), generator=generator, device="cpu")]
@@ -228,7 +228,7 @@ def _roll_out(
         alive[rows] *= 1 - ends
         progress(1)
     totals[3] /= totals[2]
-    means = torch.cat([totals, alive[None]]).view(5, count, members, rollouts).mean(3).cpu().numpy()
+    means = torch.cat([totals, alive[None]]).view(5, count, members, rollouts).mean(3).numpy()
     names = ("unpenalised", "length", "inside", "unfinished")
     return {"values": means[0], **dict(zip(names, means[1:].mean(2), strict=True))}
 

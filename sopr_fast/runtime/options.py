@@ -60,8 +60,8 @@ def options(
         progress: Show progress of work over a second: a bar on a terminal, log lines of the logger "sopr_fast"
             elsewhere. By default True.
         batch_size: Largest number of states that a policy gets at a time, by default 16384.
-        device: Device that clusters, trains and scores. By default "cpu", or the device of the model that ranks.
-            Policies act where they are.
+        device: Device on which SOPR-T clusters, trains and scores; all other methods compute on the CPU, and
+            policies act where they are. By default "cpu", or the device of the model that ranks.
 
     Raises:
         ValueError: A choice has a wrong value, or torch cannot use the device.
