@@ -180,7 +180,7 @@ def test_cuda_training_step_30_policies(compiled, released, clustered, peak, con
 def test_cuda_captured_training_step_30_policies(clustered, peak, contend, monkeypatch, caplog):
     """Whole steps of `fit`: from a CUDA graph, and every launch by itself."""
     config, returns, columns = Config.paper(subsets=SUBSETS), np.arange(30.0), actions_on(clustered).cuda()
-    objective = Objective.of_returns(returns, config).to(columns.device)
+    objective = Objective(torch.from_numpy(returns)).to(columns.device)
     trainers = []
     for captured in (True, False):
         monkeypatch.setenv("SOPR_FAST_CUDA_GRAPHS", str(int(captured)))

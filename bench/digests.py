@@ -19,8 +19,6 @@ from sopr_fast import estimators
 SMALL = {"subset_size": 1024, "clusters": 16, "subsets": 12, "steps": 12}
 CONFIGS = {
     "pairwise": {},
-    "listwise": {"loss": "listwise"},
-    "mse": {"loss": "mse"},
     "mlp": {"encoder": "mlp"},
     "sort": {"score": "sort"},
 }

@@ -1,7 +1,5 @@
 """SOPR as an estimator, and cross-fitting."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from support.estimators import gains, unwarned
@@ -50,13 +48,6 @@ def test_values_of_known_policies_have_the_moments_of_their_returns(log, known):
     estimates = METHOD.estimate(policies, log, known=policies, returns=returns)
     assert estimates.values.mean() == pytest.approx(returns.mean(), rel=1e-4)
     assert estimates.values.std() == pytest.approx(returns.std(), rel=1e-4)
-
-
-def test_mse_scores_are_values(log, known):
-    policies, returns = known
-    method = SOPR(replace(CONFIG, loss="mse", encoder="mlp"))
-    estimates = method.estimate(gains(2), log, known=policies, returns=returns)
-    np.testing.assert_array_equal(estimates.values, estimates.diagnostics["scores"])
 
 
 @pytest.mark.parametrize("method", [METHOD, NearestPolicy()], ids=["sopr", "nearest-policy"])

@@ -99,7 +99,7 @@ def test_gradients_by_blocks_are_those_of_all_policies_at_once():
     subsets = Subsets.draw(cases.log(), 1, size=config.subset_size, clusters=config.clusters)
     columns = torch.from_numpy(np.stack([policy(subsets.states.numpy()) for policy in cases.KNOWN.values()])).float()
     returns = np.array([*cases.RETURNS.values()])
-    objective = Objective.of_returns(returns, config)
+    objective = Objective(torch.from_numpy(returns))
     examples = Examples(columns, slice(0, len(columns)), objective)
     trainer = _Trainer(subsets, examples, None, config, 0)
     whole = copy.deepcopy(trainer.model).train()

@@ -105,11 +105,11 @@ def assert_same(ranker, expected):
 @pytest.mark.parametrize(
     ("changes", "options"),
     [
-        ({"loss": "listwise"}, {}),
+        ({}, {}),
         ({"score": "sort"}, {"validation": VALIDATION}),
-        ({"encoder": "mlp", "loss": "mse", "gradient_clip": 0.0}, {}),
+        ({"encoder": "mlp", "gradient_clip": 0.0}, {}),
     ],
-    ids=["listwise", "sort", "mlp"],
+    ids=["plain", "sort", "mlp"],
 )
 def test_replayed_steps_are_those_of_an_eager_run(changes, options, monkeypatch):
     config = dataclasses.replace(SHORT, **changes)
@@ -189,7 +189,7 @@ def test_what_cannot_be_captured_runs_launch_by_launch(caplog, monkeypatch):
 def test_a_process_on_a_gpu_takes_all_policies_at_once(encoder, processes, blocks, monkeypatch):
     subsets = Subsets.draw(log(), 2, size=40, clusters=4)  # processes of a group would share the work
     config, returns = Config(subset_size=40, clusters=4, subsets=2, encoder=encoder), np.arange(30.0)
-    columns, objective = torch.zeros(30, len(subsets.states), 3), Objective.of_returns(returns, config)
+    columns, objective = torch.zeros(30, len(subsets.states), 3), Objective(torch.from_numpy(returns))
     examples = Examples(columns, slice(0, 30), objective)
     assert _Trainer(subsets, examples, None, config, 0).update.block_count == 4  # on a CPU
     stand_in(monkeypatch)

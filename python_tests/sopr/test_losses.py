@@ -4,12 +4,8 @@ import numpy as np
 import pandas
 import pytest
 import torch
-from scipy.optimize import minimize_scalar
 
-from sopr_fast.inputs.policies import load_policies
 from sopr_fast.sopr import losses
-from sopr_fast.sopr.config import Config
-from sopr_fast.sopr.fitting import with_known_returns
 
 
 def test_pairwise_in_chunks_has_the_gradient_of_all_pairs_at_once(generator, monkeypatch):
@@ -27,9 +23,7 @@ def test_pairwise_in_chunks_has_the_gradient_of_all_pairs_at_once(generator, mon
     loss = losses.pairwise(scores, targets)
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(*(torch.autograd.grad(3 * each, scores)[0] for each in (loss, expected)))
-    assert losses.Objective.of_pairs(targets).floor == pytest.approx(
-        math.log(2) * float((y[~y.isnan()] == 0.5).float().mean())
-    )
+    assert losses.Objective(targets).floor == pytest.approx(math.log(2) * float((y[~y.isnan()] == 0.5).float().mean()))
 
 
 def test_pairs_of_many_policies_are_never_in_memory_at_once():
@@ -38,36 +32,12 @@ def test_pairs_of_many_policies_are_never_in_memory_at_once():
 
 
 def test_training_counts_returns_within_the_margin_as_ties():
-    objective = losses.Objective.of_returns(np.array([0.0, 1.0, 3.0]), Config(tie_margin=1.0))
+    objective = losses.Objective(torch.tensor([0.0, 1.0, 3.0]), 1.0)
     scores, better = torch.tensor([0.2, 0.7, 0.4]), torch.tensor([0.5, 0.0, 0.0])  # of pairs 01, 02 and 12
     differences = scores[[0, 0, 1]] - scores[[1, 2, 2]]
     expected = torch.nn.functional.binary_cross_entropy_with_logits(differences, better)
     torch.testing.assert_close(objective.loss(scores), expected)
     assert objective.floor == pytest.approx(math.log(2) / 3)
-
-
-def test_validation_returns_are_standardised_as_training_returns():
-    policies, config = load_policies({name: np.zeros((3, 1)) for name in "abcd"}), Config(loss="mse")
-    with pytest.warns(UserWarning, match="only 4 training policies"):
-        _, training = with_known_returns("training", policies, [0.0, 2.0, 4.0, 6.0], config)
-    held_out = policies.take("ab")
-    _, validation = with_known_returns("validation", held_out, [1.0, 5.0], config, training)
-    mean, scale = 3.0, math.sqrt(5)
-    torch.testing.assert_close(validation.targets, torch.tensor([1 - mean, 5 - mean]) / scale)
-
-
-def test_listwise_matches_the_definition():
-    scores, returns = np.array([0.2, -1.0, 0.5]), np.array([1.0, 0.0, -1.0])
-    p = np.exp(returns) / np.exp(returns).sum()
-    q = np.exp(scores) / np.exp(scores).sum()
-    actual = losses.listwise(torch.from_numpy(scores), torch.from_numpy(returns)).item()
-    assert actual == pytest.approx(-(p * np.log(q)).sum())
-
-
-def test_mean_squared_error_is_that_of_the_best_offset():
-    scores, returns = np.array([2.0, 5.0, 4.0, 9.0]), np.array([-1.0, 0.5, 0.0, 0.5])
-    best = minimize_scalar(lambda offset: ((scores + offset - returns) ** 2).mean()).fun
-    assert losses.mean_squared_error(torch.from_numpy(scores), torch.from_numpy(returns)).item() == pytest.approx(best)
 
 
 PREFERENCES = np.array([[0.5, 1.0, 1.0], [0.0, 0.5, 1.0], [0.0, 0.0, 0.5]])

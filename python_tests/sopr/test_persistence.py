@@ -65,7 +65,6 @@ def fill(name, value):
         (lambda d, t: d["config"].update(width="64"), "is damaged: width must be an integer"),
         (lambda d, t: d.update(config=[]), "is damaged: config must be an object"),
         (lambda d, t: d.update(seed=3.0), "is damaged: seed must be an integer, 0 or more"),
-        (lambda d, t: d.update(return_mean=""), "is damaged: return_mean must be a finite number, got ''"),
         (lambda d, t: d.update(history=[]), "is damaged: history must be an object"),
         (lambda d, t: d["history"].update(loss=True), "is damaged: history 'loss' must be a list, got True"),
         (lambda d, t: t["training_policies.states"].fill_(np.nan), "is damaged: tensor 'states' is not finite"),

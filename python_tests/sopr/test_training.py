@@ -13,7 +13,6 @@ import sopr_fast
 from sopr_fast.results.metrics import spearman
 from sopr_fast.runtime import checkpoints
 from sopr_fast.sopr import training, update
-from sopr_fast.sopr.losses import Objective
 from sopr_fast.sopr.training import CollapsedTrainingWarning
 
 VALIDATION = (ladder([0.3, 0.8]), [0.3, 0.8])
@@ -24,8 +23,6 @@ ENCODERS = [{}, {"score": "sort"}, {"encoder": "mlp"}]
     "options",
     [
         {},
-        {"loss": "listwise"},
-        {"loss": "mse"},
         {"score": "sort"},
         {"encoder": "mlp", "steps": 120},
         {"tie_margin": 0.2},
@@ -83,13 +80,6 @@ def test_the_offset_of_a_column_does_not_matter():
     assert spearman(unseen, ranker.rank(candidates).scores) == 1.0
 
 
-def test_mse_scores_are_in_return_units():
-    gains = training_gains()
-    ranker = fit(dataclasses.replace(TINY, loss="mse", steps=80), returns=1000 * gains + 5000)
-    ranking = ranker.rank(ladder(gains), log(seed=2))
-    assert np.abs(ranking.scores - (1000 * gains + 5000)).mean() < 200
-
-
 def test_preferences_train_as_the_returns_they_come_from_and_another_seed_otherwise():
     gains, config = training_gains(), dataclasses.replace(TINY, policy_share=1.0)
     by_preference = fit(config, returns=None, preferences=(gains[:, None] > gains[None]).astype(float))
@@ -139,10 +129,9 @@ def test_a_step_takes_the_next_subset_and_a_share_of_the_policies_of_each_block(
     assert all(step == sorted(set(step)) and len(step) == count for step in chosen)
     assert {policy for step in chosen for policy in step} == {*range(30)}
     assert (len({tuple(step) for step in chosen}) == 1) == (share == 1)
-    for options in ({"loss": "mse"}, {"loss": "listwise"}):
-        taken.clear()
-        fit(dataclasses.replace(TINY, steps=1, policy_share=share, **options), gains)
-        assert taken[0][0] == [*range(30)]
+    taken.clear()
+    fit(dataclasses.replace(TINY, steps=1, policy_share=share), gains, returns=None, preferences=np.tri(30))
+    assert taken[0][0] == [*range(30)]
 
 
 def test_gradients_are_clipped_to_a_norm(updates):
@@ -189,7 +178,7 @@ def test_the_settings_of_the_paper():
     paper = {
         "width": 64, "low_layers": 2, "low_heads": 2, "low_feedforward": 128, "high_layers": 6, "high_heads": 8,
         "high_feedforward": 512, "dropout": 0.1, "learning_rate": 0.001, "subset_size": 16384, "clusters": 256,
-        "subsets": 200, "steps": 200, "loss": "pairwise", "encoder": "transformer", "precision": "fp32",
+        "subsets": 200, "steps": 200, "encoder": "transformer", "precision": "fp32",
     }  # fmt: skip
     assert paper.items() <= sopr_fast.Config.paper().to_dict().items()
     assert sopr_fast.Config.paper(encoder="mlp") == dataclasses.replace(sopr_fast.Config.paper(), encoder="mlp")
@@ -349,15 +338,3 @@ SHORT = [{"steps": steps} for steps in (1, 2, 3, 10, 29)]
 def test_a_good_run_warns_of_no_collapse(options):
     with warnings.catch_warnings(action="error", category=CollapsedTrainingWarning):
         assert not fit(dataclasses.replace(TINY, **options)).history["collapsed"]
-
-
-def test_marks_are_the_losses_of_flat_and_of_best_scores():
-    returns = np.array([1.0, 2.0, 4.0, 4.0])
-    for loss in ("pairwise", "listwise", "mse"):
-        config = dataclasses.replace(TINY, loss=loss)
-        objective = Objective.of_returns(returns, config)
-        assert objective.loss(torch.zeros(4)).item() == pytest.approx(objective.flat, rel=1e-6)
-        best = torch.from_numpy((returns - returns.mean()) / returns.std()).float()
-        best = best * 1e4 if loss == "pairwise" else best
-        assert objective.loss(best).item() == pytest.approx(objective.floor, abs=1e-6)
-        assert math.isfinite(objective.flat)

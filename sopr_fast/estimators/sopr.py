@@ -29,7 +29,7 @@ class SOPR(SupervisedEstimator):
 
     Values are the scores, shifted and scaled such that the scores of the training policies have the
     mean and standard deviation of their returns. So values of models from different folds can be compared, and are
-    roughly returns. With `loss="mse"` values are the scores themselves.
+    roughly returns.
 
     Attributes:
         config: Options of the model, SOPR-T, or SOPR-MLP with `Config(encoder="mlp")`; None for `Config.small`.
@@ -88,8 +88,6 @@ def _as_arrays(policies: list[Policy], columns: Tensor, layout: Layout) -> list[
 
 def _units(ranker: Ranker, returns: np.ndarray) -> tuple[float, float]:
     """Return scale and offset that take scores to the units of the training policies' returns."""
-    if ranker.config.loss == "mse":
-        return 1.0, 0.0
     scores = ranker.training_policies.scores.numpy()
     deviation = float(scores.std())
     scale = 0.0 if ranker.collapsed or deviation == 0 else float(returns.std()) / deviation

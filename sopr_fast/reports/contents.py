@@ -18,7 +18,7 @@ from . import figures
 from .page import Table
 from .plots import plot_evaluation, plot_ranking, plot_selection
 
-_TRAINING = ("loss", "subset_size", "clusters", "subsets", "steps", "encoder", "width", "low_layers", "high_layers")
+_TRAINING = ("subset_size", "clusters", "subsets", "steps", "encoder", "width", "low_layers", "high_layers")
 _GOOD, _USELESS = 0.7, 0.3  # rank correlations
 _DRAWN = 4  # methods
 _MEASURED = "measured.csv"

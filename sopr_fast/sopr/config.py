@@ -33,11 +33,9 @@ class Config(Checked):
         subsets: Subsets to train on, one a step, in turn; with as many as `steps` every step has its own.
         kmeans_restarts: Runs of k-means, of which the best is kept.
         steps: Updates; each scores training policies on one subset.
-        policy_share: Share of the training policies that are drawn for a step, at least 4 of each 8; all with other
-            losses and with preferences.
-        loss: "pairwise" (paper section 3.2), "listwise" (ListNet) or "mse" on standardised returns.
-        tie_margin: Largest difference of two returns that counts as a tie (label 0.5), in return units; with the
-            pairwise loss only.
+        policy_share: Share of the training policies that are drawn for a step, at least 4 of each 8; all with
+            preferences.
+        tie_margin: Largest difference of two returns that counts as a tie (label 0.5), in return units.
         learning_rate: Learning rate of Adam.
         warmup_steps: Steps in which the learning rate rises linearly.
         gradient_clip: Largest norm of the gradient; 0 for no limit.
@@ -64,7 +62,6 @@ class Config(Checked):
     kmeans_restarts: int = option(1, integer(1))
     steps: int = option(120, integer(1))
     policy_share: float = option(0.5, number(above=0, most=1))
-    loss: str = option("pairwise", choice("pairwise", "listwise", "mse"))
     tie_margin: float = option(0.0, number())
     learning_rate: float = option(1e-3, number(above=0))
     warmup_steps: int = option(20, integer(0))
@@ -79,8 +76,6 @@ class Config(Checked):
                 raise ValueError(f"width {self.width} is not a multiple of {level}_heads {heads}")
         if self.clusters > self.subset_size:
             raise ValueError(f"clusters {self.clusters} is more than subset_size {self.subset_size}")
-        if self.tie_margin and self.loss != "pairwise":
-            raise ValueError(f"tie_margin needs loss='pairwise', got {self.loss!r}")
 
     @classmethod
     def paper(cls, **changes: Any) -> Config:

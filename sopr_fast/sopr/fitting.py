@@ -99,7 +99,6 @@ def fit(
 
     training = load_policies(policies)
     known = _known(training, returns, preferences, validation, config)
-    (known_policies, objective), *_ = known
     with timings.stage("drawing"):
         log = read_states(states)
         drawn: Drawing | Subsets
@@ -133,21 +132,15 @@ def fit(
         model, history = train(subsets, *examples, config=config, seed=seed, checkpoint=file)
     first = torch.arange(min(_SCORED_SUBSETS, len(subsets)), device="cpu")
     scores = examples[0].scores(model, subsets, first).cpu().double().mean(1)
-    mean, scale = 0.0, 1.0
-    if config.loss == "mse":
-        scale = objective.scale
-        mean = objective.mean - scale * float(scores.mean())
     return Ranker(
         model=model,
         layout=layout,
         training_policies=TrainingPolicies(
-            list(known_policies), drawn.states[sample], drawn.source[sample], sampled[0], scores * scale + mean
+            list(known[0][0]), drawn.states[sample], drawn.source[sample], sampled[0], scores
         ),
         subsets=subsets.to("cpu").take(min(keep_subsets, len(subsets))) if keep_subsets else None,
         history=history,
         seed=seed,
-        return_mean=mean,
-        return_scale=scale,
         state_columns="" if isinstance(log, Subsets) else log.columns,
         timings=timings,
     )
@@ -190,14 +183,14 @@ Known: TypeAlias = tuple[Policies, Objective]
 def _known(policies: Policies, returns: Any, preferences: Any, validation: Any, config: Config) -> list[Known]:
     """Return the policies that train, and those that choose the weights, if there are any."""
     if preferences is None:
-        known = [with_known_returns("training", policies, returns, config)]
+        known = [_with_known_returns("training", policies, returns, config)]
     else:
         known = [_with_preferences(policies, returns, preferences, config)]
     if validation is not None:
         if not isinstance(validation, tuple | list) or len(validation) != 2:
             raise TypeError("validation must be a pair (policies, returns)")
         others, known_returns = validation
-        known.append(with_known_returns("validation", load_policies(others), known_returns, config, known[0][1]))
+        known.append(_with_known_returns("validation", load_policies(others), known_returns, config))
     return known
 
 
@@ -205,36 +198,23 @@ def _with_preferences(policies: Policies, returns: Any, preferences: Any, config
     """Return the training policies with preferences; see `sopr_fast.fit` for the arguments and errors."""
     if returns is not None:
         raise ValueError("give returns or preferences, not both")
-    if config.loss != "pairwise":
-        raise ValueError(f"preferences need loss='pairwise', got {config.loss!r}")
     if config.tie_margin:
         raise ValueError(f"tie_margin={config.tie_margin:g} is for returns: mark ties by 0.5 in preferences")
     check_ordered("preferences", preferences, policies)
     _check_count("training", policies)
-    return policies, Objective.of_pairs(check_preferences(preferences, list(policies)))
+    return policies, Objective(check_preferences(preferences, list(policies)))
 
 
-def with_known_returns(
-    kind: str, policies: Policies, returns: Any, config: Config, standard: Objective | None = None
-) -> Known:
-    """Return the policies of a kind, "training" or "validation", that have a return, see `sopr_fast.fit`.
-
-    The mean and the scale of another objective standardise the returns, by default their own.
-    """
+def _with_known_returns(kind: str, policies: Policies, returns: Any, config: Config) -> Known:
+    """Return the policies of a kind, "training" or "validation", that have a return, see `sopr_fast.fit`."""
     known, table = with_returns(policies, returns)
     _check_count(kind, known)
     values = table["return"].to_numpy(np.float64, copy=True)
-    with np.errstate(all="ignore"):
-        if values.max() - values.min() <= config.tie_margin:
+    with np.errstate(over="ignore"):
+        if np.ptp(values) <= config.tie_margin:
             within = f" within tie_margin={config.tie_margin:g}; lower it" if config.tie_margin else ""
             raise ValueError(f"the returns of all {kind} policies are equal{within}")
-        objective = Objective.of_returns(values, config, standard)
-    if not np.isfinite([objective.scale, objective.flat, objective.floor]).all():
-        raise ValueError(
-            f"loss={config.loss!r} cannot standardise the returns of the {kind} policies by {objective.mean:g} ± "
-            f"{objective.scale:g}: rescale all returns, or choose loss='pairwise'"
-        )
-    return known, objective
+    return known, Objective(torch.from_numpy(values), config.tie_margin)
 
 
 def _check_count(kind: str, policies: Policies) -> None:

@@ -1,10 +1,10 @@
-"""Training losses of scores (paper section 3.2)."""
+"""The training loss of scores (paper section 3.2)."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -14,52 +14,39 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..runtime.arrays import as_numbers
-from .config import Config
 
+FLAT = math.log(2)  # loss of equal scores
 _PAIRS = 1 << 18  # pairs at once
 
 
 @dataclass(frozen=True)
 class Objective:
-    """A loss of scores with the values that bound training."""
+    """The pairwise loss of scores (Eq. 1), by returns or preferences of M policies."""
 
-    labels: Tensor  # (M,) float64 returns, or (M, M) preferences; like targets, on the device of the scores
-    of: Callable[[Tensor, Tensor], Tensor]  # from scores (M,) and targets to the loss
-    targets: Tensor
-    flat: float  # loss of equal scores
-    floor: float  # smallest possible loss
-    mean: float = 0.0  # by which returns are standardised, if they are
-    scale: float = 1.0
+    labels: Tensor  # (M,) float64 returns, or (M, M) preferences, see `pair_labels`; on the device of the scores
+    tie_margin: float = 0.0
 
-    @classmethod
-    def of_pairs(cls, labels: Tensor, tie_margin: float = 0.0) -> Objective:
-        """Return the pairwise objective of returns (M,) or of preferences (M, M), see `pair_labels`."""
+    @property
+    def by_returns(self) -> bool:
+        """Whether labels are returns, so that all pairs are known."""
+        return self.labels.dim() == 1
+
+    @functools.cached_property
+    def floor(self) -> float:
+        """Smallest possible loss: ln 2 for each tie, 0 for every other pair."""
         ties, count = 0, 0
-        for _, pairs, known in pair_labels(labels, tie_margin):
+        for _, pairs, known in pair_labels(self.labels, self.tie_margin):
             ties += int(((pairs == 0.5) & known).sum())
             count += int(known.sum())
-        floor = math.log(2) * ties / count  # ln 2 for each tie, 0 for every other pair
-        return cls(labels, functools.partial(pairwise, tie_margin=tie_margin), labels, math.log(2), floor)
-
-    @classmethod
-    def of_returns(cls, returns: np.ndarray, config: Config, standard: Objective | None = None) -> Objective:
-        """Return the objective that the config names, of returns (M,), standardised as those of another one."""
-        labels = torch.from_numpy(returns)
-        if config.loss == "pairwise":
-            return cls.of_pairs(labels, config.tie_margin)
-        of = listwise if config.loss == "listwise" else mean_squared_error
-        mean, scale = (standard.mean, standard.scale) if standard else (float(returns.mean()), float(returns.std()))
-        targets = torch.from_numpy((returns - mean) / scale).float()
-        flat, floor = (float(of(scores, targets)) for scores in (torch.zeros_like(targets), targets))
-        return cls(labels, of, targets, flat, floor, mean, scale)
+        return FLAT * ties / count
 
     def to(self, device: torch.device) -> Objective:
         """Return the same objective for scores on a device."""
-        return replace(self, labels=self.labels.to(device), targets=self.targets.to(device))
+        return replace(self, labels=self.labels.to(device))
 
     def loss(self, scores: Tensor, policies: Tensor | None = None) -> Tensor:
         """Return the loss of scores (M,), or of those of some policies (m,)."""
-        return self.of(scores, self.targets if policies is None else self.targets[policies])
+        return pairwise(scores, self.labels if policies is None else self.labels[policies], self.tie_margin)
 
 
 def pair_labels(targets: Tensor, tie_margin: float) -> Iterator[tuple[slice, Tensor, Tensor]]:
@@ -108,17 +95,6 @@ class _PairwiseLoss(torch.autograd.Function):
 def pairwise(scores: Tensor, targets: Tensor, tie_margin: float = 0.0) -> Tensor:
     """Return the mean binary cross-entropy of sigmoid(score_i - score_j) over known pairs i < j (Eq. 1)."""
     return cast(Tensor, _PairwiseLoss.apply(scores, targets, tie_margin))
-
-
-def listwise(scores: Tensor, returns: Tensor) -> Tensor:
-    """Return the ListNet loss: cross-entropy between the top-one distributions of returns (M,) and of scores (M,)."""
-    return -(returns.softmax(0) * scores.log_softmax(0)).sum()
-
-
-def mean_squared_error(scores: Tensor, returns: Tensor) -> Tensor:
-    """Return the mean squared difference of scores (M,) and returns (M,), each minus its mean (paper section 3.3)."""
-    gap = scores - returns
-    return (gap - gap.mean()).square().mean()
 
 
 def check_preferences(preferences: Any, names: list[str]) -> Tensor:

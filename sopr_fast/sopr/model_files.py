@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .._version import __version__
 from ..inputs.policies import Layout
-from ..runtime.checks import choice, flag, instance, integer, list_of, mapping, optional, real, record, text
+from ..runtime.checks import choice, flag, instance, integer, list_of, mapping, optional, record, text
 from ..runtime.tensor_files import by_prefix, check_tensors, load_tensors, reading, save_tensors
 from ..runtime.text import printable
 from .config import Config
@@ -19,8 +19,7 @@ from .model import ScoringModel
 from .subsets import Subsets
 from .training_policies import TrainingPolicies
 
-_FORMAT = 9
-
+_FORMAT = 10
 
 _DESCRIPTION = record(
     {
@@ -34,8 +33,6 @@ _DESCRIPTION = record(
         "states_count": optional(integer(1)),
         "training_policies": list_of(text),
         "seed": integer(),
-        "return_mean": real,
-        "return_scale": real,
         "state_columns": text,
         "history": mapping,
     }
@@ -129,5 +126,5 @@ def _restore(tensors: dict[str, Tensor], description: dict[str, Any]) -> dict[st
         "layout": layout,
         "training_policies": TrainingPolicies(names, **training),
         "subsets": kept,
-        **{name: fields[name] for name in ("history", "seed", "return_mean", "return_scale", "state_columns")},
+        **{name: fields[name] for name in ("history", "seed", "state_columns")},
     }

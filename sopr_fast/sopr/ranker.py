@@ -43,8 +43,6 @@ class Ranker:
         subsets: Clustered subsets kept with the model, or None.
         history: Loss and validation results of each step, and how training went.
         seed: Seed of the training.
-        return_mean: Score in units of return that corresponds to a model output of 0.
-        return_scale: Units of return for a model output of 1.
         state_columns: Names of the columns of states, in order, if several were chosen by name.
         timings: Seconds of training by stage; files do not keep them.
     """
@@ -55,8 +53,6 @@ class Ranker:
     subsets: Subsets | None
     history: dict[str, Any]
     seed: int
-    return_mean: float = 0.0
-    return_scale: float = 1.0
     state_columns: str = ""
     timings: dict[str, float] = field(default_factory=dict)
 
@@ -221,7 +217,7 @@ class Ranker:
             scores = distributed.current().gather(own).double().numpy()
         if not np.isfinite(scores).all():
             raise ValueError("the model gives scores that are not finite: its training failed")
-        return scores * self.return_scale + self.return_mean
+        return scores
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the model to one safetensors file, whole or not at all; of several processes, only process 0 writes.

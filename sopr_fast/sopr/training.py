@@ -17,6 +17,7 @@ from ..runtime.tensor_files import reading, restore
 from ..runtime.warn import warn
 from .config import Config
 from .input_norm import row_moments
+from .losses import FLAT
 from .model import ScoringModel
 from .subsets import Subsets
 from .update import Examples, Update
@@ -144,8 +145,7 @@ class _Trainer:
         return float(np.mean(self.history["loss"][-_COLLAPSE_WINDOW:]))
 
     def _is_flat(self, loss: float) -> bool:
-        gained = self.objective.flat - loss
-        return not gained > 0.02 * (self.objective.flat - self.objective.floor)
+        return not FLAT - loss > 0.02 * (FLAT - self.objective.floor)
 
     def _first_scores(self) -> Tensor:
         """Return the scores of the training policies on the first subset, (M,)."""
@@ -173,7 +173,7 @@ class _Trainer:
     def restart(self) -> None:
         warn(
             f"training collapsed: up to step {self.done} the mean loss is {self._recent_loss():.3f}, hardly better "
-            f"than {self.objective.flat:.3f} for equal scores; starting afresh with {_RESTART_RATE} times the learning "
+            f"than {FLAT:.3f} for equal scores; starting afresh with {_RESTART_RATE} times the learning "
             f"rate{self._describe_columns()}",
             CollapsedTrainingWarning,
         )

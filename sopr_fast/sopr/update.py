@@ -122,9 +122,8 @@ class Update:
 
     def _shares(self) -> list[tuple[range, int]]:
         """Return blocks of policies, and how many of each are in every step, on any device."""
-        # The loss of some policies compares with that of all only if it is one of pairs, all of which are known.
-        by_pairs_of_returns = self.config.loss == "pairwise" and self.examples.objective.targets.dim() == 1
-        share = self.config.policy_share if by_pairs_of_returns else 1.0
+        # The loss of some policies compares with that of all only if all pairs are known.
+        share = self.config.policy_share if self.examples.objective.by_returns else 1.0
         blocks = itertools.starmap(range, itertools.pairwise(block_bounds(len(self.examples.objective.labels))))
         return [(block, max(math.ceil(share * len(block)), min(len(block), _FEWEST_OF_A_BLOCK))) for block in blocks]
 

@@ -21,7 +21,7 @@ STUDIES = {
     "data-size": "4k to 32k logged rows (section 4.4)",
     "subsets": "1 to 200 subsets in inference (section 4.4)",
     "policy-share": "half of the training policies in each step, next to all",
-    "future": "losses, and quality and number of training policies (section 5)",
+    "future": "quality and number of training policies (section 5)",
 }
 
 
@@ -137,5 +137,4 @@ def plan(study: str, scale: str) -> list[Cell]:
     if study == "policy-share":
         options = [sopr | {"steps": 2 * sizes.point[2], "policy_share": share} for share in (1.0, 0.5)]
         return [Cell(task, "sopr-t", seed, o) for seed in range(sizes.seeds) for o in options for task in sizes.tasks]
-    cells = [Cell(task, "sopr-t", 0, sopr | {"loss": loss}) for loss in ("listwise", "mse") for task in sizes.tasks]
-    return cells + [Cell(task, "sopr-t", 0, sopr, known=known) for known in sizes.known for task in sizes.tasks]
+    return [Cell(task, "sopr-t", 0, sopr, known=known) for known in sizes.known for task in sizes.tasks]
