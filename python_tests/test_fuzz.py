@@ -99,7 +99,7 @@ SEQUENTIAL = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.n
 WEIGHTS = SEQUENTIAL.state_dict()
 LAYERS = {key.replace("0.", "hidden_0.").replace("2.", "mean."): value.numpy() for key, value in WEIGHTS.items()}
 CHECKPOINT = {"model_state_dict": {f"actor.{key}": value for key, value in WEIGHTS.items()}, "iter": 1, "infos": None}
-GUARDED = {"model": "model", "subsets": "set of clustered subsets"}  # what files that people share call their kind
+GUARDED = {"model": "model"}  # what files that people share call their kind
 LISTS = {key: values.tolist() for key, values in TRANSITIONS.items()}
 TABLE = pandas.DataFrame({"observations": list(STATES), "rewards": TRANSITIONS["rewards"]})
 ROWS = np.column_stack([STATES, TRANSITIONS["actions"], TRANSITIONS["rewards"]])
@@ -107,8 +107,6 @@ NAMES = [*(f"obs_{i}" for i in range(STATES.shape[1])), "action_0", "action_1", 
 RETURNS = "name,return,return_std,rollouts\n" + "".join(f"p{i},1,2,{i}\n" for i in range(9))
 KINDS = {
     "model": (".safetensors", lambda path: fit().save(path), sopr_fast.load),
-    "subsets": (".safetensors", lambda path: sopr_fast.Subsets.draw(STATES, 1, size=32, clusters=4).save(path),
-        sopr_fast.Subsets.load),
     "layers": (".npz", lambda path: np.savez(path, **LAYERS), sopr_fast.load_policies),
     "actions": (".npy", lambda path: np.save(path, TRANSITIONS["actions"]), sopr_fast.load_policies),
     "state dict": (".pt", lambda path: torch.save(SEQUENTIAL.state_dict(), path), load_weights),

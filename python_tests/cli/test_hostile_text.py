@@ -60,7 +60,6 @@ def fit(returns, **options):
 
 ERRORS = {
     "load": lambda folder: sopr_fast.load(folder / "missing"),
-    "subsets": lambda folder: sopr_fast.Subsets.load(damaged(folder, "subsets", b"\2" + bytes(7) + b"{}")),
     "rank": lambda folder: sopr_fast.rank({"a": LinearPolicy(1.0)}, log(), model=folder / "missing"),
     "save": lambda folder: files.save_tensors(folder, {}, "model", {}),
     "checkpoint": lambda folder: fit([1, 2], checkpoint=folder),

@@ -5,7 +5,6 @@ from support.problems import log
 
 from sopr_fast import Config
 from sopr_fast.inputs.logs import load_states
-from sopr_fast.runtime.tensor_files import save_tensors
 from sopr_fast.sopr.subsets import Drawing, Subsets
 
 
@@ -81,30 +80,3 @@ def test_drawing_is_uniform(size):
 def test_subsets_that_cannot_be_drawn(option):
     with pytest.raises(ValueError, match="clusters 101 is more than|seed must be an|subsets must be an"):
         draw(log(), **option)
-
-
-def test_subsets_round_trip_through_a_file(tmp_path):
-    subsets = draw(log())
-    subsets.save(tmp_path / "subsets.safetensors")
-    loaded = Subsets.load(tmp_path / "subsets.safetensors")
-    assert loaded.states_count == 600
-    assert repr(loaded) == "Subsets(3 of 100 states of width 4, in 7 clusters)"
-    for name, value in subsets.tensors().items():
-        assert torch.equal(getattr(loaded, name), value)
-
-
-@pytest.mark.parametrize(
-    ("tensors", "description", "message"),
-    [
-        ({}, {}, "description has no field 'states_count'"),
-        ({}, {"states_count": 3}, "source must ascend from 0 to 2"),
-        ({"rows": torch.zeros(2, 3)}, {"states_count": 600}, "tensor 'rows' must be torch.int32"),
-        ({"offsets": torch.zeros(2, 3, dtype=torch.int32)}, {"states_count": 600}, "offsets must ascend from 0"),
-    ],
-)
-def test_damaged_subsets_are_refused(tmp_path, tensors, description, message):
-    path = tmp_path / "subsets"
-    subsets = draw(log(), 2)
-    save_tensors(path, subsets.tensors() | tensors, "set of clustered subsets", description)
-    with pytest.raises(ValueError, match=rf"^{path} is damaged: .*{message}"):
-        Subsets.load(path)

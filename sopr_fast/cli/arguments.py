@@ -155,7 +155,7 @@ def read_states(path: str | Path | None, options: argparse.Namespace) -> Any:
     if options.columns is None:
         return path
     columns = _columns("columns", options.columns)
-    if columns.keys() != {"states"} or path is None or str(path).endswith(".safetensors"):
+    if columns.keys() != {"states"} or path is None:
         raise ValueError(f"--columns {' '.join(options.columns)}: only states=NAME,… of a log in --states is read here")
     from ..inputs.logs import load_states
 

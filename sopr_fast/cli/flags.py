@@ -75,8 +75,8 @@ FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # groups of `--help`, and what 
         ),
         "--states": _value(
             "FILE",
-            "logged states: .npy, .npz, .hdf5, .parquet or a Minari dataset; or .safetensors that Subsets.save wrote "
-            "(default of rank: the subsets kept with the model)",
+            "logged states: .npy, .npz, .hdf5, .parquet or a Minari dataset (default of rank: the subsets kept with "
+            "the model)",
         ),
         "--columns": _value(
             "PART=NAME",

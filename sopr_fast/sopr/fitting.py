@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
+from ..inputs.logs import load_states
 from ..inputs.policies import Layout, Policies, Policy, collect, load_policies, probe
 from ..inputs.returns import check_ordered, with_returns
 from ..results.warnings import TrainingPolicyWarning
@@ -27,7 +28,7 @@ from ..runtime.warn import warn
 from .config import Config
 from .losses import Objective, check_preferences
 from .ranker import Ranker
-from .subsets import Drawing, Subsets, read_states
+from .subsets import Drawing, Subsets
 from .training import train
 from .training_policies import TrainingPolicies, compare
 from .update import Examples
@@ -62,7 +63,7 @@ def fit(
         policies: M training policies, see `sopr_fast.load_policies`; arrays of actions are indexed like the
             states. Policies without a return are left out.
         states: (rows, dim_s) logged states as array, tensor or path of a file, see `Subsets.draw`; or clustered
-            `Subsets`, or their file, whose number, size and clusters then replace those of `config`.
+            `Subsets`, whose number, size and clusters then replace those of `config`.
         returns: Mapping from name to return, (M,) numbers in the order of the policies, or a file, folder or data
             frame (see `sopr_fast.load_returns`). Larger is better; ranks serve too if the best policy has the
             largest.
@@ -100,7 +101,7 @@ def fit(
     training = load_policies(policies)
     known = _known(training, returns, preferences, validation, config)
     with timings.stage("drawing"):
-        log = read_states(states)
+        log = states if isinstance(states, Subsets) else load_states(states)
         drawn: Drawing | Subsets
         if isinstance(log, Subsets):
             drawn, (count, size) = log.to("cpu"), log.rows.shape

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..inputs.accepted import LogLike, PoliciesLike
+from ..inputs.logs import load_states
 from ..inputs.policies import ArrayPolicy, Layout, Policy, check_widths, collect, load_policies, warn_of_answers
 from ..results.ranking import Ranking, Training
 from ..results.warnings import warn_of_scores, warn_of_states
@@ -25,7 +26,7 @@ from .config import Config
 from .model import ScoringModel
 from .model_files import read_model, write_model
 from .scoring import score_grid
-from .subsets import Drawing, Subsets, read_states
+from .subsets import Drawing, Subsets
 from .training import warn_of_collapse
 from .training_policies import TrainingPolicies, compare
 
@@ -106,7 +107,7 @@ class Ranker:
                 `states`; their distance to the training policies is known only on the training log, passed again or as
                 the subsets kept with the model.
             states: (rows, dim_s) logged states or the path of a file; or `Subsets` of the size and clusters of the
-                model's, or their file; None for the subsets kept with the model.
+                model's; None for the subsets kept with the model.
             subsets: Number of subsets, by default 5 of logged states, or all that are clustered.
             seed: Seed of drawing subsets from logged states.
 
@@ -176,9 +177,11 @@ class Ranker:
         """Return subsets to score on, on the CPU, and whether their states are known to be those of training."""
         if subsets is not None:
             subsets = integer(1)("subsets", subsets)
-        log = self.subsets if states is None else read_states(states)
+        log = self.subsets if states is None else states
         if log is None:
             raise ValueError("no subsets are kept with this model: pass the log as states=…")
+        if not isinstance(log, Subsets):
+            log = load_states(log)
         width = log.state_dim if isinstance(log, Subsets) else log.shape[1]
         if width != self.state_dim:
             raise ValueError(f"states have {counted(width, 'column')}, the model was trained on {self.state_dim}")

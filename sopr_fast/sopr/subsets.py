@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
@@ -15,9 +14,9 @@ from .. import ops
 from ..inputs.accepted import LogLike
 from ..inputs.logs import StoredStates, load_states
 from ..runtime import distributed
-from ..runtime.checks import integer, record
+from ..runtime.checks import integer
 from ..runtime.progress import progress_bar
-from ..runtime.tensor_files import check_tensors, load_tensors, reading, save_tensors
+from ..runtime.tensor_files import check_tensors
 from ..runtime.warn import warn
 from .config import Config
 
@@ -142,30 +141,9 @@ class Subsets:
         """Return the tensors by name."""
         return {name: getattr(self, name) for name in _LAYOUT}
 
-    def save(self, path: str | os.PathLike) -> None:
-        """Write one safetensors file, whole or not at all.
-
-        Raises:
-            OSError: The file cannot be written.
-        """
-        save_tensors(path, self.tensors(), "set of clustered subsets", {"states_count": self.states_count})
-
-    @classmethod
-    def load(cls, path: str | os.PathLike) -> Subsets:
-        """Load subsets that `save` wrote.
-
-        Raises:
-            FileNotFoundError: There is no such file.
-            IsADirectoryError: The path is a folder.
-            ValueError: The file is cut short, damaged or of another kind.
-        """
-        tensors, description = load_tensors(path, "set of clustered subsets")
-        with reading(path):
-            return cls.from_tensors(tensors, **record({"states_count": integer(1)})("description", description))
-
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor], states_count: int) -> Subsets:
-        """Return subsets of the tensors in a file; raise ValueError if they do not fit each other."""
+        """Return the subsets in a model file; raise ValueError if their tensors do not fit each other."""
         sizes = check_tensors(tensors, _LAYOUT)
         subsets = cls(**tensors, states_count=states_count)
         source = subsets.source
@@ -177,13 +155,6 @@ class Subsets:
             raise ValueError(f"source must ascend from 0 to {states_count - 1}")
         subsets.check()
         return subsets
-
-
-def read_states(states: LogLike | Subsets) -> StoredStates | Subsets:
-    """Return clustered subsets, or those of a file (*.safetensors); else logged states, see `load_states`."""
-    if isinstance(states, str | os.PathLike) and os.fspath(states).endswith(".safetensors"):
-        return Subsets.load(states)
-    return states if isinstance(states, Subsets) else load_states(states)
 
 
 @dataclass(frozen=True)
