@@ -32,14 +32,6 @@ def pytest_terminal_summary(terminalreporter, config):
             terminalreporter.write_line(f"      marked {line}")
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory, monkeypatch):
-    """Keep what commands train in a folder of this run's own."""
-    folder = tmp_path_factory.getbasetemp() / "cache"
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
-    return folder
-
-
 def _why_no_cuda() -> str | None:
     if native._cuda is None:
         return f"CUDA module {native.why_no_cuda}"

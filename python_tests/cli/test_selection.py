@@ -3,7 +3,6 @@
 import argparse
 import csv
 import json
-import re
 
 import numpy as np
 import pytest
@@ -147,33 +146,12 @@ def test_the_training_step_of_snapshots_counts_in_the_shell(shell, actors, tmp_p
     assert "progress: there is no policy 'actor-9'" in shell(f"{select} {shares}", code=2)
 
 
-def test_what_is_trained_is_kept_by_default_and_used_again_with_other_returns(shell, actors, cache):
-    trained = []
-    for more in (QUICK, f"{QUICK} --returns returns.csv", QUICK.replace("updates=5", "updates=6")):
-        shell(f"select {actors} {more}")
-        kept = re.search(r"what was trained is kept in (\S+); --checkpoints names another", shell.errors)
-        trained += (cache.parent / kept[1]).glob("Simulator-*.safetensors")
-    assert trained[0] == trained[1] != trained[2]
-    before = trained[0].stat().st_mtime_ns
-    shell(f"select {actors} {QUICK}")
-    assert trained[0].stat().st_mtime_ns == before
-    steps = log()
-    np.savez("l.npz", states=steps.states, actions=steps.actions, rewards=steps.rewards, episodes=np.arange(600) // 20)
-    for ends in ("cut", "terminal"):  # each is another log
-        shell(f"select --policies actor-*.npz --log l.npz --ends {ends} {QUICK}")
-
-
-def test_what_is_trained_on_other_policies_is_kept_elsewhere(shell):
-    fqe = f"select {INPUTS} --simulator fqe --set updates=5 hidden=8 batch_size=16"
-    kept = [shell(f"{fqe} {more}") and shell.errors for more in ("", f"--exclude {KNOWN[0]}")]
-    assert all("what was trained is kept in" in errors for errors in kept) and kept[0] != kept[1]
-
-
-@pytest.mark.parametrize("command", ["select", f"evaluate {NEAREST}"])
-def test_no_folder_is_made_or_named_if_nothing_is_trained(shell, command, cache):
-    before = set(cache.glob("*/*"))
-    shell(f"{command} {INPUTS} --returns all.csv")
-    assert "kept in" not in shell.errors and set(cache.glob("*/*")) == before
+def test_what_is_trained_is_kept_and_used_again_with_other_returns(shell, actors, tmp_path):
+    shell(f"select {actors} {QUICK} --checkpoints kept")
+    [file] = (tmp_path / "kept").glob("Simulator-*.safetensors")
+    before = file.stat().st_mtime_ns
+    shell(f"select {actors} {QUICK} --checkpoints kept --returns returns.csv")
+    assert file.stat().st_mtime_ns == before
 
 
 def test_a_bandit_s_method_is_chosen_and_set_in_the_shell(shell, tmp_path, monkeypatch):

@@ -17,7 +17,6 @@ from ..runtime.text import counted, printable, suggest, to_cell
 from ..sopr.config import Config
 from .arguments import check_apart, check_outputs, read_log, read_policies, read_returns, read_states, show
 from .flags import MEASURE_CODE
-from .kept import keeping
 
 if TYPE_CHECKING:
     from ..estimators import Estimator
@@ -85,18 +84,16 @@ def evaluate(options: argparse.Namespace) -> None:
     if options.set and not any("Simulator" in name for name in methods):
         raise ValueError("--set sets options of the simulator, which is none of --methods: leave it out")
     policies, log, returns = _read(options)
-    known = [name for name in policies if name in returns.index] if options.methods else []  # default ones need none
-    with keeping(options, policies=known) as folder:
-        evaluation = selection.evaluate(
-            policies,
-            log,
-            returns,
-            methods=[_read_estimator(name, options.set if "Simulator" in name else []) for name in methods],
-            cv=options.cv,
-            groups=_by_name(options.groups),
-            checkpoints=folder,
-            seed=options.seed,
-        )
+    evaluation = selection.evaluate(
+        policies,
+        log,
+        returns,
+        methods=[_read_estimator(name, options.set if "Simulator" in name else []) for name in methods],
+        cv=options.cv,
+        groups=_by_name(options.groups),
+        checkpoints=options.checkpoints,
+        seed=options.seed,
+    )
     show(evaluation, options)
 
 
@@ -110,20 +107,18 @@ def select(options: argparse.Namespace) -> int:
     simulator = _read_estimator(options.simulator or "Simulator", options.set) if is_set else None
     policies, log, returns = _read(options)
     episodes = None if options.measured_log is None else read_log(options.measured_log, options)
-    own = [] if simulator is None or simulator.name == "Simulator" else [*{*policies} - {*options.exclude}]
-    with keeping(options, policies=sorted(own)) as folder:
-        selected = selection.select(
-            policies,
-            log,
-            returns,
-            incumbent=options.incumbent,
-            progress=_by_name(options.progress),
-            groups=_by_name(options.groups),
-            exclude=options.exclude,
-            simulator=simulator,
-            checkpoints=folder,
-            seed=options.seed,
-        )
+    selected = selection.select(
+        policies,
+        log,
+        returns,
+        incumbent=options.incumbent,
+        progress=_by_name(options.progress),
+        groups=_by_name(options.groups),
+        exclude=options.exclude,
+        simulator=simulator,
+        checkpoints=options.checkpoints,
+        seed=options.seed,
+    )
     if episodes is not None:
         selected = selected.update(log=episodes)
     text, more = str(selected), {}

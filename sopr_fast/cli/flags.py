@@ -101,9 +101,7 @@ FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # groups of `--help`, and what 
         "--model": _value("FILE", "trained model (default: that in SOPR_FAST_MODEL)", type=Path),
         "--subsets": _value("N", "subsets to score on (default: 5 of a log, or all that are clustered)", type=int),
         "--checkpoint": _value("FILE", "file to write, and to resume from", type=Path),
-        "--checkpoints": _value(
-            "DIR", "folder to keep training in, and to resume from (default: a folder of ~/.cache/sopr_fast)", type=Path
-        ),
+        "--checkpoints": _value("DIR", "folder to keep the training on this log in, and to resume from", type=Path),
         "--method": _value("NAME", f"one method, or several: {_METHODS}", nargs="+"),
         "--methods": _value("NAME", f"methods: {_METHODS} (default: the first {len(DEFAULT_METHODS)})", nargs="+"),
         "--simulator": _value(

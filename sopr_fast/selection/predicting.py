@@ -115,7 +115,6 @@ def select(
             "policies": len(names),
             "compared states": compared.states,
             "mean": told.get("method", "constant"),
-            "kept in": told.pop("kept in", None),
         },
         progress=None if shares is None else _standardised(shares[measured.firsts]),
         are_costs=compared.has_rewards and compared.log.are_costs,
@@ -189,15 +188,14 @@ def _of_log(compared: Compared) -> dict[str, Any]:
 
 
 def _of_method(compared: Compared, method: Estimator | None, folder: Any, seed: int) -> dict[str, Any]:
-    """Return what a method tells: fields of `Selection`, and the file that it is "kept in"."""
+    """Return what a method tells: fields of `Selection`."""
     if method is None:
         lack = "Policies are arrays of actions" if compared.has_rewards else "The log holds no rewards"
         return {"facts": [*compared.facts, f"{lack}, so only known returns and action distances count"]}
     file = checkpoint_file(folder, method)
     with quiet():  # intervals and notes say so
         estimates = method.estimate(compared.policies, compared.log, seed=seed, checkpoint=file)
-    told = _told(method, compared, estimates)
-    return told | {"kept in": str(file) if file is not None and file.exists() else None}
+    return _told(method, compared, estimates)
 
 
 def _told(method: Estimator, compared: Compared, estimates: Estimates) -> dict[str, Any]:
