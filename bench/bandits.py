@@ -50,8 +50,8 @@ def problem(seed: int) -> tuple[np.ndarray, dict, dict[str, np.ndarray], dict[st
     return states, log, act(states), truth
 
 
-def ours(log: dict, policies: dict[str, np.ndarray]) -> dict[str, tuple[np.ndarray, dict[str, np.ndarray]]]:
-    """Return values, and intervals by kind, of each estimator."""
+def ours(log: dict, policies: dict[str, np.ndarray]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return values and intervals of each estimator."""
     from sopr_fast import load_policies
     from sopr_fast.estimators import DoublyRobust, ImportanceWeighting
     from sopr_fast.inputs.policies import Probabilities
@@ -60,19 +60,18 @@ def ours(log: dict, policies: dict[str, np.ndarray]) -> dict[str, tuple[np.ndarr
     found = {}
     for estimator in (ImportanceWeighting(discount=1.0), DoublyRobust(discount=1.0)):
         estimates = estimator.estimate(loaded, log)
-        ends = {bound: estimates.intervals(0.95, bound) for bound in ("normal", "bernstein")}
-        found[f"sopr_fast {estimator.name}"] = estimates.values, ends
+        found[f"sopr_fast {estimator.name}"] = estimates.values, estimates.intervals(0.95)
     return found
 
 
-def of_obp(log: dict, policies: dict[str, np.ndarray]) -> dict[str, tuple[np.ndarray, dict[str, np.ndarray]]]:
+def of_obp(log: dict, policies: dict[str, np.ndarray]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Return the same by obp: self-normalised weighting, and doubly robust with its cross-fitted logistic model."""
     from obp.ope import DoublyRobust, RegressionModel, SelfNormalizedInverseProbabilityWeighting
     from sklearn.linear_model import LogisticRegression
 
     own = {"reward": log["rewards"], "action": log["actions"], "pscore": log["probabilities"]}
     own["position"] = np.zeros(VISITS, int)
-    found: dict[str, tuple[np.ndarray, dict[str, np.ndarray]]] = {}
+    found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for estimator in (SelfNormalizedInverseProbabilityWeighting(), DoublyRobust()):
         values, ends = [], []
         for chosen in policies.values():
@@ -87,7 +86,7 @@ def of_obp(log: dict, policies: dict[str, np.ndarray]) -> dict[str, tuple[np.nda
             values.append(estimator.estimate_policy_value(**given))
             interval = estimator.estimate_interval(**given, alpha=0.05, n_bootstrap_samples=200, random_state=0)
             ends.append([interval["95.0% CI (lower)"], interval["95.0% CI (upper)"]])
-        found[f"obp {type(estimator).__name__}"] = np.array(values), {"bootstrap": np.array(ends)}
+        found[f"obp {type(estimator).__name__}"] = np.array(values), np.array(ends)
     return found
 
 
@@ -100,19 +99,16 @@ def main(logs: int = 200) -> None:
     for seed in range(logs):
         _, log, policies, _ = problem(seed)
         for peer in peers:
-            for name, (found, intervals) in peer(log, policies).items():
+            for name, (found, ends) in peer(log, policies).items():
                 values[name].append(found)
-                for kind, ends in intervals.items():
-                    inside[name, kind].append((ends[:, 0] <= truth) & (truth <= ends[:, 1]))
-                    widths[name, kind].append(ends[:, 1] - ends[:, 0])
+                inside[name].append((ends[:, 0] <= truth) & (truth <= ends[:, 1]))
+                widths[name].append(ends[:, 1] - ends[:, 0])
     print(f"{logs} logs of {VISITS:,} visits; true values of {', '.join(policies)}: {truth.round(4).tolist()}")
     for name, found in values.items():
         error = np.array(found) - truth
         print(f"{name}: bias {error.mean(0).round(4).tolist()}, rmse {np.sqrt((error**2).mean(0)).round(4).tolist()}")
-        for (own, kind), held in inside.items():
-            if own == name:
-                width = np.mean(widths[own, kind], 0).round(3).tolist()
-                print(f"  {kind:<10} 95 % intervals hold {np.mean(held, 0).round(3).tolist()}, widths {width}")
+        held, width = (np.mean(each[name], 0).round(3).tolist() for each in (inside, widths))
+        print(f"  95 % intervals hold {held}, widths {width}")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from support.estimators import bandit, bandits, softmax
 from support.problems import transitions
 
 from sopr_fast import load_policies
-from sopr_fast.estimators import FQE, DoublyRobust, Estimates, ImportanceWeighting
+from sopr_fast.estimators import FQE, DoublyRobust, ImportanceWeighting
 
 POLICIES, TRUE = bandits(soft=1.0, uniform=0.0)
 TRUTH = TRUE["soft"]
@@ -26,14 +26,9 @@ def test_one_step_values_are_weighted_means_and_errors_those_of_a_bootstrap():
 
 
 @pytest.mark.parametrize("estimator", [ImportanceWeighting(), DoublyRobust()])
-def test_normal_intervals_hold_as_often_as_they_say_and_those_of_bernstein_always(estimator):
-    held = []
-    for seed in range(60):
-        estimates = estimator.estimate(POLICIES, bandit(seed, count=500))
-        ends = [estimates.intervals(0.9, bound)[0] for bound in ("normal", "bernstein")]
-        held.append([low <= TRUTH <= high for low, high in ends])
-    normal, bernstein = np.mean(held, 0)
-    assert 0.8 <= normal <= 0.98 and bernstein == 1
+def test_intervals_hold_as_often_as_they_say(estimator):
+    ends = [estimator.estimate(POLICIES, bandit(seed, count=500)).intervals(0.9)[0] for seed in range(60)]
+    assert 0.8 <= np.mean([low <= TRUTH <= high for low, high in ends]) <= 0.98
 
 
 def test_a_reward_model_that_fits_makes_errors_small_and_one_that_does_not_keeps_values_right():
@@ -56,17 +51,6 @@ def test_rows_are_predicted_by_models_that_have_not_seen_them():
     assert DoublyRobust(penalty=1e-6).estimate(only, log).diagnostics["reward_error"] > 1
 
 
-def test_bernstein_s_bound_is_that_of_maurer_and_pontil():
-    replicates = np.array([[-1.0, 1.0]])
-    estimates = Estimates(
-        ["a"], np.array([2.0]), replicates=replicates, diagnostics={"range": np.array([3.0]), "episodes": 50}
-    )
-    error, size = np.sqrt(2), np.log(4 / 0.1)
-    half = error * np.sqrt(2 * size) + 7 * 3 * size / (3 * 49)
-    np.testing.assert_allclose(estimates.intervals(0.9, "bernstein"), [[2 - half, 2 + half]])
-    np.testing.assert_allclose(estimates.intervals(0.9), [[2 - 1.6449 * error, 2 + 1.6449 * error]], rtol=1e-3)
-
-
 def test_wrong_uses_are_refused():
     log = bandit(count=50)
     following = np.roll(log.states, -1, 0)
@@ -75,9 +59,5 @@ def test_wrong_uses_are_refused():
         with pytest.raises(ValueError, match="DoublyRobust needs discrete actions, episodes of one step"):
             DoublyRobust().estimate(POLICIES, given)
     estimates = FQE(updates=2, hidden=(4,)).estimate(POLICIES, log)
-    with pytest.raises(ValueError, match="FQE has no bound of Bernstein: pass bound='normal'"):
-        estimates.intervals(bound="bernstein")
-    with pytest.raises(ValueError, match="bound must be 'normal' or 'bernstein', got 'student'"):
-        estimates.intervals(bound="student")
     with pytest.raises(ValueError, match="level must be"):
         estimates.intervals(1.0)

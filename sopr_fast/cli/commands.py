@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -130,11 +129,8 @@ def select(options: argparse.Namespace) -> int:
 
 
 def estimate(options: argparse.Namespace) -> None:
-    """Print values by one or several estimators."""
-    method, *others = methods = [find_method(method) for method in options.method]
-    if others:
-        _compare(methods, options)
-        return
+    """Print values by an estimator."""
+    method = find_method(options.method)
     estimator = _read_estimator(method, options.set)
     if options.returns is not None and not estimator.supervised:
         raise ValueError(f"--method {method} learns from no returns: leave --returns out")
@@ -186,32 +182,6 @@ def info(options: argparse.Namespace) -> None:
     print(ranker)
     for name, value in {"seed": ranker.seed, **ranker.config.to_dict()}.items():
         print(f"{name:<20} {value}")
-
-
-def _compare(methods: list[str], options: argparse.Namespace) -> None:
-    """Print the values of several estimators with intervals, side by side."""
-    from ..results.numbers import Numbers
-    from ..results.tables import Column, to_text
-    from ..selection import compare
-
-    for option in ("set", "checkpoint", "returns"):
-        if getattr(options, option):
-            raise ValueError(f"--{option} belongs to one --method: leave it out, or name one method")
-    frame = compare(read_policies(options), read_log(options.log, options), methods, seed=options.seed)
-    frame = frame.sort_values((methods[0], "value"), ascending=False, kind="stable")
-    if options.json:
-        plain = frame.astype(object).where(frame.notna(), None)
-        columns = {method: plain[method].to_dict("list") for method in methods}
-        print(json.dumps({"policies": [*frame.index], **columns}, indent=1))
-        return
-    cells = [Column("policy", [*frame.index])]
-    for method in methods:
-        values, halves = frame[method]["value"], frame[method]["value"] - frame[method]["low"]
-        show = Numbers(values, halves)
-        texts = [show(a) + (f" ± {show(b)}" if b >= 0 else "") for a, b in zip(values, halves, strict=True)]
-        cells.append(Column(method, texts, values.tolist()))
-    print(to_text(cells))
-    print("±: half of a 95 % interval, where the estimator knows its error")
 
 
 def _read(options: argparse.Namespace) -> tuple[Policies, Any, Any]:

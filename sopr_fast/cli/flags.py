@@ -102,7 +102,7 @@ FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # groups of `--help`, and what 
         "--subsets": _value("N", "subsets to score on (default: 5 of a log, or all that are clustered)", type=int),
         "--checkpoint": _value("FILE", "file to write, and to resume from", type=Path),
         "--checkpoints": _value("DIR", "folder to keep the training on this log in, and to resume from", type=Path),
-        "--method": _value("NAME", f"one method, or several: {_METHODS}", nargs="+"),
+        "--method": _value("NAME", f"one of {_METHODS}"),
         "--methods": _value("NAME", f"methods: {_METHODS} (default: the first {len(DEFAULT_METHODS)})", nargs="+"),
         "--simulator": _value(
             "NAME",
@@ -110,7 +110,7 @@ FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # groups of `--help`, and what 
         ),
         "--set": _value(
             "OPTION=VALUE",
-            "options of the method, or of the simulator of several, such as updates=20000",
+            "options of the method, or of the simulator of several methods, such as updates=20000",
             nargs="+",
             default=[],
         ),
@@ -189,7 +189,7 @@ COMMANDS = {
         "--exit-code --report",
     ),
     "estimate": Command(
-        "value policies by one or several estimators",
+        "value policies by an estimator",
         f"--method FQE {_INPUT} --set updates=1000",
         "--policies --log --method",
         f"{_OF_LOG} --checkpoint",

@@ -31,8 +31,6 @@ class DoublyRobust(RewardEstimator):
 
     Diagnostics:
         reward_error: Squared error of the reward model on rows that it has not seen, as a share of the variance.
-        range: See `Estimates.intervals`.
-        episodes: Number of logged steps.
     """
 
     folds: int = option(5, integer(2))
@@ -55,13 +53,11 @@ class DoublyRobust(RewardEstimator):
             (chosen,) = actions.of(part)(everywhere).double().numpy()
             weights = chosen[rows, logged] * density
             terms = (chosen * predicted).sum(1) + weights * missed
-            return torch.from_numpy(np.hstack([weights.max(), replicated(terms.mean(), terms - terms.mean())]))[None]
+            return torch.from_numpy(replicated(terms.mean(), terms - terms.mean()))[None]
 
         found = share_policies(len(actions.policies), value, singly=True, description="weighting").numpy()
-        spread = (1 + 2 * found[:, 0]) * np.ptp(rewards)
         error = float((missed**2).mean() / rewards.var()) if rewards.var() > 0 else 0.0
-        diagnostics = {"reward_error": error, "range": spread, "episodes": len(rewards)}
-        return found[:, 1], found[:, 2:], diagnostics
+        return found[:, 0], found[:, 1:], {"reward_error": error}
 
     def _predict(self, log: Log, rewards: np.ndarray, logged: np.ndarray, seed: int) -> np.ndarray:
         """Return the rewards (N, A) of all actions, predicted by models that have not seen the row."""

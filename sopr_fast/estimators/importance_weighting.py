@@ -59,7 +59,6 @@ class ImportanceWeighting(RewardEstimator):
             that the log covers have mean 1.
         curve: See `FQE`; of the behaviour's fit, if there was one.
         held_out_log_prob: Mean log-probability of held-out actions under the fit, if there was one.
-        range, episodes: See `Estimates.intervals`; of logs of one-step episodes.
 
     Standard errors and replicates rest on what each episode adds to the value, to first order.
 
@@ -87,9 +86,7 @@ class ImportanceWeighting(RewardEstimator):
             return torch.from_numpy(_weigh(ratios, log.transitions, self.discount))[None]
 
         rows = share_policies(len(policies), weigh, singly=True, description="weighting").numpy()
-        largest, effective, values, replicates = rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3:]
-        if len(log.transitions.episodes) - 1 == log.count:
-            diagnostics |= {"range": largest * np.ptp(log.transitions.rewards), "episodes": log.count}
+        effective, values, replicates = rows[:, 0], rows[:, 1], rows[:, 2:]
         low = effective < _FEWEST_EFFECTIVE_EPISODES
         replicates[low] = np.nan
         warn_about(
@@ -140,7 +137,7 @@ class ImportanceWeighting(RewardEstimator):
 
 
 def _weigh(log_ratios: np.ndarray, transitions: Transitions, discount: float) -> np.ndarray:
-    """Return largest weight over the mean, effective sample size, value and replicates (R,) of the value of one policy.
+    """Return effective sample size, value and replicates (R,) of the value of one policy.
 
     `log_ratios` (N,) are of the policy's density to the behaviour's.
     """
@@ -149,7 +146,7 @@ def _weigh(log_ratios: np.ndarray, transitions: Transitions, discount: float) ->
     ended = transitions.terminals[episodes[1:] - 1]
     horizon = int(length.max())
     cumulative, added = np.zeros((2, len(length)))
-    value, largest, effective = 0.0, 0.0, np.zeros(horizon)
+    value, effective = 0.0, np.zeros(horizon)
     for t in range(horizon):
         alive = t < length
         rows = first[alive] + t
@@ -170,11 +167,10 @@ def _weigh(log_ratios: np.ndarray, transitions: Transitions, discount: float) ->
         mean = float(weights @ rewards) / len(weights)
         value += discount**t * mean
         added += discount**t * weights * (rewards - mean)
-        largest = max(largest, float(weights.max()))
     order = effective.argsort()
     share = (discount ** np.arange(horizon))[order].cumsum()
     worst = order[np.searchsorted(share / share[-1], _NEGLIGIBLE, side="right")]
-    return np.append([largest, effective[worst]], replicated(value, added))
+    return np.append(effective[worst], replicated(value, added))
 
 
 def _before_tanh(actions: Tensor) -> tuple[Tensor, Tensor]:

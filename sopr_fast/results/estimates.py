@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
@@ -64,30 +63,18 @@ class Estimates(Ranking):
         """(P,) float64 values, the scores."""
         return self.scores
 
-    def intervals(self, level: float = 0.95, bound: str = "normal") -> np.ndarray:
+    def intervals(self, level: float = 0.95) -> np.ndarray:
         """Return (P, 2) float64 ends of intervals of the values, NaN where the error is unknown.
 
         Args:
             level: Nominal coverage, between 0 and 1.
-            bound: "normal", from standard errors; or "bernstein", the empirical Bernstein bound (Maurer and Pontil,
-                2009), which holds for rewards of any distribution if no weight exceeds the largest one seen. It is
-                wider, and known for `ImportanceWeighting` and `DoublyRobust` on episodes of one step.
 
         Raises:
-            ValueError: The level or the bound is none, or the bound is not known for this estimator.
+            ValueError: The level is not between 0 and 1.
         """
         from scipy.stats import norm
 
-        tail = (1 - number(above=0, below=1)("level", level)) / 2
-        if bound == "normal":
-            half = norm.ppf(1 - tail) * self.standard_errors
-        elif bound == "bernstein" and "range" in self.diagnostics:
-            count, size = self.diagnostics["episodes"], math.log(2 / tail)
-            half = np.sqrt(2 * size) * self.standard_errors + 7 * size / (3 * count - 3) * self.diagnostics["range"]
-        elif bound == "bernstein":
-            raise ValueError(f"{self.method} has no bound of Bernstein: pass bound='normal'")
-        else:
-            raise ValueError(f"bound must be 'normal' or 'bernstein', got {bound!r}")
+        half = norm.ppf((1 + number(above=0, below=1)("level", level)) / 2) * self.standard_errors
         return self.values[:, None] + half[:, None] * [-1, 1]
 
     def columns(self) -> dict[str, Any]:
