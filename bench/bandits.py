@@ -104,8 +104,8 @@ def main(logs: int = 200) -> None:
                 inside[name].append((ends[:, 0] <= truth) & (truth <= ends[:, 1]))
                 widths[name].append(ends[:, 1] - ends[:, 0])
     print(f"{logs} logs of {VISITS:,} visits; true values of {', '.join(policies)}: {truth.round(4).tolist()}")
-    for name, found in values.items():
-        error = np.array(found) - truth
+    for name, estimated in values.items():
+        error = np.array(estimated) - truth
         print(f"{name}: bias {error.mean(0).round(4).tolist()}, rmse {np.sqrt((error**2).mean(0)).round(4).tolist()}")
         held, width = (np.mean(each[name], 0).round(3).tolist() for each in (inside, widths))
         print(f"  95 % intervals hold {held}, widths {width}")

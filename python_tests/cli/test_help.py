@@ -46,7 +46,7 @@ def test_every_flag_is_one_of_a_command(help_of):
 def test_the_examples_run_on_the_files_of_the_demo(tmp_path, monkeypatch, help_of, shell):
     monkeypatch.chdir(tmp_path)
     small = Simulator(updates=200, hidden=(32, 32))
-    monkeypatch.setattr("sopr_fast.selection.predicting.Simulator", lambda: small)  # the default one takes a minute
+    monkeypatch.setattr("sopr_fast.selection.values.Simulator", lambda: small)  # the default one takes a minute
     for command in COMMANDS[1:]:
         program, *arguments = shlex.split(help_of(command).rstrip().splitlines()[-1])
         assert program == "sopr-fast" and arguments[0] == command

@@ -131,8 +131,6 @@ def test_the_exit_code_says_whether_to_measure_if_it_is_asked_for(shell, actors)
             assert shell(f"select {actors} {returns} {QUICK} {option} --json", code=expected)["verdict"] == kind
     refused = shell(f"select {actors} --exit-code --incumbent nobody", code=2)
     assert "the incumbent nobody is none of" in refused
-    content = shell(f"select {actors} {QUICK} --exclude actor-1 --exclude actor-2 --json")
-    assert set(content["table"]["policy"]) == {"actor-0", "actor-3"}
 
 
 def test_the_training_step_of_snapshots_counts_in_the_shell(shell, actors, tmp_path):

@@ -10,11 +10,13 @@ from sopr_fast.estimators import FQE, GaussianProcess, NearestPolicy, Simulator
 from sopr_fast.estimators.gaussian_process_posterior import fit
 from sopr_fast.results.metrics import policy_distances
 from sopr_fast.selection import evaluate
-from sopr_fast.selection.folds import checkpoint_file, group_folds, read_groups
+from sopr_fast.selection.folds import group_folds
+from sopr_fast.selection.values import checkpoint_file
 
 POLICIES = gains(12)
 RETURNS = true_values(POLICIES)
 NAMES, VALUES = list(POLICIES), np.array(list(RETURNS.values()))
+GROUPS = {name: name.split("-")[0] for name in NAMES}
 
 
 def run(methods, policies=POLICIES, returns=RETURNS, **options):
@@ -23,7 +25,7 @@ def run(methods, policies=POLICIES, returns=RETURNS, **options):
 
 def test_a_learner_never_sees_the_policies_it_is_asked_about_and_other_methods_value_each_once():
     learner, method = Scripted(RETURNS, supervised=True, needs_rewards=False), Scripted(RETURNS)
-    evaluation = run({"m": learner, "all": method})
+    evaluation = run({"m": learner, "all": method}, groups=GROUPS)
     asked = [names for names, _ in learner.calls]
     assert sorted(name for names in asked[:3] for name in names) == sorted(NAMES)
     assert all(not set(names) & set(known) for names, known in learner.calls)
@@ -33,15 +35,6 @@ def test_a_learner_never_sees_the_policies_it_is_asked_about_and_other_methods_v
     np.testing.assert_array_equal([*evaluation.values["all"].values()], [VALUES] * 2)
     other = run({"m": learner}, seed=1)
     assert other.folds["random"]["1"].tolist() != evaluation.folds["random"]["1"].tolist()
-
-
-def test_methods_that_order_policies_in_reverse_are_named():
-    reversed_returns = {name: -value for name, value in RETURNS.items()}
-    methods = {"costs": Scripted(reversed_returns)}
-    methods |= {"learns": Scripted(reversed_returns, supervised=True), "acts": Scripted(reversed_returns, False, False)}
-    (note,) = (note for note in run(methods).notes if "in reverse" in note)
-    assert note.startswith("Methods that learn from rewards order policies in reverse (costs): if returns or logged")
-    assert "in reverse" not in run(methods | {"right": Scripted(RETURNS)}).table()  # half of them are right
 
 
 def test_measures_are_taken_over_all_random_folds_together():
@@ -78,7 +71,7 @@ def test_the_model_of_select_is_a_method_and_shares_its_simulator(monkeypatch):
     monkeypatch.setattr(Simulator, "estimate", lambda *given, **more: runs.append(1) or estimate(*given, **more))
     errors = np.linspace(0, 0.2, 12)
     returns = pandas.DataFrame({"name": NAMES, "return": VALUES, "error": errors})
-    evaluation = run([GaussianProcess(mean=simulator), simulator], returns=returns)
+    evaluation = run([GaussianProcess(mean=simulator), simulator], returns=returns, groups=GROUPS)
     assert list(evaluation.values) == ["GaussianProcess(Simulator)", "Simulator"] and len(runs) == 1
     columns = np.stack([policy(log().states) for policy in POLICIES.values()])
     distances, simulated = policy_distances(columns, columns), evaluation.values["Simulator"]["random"]
@@ -149,20 +142,6 @@ def test_group_folds(groups, expected):
 
 
 @pytest.mark.parametrize(
-    ("names", "groups"),
-    [
-        (["sac/1", "sac/2", "sac/30", "ppo/1", "ppo/2", "ppo/3"], ["sac"] * 3 + ["ppo"] * 3),
-        (["a1", "a2", "a3", "x", "y"], ["a"] * 3 + ["others"] * 2),
-        (["run1/s1", "run1/s2", "run1/s3"], ["run1/s"] * 3),
-        (list("pqrstu"), ["all"] * 6),
-        ([], []),
-    ],
-)
-def test_groups_are_found_by_name(names, groups):
-    assert read_groups(None, names) == groups
-
-
-@pytest.mark.parametrize(
     ("options", "error", "message"),
     [
         ({"methods": ["magic"]}, ValueError, "no method 'magic'"),
@@ -190,7 +169,7 @@ def test_bad_input_is_named(options, error, message):
 
 
 def test_the_result_is_text_a_dict_a_frame_and_a_plot():
-    evaluation = run({"a": Scripted(RETURNS), "b": NearestPolicy()})
+    evaluation = run({"a": Scripted(RETURNS), "b": NearestPolicy()}, groups=GROUPS)
     assert max(map(len, str(evaluation).splitlines())) <= 80
     assert set(evaluation.to_dict()["measures"]) == {"random", "group"}
     assert len(evaluation.to_pandas()) == 2 * 2 * 3

@@ -106,18 +106,10 @@ def test_costs_are_shown_as_costs():
         load_log(arrays, columns={"rewards": "cost"})
 
 
-@pytest.mark.parametrize(
-    "options", [{"incumbent": "x"}, {"exclude": ["x"]}, {"progress": {"x": 1}}, {"returns": {"x": 1}}]
-)
+@pytest.mark.parametrize("options", [{"incumbent": "x"}, {"progress": {"x": 1}}, {"returns": {"x": 1}}])
 def test_names_are_checked_before_the_log_is_read(options):
     with pytest.raises(ValueError, match=r"\bx\b"):
         select(CANDIDATES, "no-such-log.npz", **options)
-
-
-def test_excluded_policies_are_left_out():
-    best = max(CANDIDATES, key=TRUTH.get)
-    selection = choose(exclude=[best, "right-00"])
-    assert {best, "right-00"}.isdisjoint(selection.names) and len(selection.names) == 14
 
 
 BANDITS, VALUES = bandits(best=9.0, good=1.0, worst=-9.0, uniform=0.0)
@@ -219,11 +211,11 @@ def test_what_is_warned_of_policies_is_noted_and_so_is_progress_without_effect()
         policies,
         log(),
         simulator=Simulator(updates=50, hidden=(8,)),
-        progress={"noisy": 1, **dict.fromkeys([*KNOWN][:2], 3)},
+        progress={"noisy": 1},
     )
     text = str(selection.notes)
     assert "policies noisy give different actions when asked again" in text
-    assert f"Progress of noisy, {', '.join([*KNOWN][:2])} has no effect: no other policy of the run has " in text
+    assert "Progress of noisy has no effect: no other policy of the run has " in text
     (note,) = (note for note in selection.notes if note.startswith("rollouts of "))
     assert "'far' (" in note and "leave the range of the log" in note and note in selection.to_dict()["notes"]
     known = selection.update({name: -9.0 for name in ("far", "noisy")})
@@ -310,10 +302,6 @@ def test_update_trains_nothing():
         ({"simulator": "fq"}, "no method 'fq' .did you mean 'FQE'"),
         ({"simulator": "SOPR"}, "simulator: SOPR learns from known returns, as select does itself: name a method"),
         ({"simulator": 3}, "a method must be a name, or an estimator such as"),
-        ({"exclude": ["left-2"]}, "exclude: there is no policy 'left-2' .did you mean 'left-2"),
-        ({"exclude": ["zz"]}, "exclude: there is no policy 'zz'; the policies are right-00, left-01, "),
-        ({"exclude": "left-2"}, r"exclude is a text: pass a list, \['left-2'\]"),
-        ({"exclude": [*KNOWN, *CANDIDATES]}, "exclude leaves no policy"),
         ({"progress": {"right-00": 0}}, "progress of 'right-00' must be a number of"),
         ({"seed": -1}, "seed must be an integer, 0 or more"),
         ({"update": {"nobody": 1.0}}, "no policy has a return: returns are given of nobody"),

@@ -11,7 +11,7 @@ from sopr_fast.estimators.log_support import agreement_in_words, unsupported_in_
 from sopr_fast.estimators.member_errors import member_errors, relative_errors
 from sopr_fast.selection import select
 from sopr_fast.selection.posterior import errors_far_from_known, widening
-from sopr_fast.selection.predicting import trained_shares
+from sopr_fast.selection.selection import trained_shares
 
 POLICIES = gains(14)
 TRUTH = true_values(POLICIES)

@@ -108,7 +108,7 @@ def test_only_measured_policies_get_a_verdict_with_ties(monkeypatch):
     assert selection.candidates == []
     kept = select(KNOWN, log(), returns=rollouts, simulator=right, incumbent=selection.verdict.policies[0])
     assert kept.verdict.kind == "keep"
-    monkeypatch.setattr("sopr_fast.selection.predicting.Simulator", None)  # which is not needed
+    monkeypatch.setattr("sopr_fast.selection.values.Simulator", None)  # which is not needed
     selection = select(KNOWN, log(), returns=RETURNS)
     assert selection.verdict.policies == (BEST,) and selection.values is None
 

@@ -113,7 +113,6 @@ def select(options: argparse.Namespace) -> int:
         incumbent=options.incumbent,
         progress=_by_name(options.progress),
         groups=_by_name(options.groups),
-        exclude=options.exclude,
         simulator=simulator,
         checkpoints=options.checkpoints,
         seed=options.seed,

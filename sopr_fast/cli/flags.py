@@ -116,13 +116,10 @@ FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # groups of `--help`, and what 
         ),
         "--cv": _value("N", "random folds (default: 5)", type=int, default=5),
         "--incumbent": _value("NAME", "policy in use (default: the best known one)"),
-        "--exclude": _value("NAME", "policies to leave out, as too risky to run", nargs="+", default=[]),
         "--progress": _value(
             "FILE", "JSON object of policy and training step: the later of a run count as better", type=Path
         ),
-        "--groups": _value(
-            "FILE", "JSON object of policy and group; with --progress, of policy and run (default: by names)", type=Path
-        ),
+        "--groups": _value("FILE", "JSON object of policy and group; with --progress, of policy and run", type=Path),
         "--measured-log": _value(
             "FILE", "log of measured episodes, from which the simulator learns too; it is read as --log is", type=Path
         ),
@@ -185,7 +182,7 @@ COMMANDS = {
         "say which policy to deploy, keep or measure",
         f"{_INPUT} --measure 2",
         "--policies --log",
-        f"{_OF_LOG} --checkpoints --incumbent --exclude --progress --groups --measured-log --measure --simulator "
+        f"{_OF_LOG} --checkpoints --incumbent --progress --groups --measured-log --measure --simulator "
         "--exit-code --report",
     ),
     "estimate": Command(

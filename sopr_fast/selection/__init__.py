@@ -1,8 +1,6 @@
 """Evaluation of methods, selection of policies, and the evidence for both."""
 
-from .cross_validation import evaluate
-from .evaluation import Evaluation
-from .predicting import select
-from .selection import Selection
+from .evaluation import Evaluation, evaluate
+from .selection import Selection, select
 
 __all__ = ["Evaluation", "Selection", "evaluate", "select"]

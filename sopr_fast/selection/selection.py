@@ -1,28 +1,131 @@
-"""The result of `select`: predicted returns of all policies, and what to do."""
+"""Predict the returns of policies, and say which to deploy, keep or measure."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ..estimators import Estimator
 from ..estimators.log_support import agreement_in_words, is_unsupported, missed_in_words, unsupported_in_words
+from ..estimators.methods import read_methods
 from ..estimators.simulator import guessed
-from ..inputs.accepted import LogLike, ReturnsLike
+from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
 from ..inputs.logs import load_transitions
-from ..inputs.returns import is_ordered
+from ..inputs.policies import load_policies
+from ..inputs.returns import check_ordered, find_returns, is_ordered
 from ..results.numbers import Numbers, chance
 from ..results.result import Result
 from ..results.tables import Column, column, to_text, wrapped
 from ..runtime.checks import integer
-from ..runtime.text import list_names
+from ..runtime.text import list_names, printable
+from .compared import read
 from .doubts import doubts
-from .predictions import Predictions
+from .folds import read_groups
+from .predictions import EPISODES, SHORT_EPISODES, Predictions
+from .values import default_method, of_log, of_method, without_values
 from .verdict import Verdict, decide, find_rival, judge
 
+if TYPE_CHECKING:
+    import pandas
+
 _LISTED = 5  # policies
+
+
+def select(
+    policies: PoliciesLike,
+    log: LogLike,
+    returns: ReturnsLike | None = None,
+    *,
+    incumbent: str | None = None,
+    progress: Mapping[str, float] | None = None,
+    groups: Mapping[str, str] | None = None,
+    simulator: Estimator | str | None = None,
+    checkpoints: str | os.PathLike | None = None,
+    seed: int = 0,
+) -> Selection:
+    """Predict the returns of policies from a log and known returns, and say which to deploy, keep or measure.
+
+    The returns of all policies are a Gaussian process over action distance. The value that a simulator learned from
+    the log gives each policy is a noisy measurement of its return; a log without rewards gives none. Without known
+    returns, only the simulator decides. Of a bandit's log with probabilities, importance weighting gives values and
+    their standard errors.
+
+    Args:
+        policies: Policies to choose from, see `sopr_fast.load_policies`. Those with a return are known, every other
+            one is a candidate.
+        log: Logged transitions, see `sopr_fast.load_log`; or only states, see `sopr_fast.fit`.
+        returns: Known returns by name: a mapping from name to return or to the returns of rollouts, a file, folder or
+            data frame; or of all policies in order, NaN where unknown. See `sopr_fast.load_returns`.
+        incumbent: Name of the policy in use; by default the best known one is to be beaten.
+        progress: Training step of each snapshot of a run, by name. Later snapshots are expected to return more; values
+            and known returns correct that.
+        groups: Run of each policy by name, for progress; None if all are of one run.
+        simulator: Estimator that learns from rewards, or its name, whose values count as measurements; None for
+            `estimators.Simulator()`, or importance weighting for a bandit.
+        checkpoints: Folder to keep the trained simulator in, and to resume from.
+        seed: Seed of everything random.
+
+    Returns:
+        Predicted returns, intervals, probabilities and a verdict.
+
+    Raises:
+        ValueError: The incumbent is no policy, or the log has no rewards and no return is known.
+        ImportError, MemoryError, OSError, RuntimeError, TypeError: See `load_policies`, `load_log`, `load_returns`.
+
+    Warns:
+        UserWarning: The log or the returns look wrong.
+    """
+    import pandas
+
+    seed = integer(0)("seed", seed)
+    method = None if simulator is None else next(iter(read_methods([simulator]).values()))
+    if method is not None and method.supervised:
+        raise ValueError(
+            f"simulator: {method.name} learns from known returns, as select does itself: name a method that learns "
+            "from rewards, or compare both by evaluate"
+        )
+    loaded = load_policies(policies)
+    check_ordered("returns", returns, loaded)
+    names = list(loaded)
+    if incumbent is not None and incumbent not in names:
+        raise ValueError(f"the incumbent {printable(incumbent)} is none of the policies: {list_names(names)}")
+    table = pandas.DataFrame(np.nan, names, ["return", "error", "rollouts"])
+    if returns is not None:
+        table = find_returns(returns, names)
+    shares = None if progress is None else trained_shares(progress, names, read_groups(groups, names))
+    compared, measured = read(loaded, log, table, incumbent)
+    known = np.isfinite(measured.pooled[0])
+    told = of_log(compared)
+    if method is not None and method.needs_rewards and not compared.has_rewards:
+        remedy = f"pass {without_values(compared)}, or give returns and no simulator"
+        raise ValueError(f"simulator: {method.name} learns from rewards, and the log holds none: {remedy}")
+    if method is not None or not known.all():  # else nothing is left to predict
+        told |= of_method(compared, method or default_method(compared), checkpoints, seed)
+    if shares is not None and (lone := [name for name in progress or () if np.isnan(shares[names.index(name)])]):
+        alone = f"Progress of {list_names(lone)} has no effect: no other policy of the run has another step"
+        told["facts"] = [*told["facts"], alone]
+    if "values" not in told and not known.any():
+        raise ValueError(f"{told['facts'][-1]}, and no return is known: pass returns=…, or {without_values(compared)}")
+    return Selection(
+        measured=measured,
+        distances=compared.distances,
+        seed=seed,
+        episodes=SHORT_EPISODES if compared.is_of_single_steps else EPISODES,
+        settings={
+            "seed": seed,
+            "policies": len(names),
+            "compared states": compared.states,
+            "mean": told.get("method", "constant"),
+        },
+        progress=None if shares is None else _standardised(shares[measured.firsts]),
+        are_costs=compared.has_rewards and compared.log.are_costs,
+        **told,
+    )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -197,3 +300,26 @@ class Selection(Predictions, Result):
             "incumbent": self.incumbent,
             "notes": self.notes,
         }
+
+
+def trained_shares(progress: Mapping[str, float], names: Sequence[str], runs: Sequence[str]) -> pandas.Series:
+    """Return how far each policy (P,) was trained, as a share of the last step of its run.
+
+    It is NaN for a policy without a step, or whose run has no other one. ValueError is raised if a name is unknown, or
+    a step is not a finite number above 0.
+    """
+    import pandas
+
+    if strangers := [name for name in progress if name not in names]:
+        raise ValueError(f"progress: there is no policy {strangers[0]!r}; the policies are {list_names(list(names))}")
+    for name, step in progress.items():
+        if not 0 < step < np.inf:
+            raise ValueError(f"progress of {name!r} must be a number of steps above 0, got {step}")
+    steps = pandas.Series([progress.get(name, np.nan) for name in names], dtype=float)
+    of_run = steps.groupby(list(runs))
+    return (steps / of_run.transform("max")).where(of_run.transform("nunique") > 1)
+
+
+def _standardised(shares: pandas.Series) -> np.ndarray:
+    """Return shares (P,) with mean 0 and standard deviation 1; 0 for policies without one."""
+    return ((shares - shares.mean()) / (shares.std(ddof=0) or 1.0)).fillna(0).to_numpy()
