@@ -47,6 +47,8 @@ def load_csv(path: Path, text: Sequence[str] = ()) -> pandas.DataFrame:
         has_commas = separator != "," and any(re.fullmatch(r"[-+]?\d+,\d+(e[-+]?\d+)?", cell) for cell in values)
         has_commas = separator != "," and any(re.fullmatch(r"[-+]?\d+,\d+(e[-+]?\d+)?", cell) for cell in values)
         has_commas = separator != "," and any(re.fullmatch(r"[-+]?\d+,\d+(e[-+]?\d+)?", cell) for cell in values)
+        has_commas = separator != "," and any(re.fullmatch(r"[-+]?\d+,\d+(e[-+]?\d+)?", cell) for cell in values)
+        has_commas = separator != "," and any(re.fullmatch(r"[-+]?\d+,\d+(e[-+]?\d+)?", cell) for cell in values)
         form: dict[str, Any] = {"sep": separator, "decimal": "," if has_commas else ".", "encoding": "utf-8-sig"}
         if words := {name: str for name in names if name.lower() in text}:
             missing = {name: _MISSING for name in names if name not in words}

@@ -1,24 +1,26 @@
-"""Progress of long work: a bar on a terminal and in a notebook, log lines elsewhere; durations of its stages."""
+"""Progress of long work: a bar on a terminal and in a notebook, lines elsewhere; durations of its stages."""
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Self
+from typing import Any
 
-from tqdm.auto import tqdm
+from tqdm import auto, tqdm
 
 from .options import current
 from .process import in_notebook, is_first
 
 _DELAY = 1.0  # seconds before anything is shown
 _SECONDS_BETWEEN_LINES = 30.0
+_LINE = "{desc}: {unit} {n_fmt} of {total_fmt}{postfix}, {elapsed}"
 _log = logging.getLogger("sopr_fast")
 _part: ContextVar[str] = ContextVar("part", default="")
 
@@ -34,18 +36,18 @@ def part(place: int, count: int, name: str) -> Iterator[None]:
 
 
 def progress_bar(total: int, description: str, unit: str, *, show: bool = True, initial: int = 0) -> Any:
-    """Return a context manager that shows how far a stage is, after its first second.
+    """Return a bar of tqdm as a context manager; it shows how far a stage is, after the first second.
 
-    On a terminal and in a notebook it is a bar of tqdm. Elsewhere it logs to the logger "sopr_fast" at level INFO,
-    every 30 seconds and at the end of the stage; without any handler, lines go to stderr. Both have `n`, `update`,
-    `set_postfix` and `reset`. It is shown in process 0 only, if `sopr_fast.options` asks for it; `initial` units
-    were done before.
+    On a terminal and in a notebook it is a bar. Elsewhere it logs a line every 30 seconds, and one at the end of such
+    a stage, to the logger "sopr_fast" at level INFO; without any handler, to stderr. It is shown in process 0 only, if
+    `sopr_fast.options` asks for it; `initial` units were done before.
     """
     show = show and current().progress and is_first()
-    description = _part.get() + description
+    options = {"total": total, "initial": initial, "desc": _part.get() + description, "unit": unit, "miniters": 1}
     if show and (_is_on_terminal() or in_notebook()):
-        return _Bar(total=total, initial=initial, desc=description, unit=unit, delay=_DELAY)
-    return _ProgressLog(total, description, unit, initial, show)
+        return _Bar(**options, delay=_DELAY)
+    seconds = {"delay": _SECONDS_BETWEEN_LINES, "mininterval": _SECONDS_BETWEEN_LINES}
+    return _Lines(**options, **seconds, disable=not show, file=io.StringIO(), bar_format=_LINE)
 
 
 def _is_on_terminal() -> bool:
@@ -55,56 +57,38 @@ def _is_on_terminal() -> bool:
         return False
 
 
-class _Bar(tqdm):
-    """tqdm with a lock of its own."""
+class _Bar(auto.tqdm):
+    """tqdm with a lock of its own, and without its thread."""
+
+    monitor_interval = 0
 
 
-def _renew_lock() -> None:
-    """Replace tqdm's lock. Forked processes share it, so that one killed while it holds the lock blocks the others."""
-    _Bar.set_lock(threading.RLock())
+class _Lines(tqdm):
+    """The same with lines in place of a bar."""
+
+    monitor_interval = 0
+
+    @staticmethod
+    def status_printer(file: Any) -> Callable[[str], None]:
+        """Return what shows a line."""
+        return _write
 
 
-_renew_lock()
-os.register_at_fork(after_in_child=_renew_lock)
+def _write(line: str) -> None:
+    if _log.hasHandlers():
+        _log.info(line)
+    elif sys.stderr is not None and not sys.stderr.closed:
+        print(f"sopr_fast: {line}", file=sys.stderr, flush=True)
 
 
-class _ProgressLog:
-    """Stand-in for tqdm that logs lines, or shows nothing."""
+def _renew_locks() -> None:
+    """Replace tqdm's locks. Forked processes share them, so that one killed while it holds one blocks the others."""
+    for kind in (_Bar, _Lines):
+        kind.set_lock(threading.RLock())
 
-    def __init__(self, total: int, description: str, unit: str, initial: int, show: bool) -> None:
-        self.n, self._total, self._description, self._unit = initial, total, description, unit
-        self._show = show
-        self._postfix = ""
-        self._begun = self._logged = time.monotonic()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if time.monotonic() - self._begun > _DELAY:
-            self._write()
-
-    def update(self, count: int = 1) -> None:
-        self.n += count
-        if time.monotonic() - self._logged > _SECONDS_BETWEEN_LINES:
-            self._write()
-
-    def set_postfix(self, values: dict[str, Any] | None = None, refresh: bool = True, **more: Any) -> None:
-        self._postfix = "".join(f", {name} {value}" for name, value in {**(values or {}), **more}.items())
-
-    def reset(self) -> None:
-        self.n = 0
-
-    def _write(self) -> None:
-        if not self._show:
-            return
-        self._logged = time.monotonic()
-        seconds = self._logged - self._begun
-        line = f"{self._description}: {self._unit} {self.n} of {self._total}{self._postfix}, {seconds:.0f} s"
-        if _log.hasHandlers():
-            _log.info(line)
-        elif sys.stderr is not None and not sys.stderr.closed:
-            print(f"sopr_fast: {line}", file=sys.stderr, flush=True)
+_renew_locks()
+os.register_at_fork(after_in_child=_renew_locks)
 
 
 class Timings(dict[str, float]):
