@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,8 +15,8 @@ from torch import Tensor
 from ..inputs.logs import Transitions
 from ..results.estimates import UncertainEstimateWarning
 from ..runtime.checks import integer, number, option, optional, widths
-from ..runtime.distributed import share_policies
-from ..runtime.progress import progress_bar
+from ..runtime.distributed import block_bounds
+from ..runtime.progress import each, progress_bar
 from ..runtime.warn import warn
 from .learning import Batches, Learner, learn
 from .networks import ActionValue
@@ -207,11 +208,9 @@ class CriticLearner(Learner):
         """Return the mean value (P, M) float64 of each policy's actions in rows (B,) of the table, by M critics."""
         if not self.shared:
             return self._mean_values(self.actions, rows, show=True).numpy()
-        return share_policies(
-            len(self.actions.policies),
-            lambda part: self._mean_values(self.actions.of(part), rows, show=False),
-            description="evaluating",
-        ).numpy()
+        bounds = pairwise(block_bounds(len(self.actions.policies)))
+        blocks = each([slice(*pair) for pair in bounds if pair[0] < pair[1]], "evaluating", "block")
+        return torch.cat([self._mean_values(self.actions.of(part), rows, show=False) for part in blocks]).numpy()
 
     @torch.no_grad()
     def _mean_values(self, actions: PolicyActions, rows: Tensor, show: bool) -> Tensor:  # (P, M)

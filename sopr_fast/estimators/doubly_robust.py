@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ..runtime.checks import integer, number, option
-from ..runtime.distributed import share_policies
+from ..runtime.progress import each
 from .log import Log
 from .policy_actions import PolicyActions
 from .reward_estimator import Evaluated, RewardEstimator
@@ -49,15 +49,14 @@ class DoublyRobust(RewardEstimator):
         rows, density = np.arange(len(rewards)), np.exp(-steps.log_probs.astype(np.float64))
         missed = rewards - predicted[rows, logged]
 
-        def value(part: slice) -> torch.Tensor:
-            (chosen,) = actions.of(part)(everywhere).double().numpy()
+        found = []
+        for p in each(range(len(actions.policies)), "weighting", "policy"):
+            (chosen,) = actions.of(slice(p, p + 1))(everywhere).double().numpy()
             weights = chosen[rows, logged] * density
             terms = (chosen * predicted).sum(1) + weights * missed
-            return torch.from_numpy(replicated(terms.mean(), terms - terms.mean()))[None]
-
-        found = share_policies(len(actions.policies), value, singly=True, description="weighting").numpy()
+            found.append(replicated(terms.mean(), terms - terms.mean()))
         error = float((missed**2).mean() / rewards.var()) if rewards.var() > 0 else 0.0
-        return found[:, 0], found[:, 1:], {"reward_error": error}
+        return np.array(found)[:, 0], np.array(found)[:, 1:], {"reward_error": error}
 
     def _predict(self, log: Log, rewards: np.ndarray, logged: np.ndarray, seed: int) -> np.ndarray:
         """Return the rewards (N, A) of all actions, predicted by models that have not seen the row."""

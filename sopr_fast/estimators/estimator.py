@@ -85,7 +85,7 @@ class Estimator(Checked, ABC):
         """Estimate the values of all policies in one run.
 
         Each estimator documents the meaning of its values, its diagnostics and its warnings. All processes of
-        `torch.distributed` must call this alike. They share the evaluation by policy; each trains all networks.
+        `torch.distributed` must call this alike. They share how policies act; each trains all networks.
 
         Args:
             policies: P policies to evaluate, see `sopr_fast.load_policies`. Arrays of actions have one row for

@@ -17,8 +17,8 @@ from ..inputs.logs import Transitions
 from ..inputs.policies import Policy
 from ..results.estimates import warn_about
 from ..runtime.checks import integer, interval, number, option, optional, widths
-from ..runtime.distributed import share_policies
 from ..runtime.options import current
+from ..runtime.progress import each
 from .doubly_robust import replicated
 from .learning import Batches, Learner, held_out_rows, learn
 from .log import Log
@@ -79,14 +79,14 @@ class ImportanceWeighting(RewardEstimator):
         else:
             behaviour, diagnostics = self._fit(log, actions.seed, checkpoint)
 
-        def weigh(part: slice) -> Tensor:
-            ratios = self._log_probs(policies[part.start], log) - behaviour
+        rows = []
+        for policy in each(policies, "weighting", "policy"):
+            ratios = self._log_probs(policy, log) - behaviour
             if self.clip is not None:
                 ratios = ratios.clip(*self.clip)
-            return torch.from_numpy(_weigh(ratios, log.transitions, self.discount))[None]
-
-        rows = share_policies(len(policies), weigh, singly=True, description="weighting").numpy()
-        effective, values, replicates = rows[:, 0], rows[:, 1], rows[:, 2:]
+            rows.append(_weigh(ratios, log.transitions, self.discount))
+        weighed = np.array(rows)
+        effective, values, replicates = weighed[:, 0], weighed[:, 1], weighed[:, 2:]
         low = effective < _FEWEST_EFFECTIVE_EPISODES
         replicates[low] = np.nan
         warn_about(

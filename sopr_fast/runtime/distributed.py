@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import os
-from collections.abc import Callable, Iterator
-from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,12 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .progress import progress_bar
 from .tensor_files import fingerprint
 
 _T = TypeVar("_T")
 _BLOCK = 8  # policies
-_in_one_process = contextvars.ContextVar("in_one_process", default=False)
 
 
 class LostProcessError(RuntimeError):
@@ -111,48 +106,13 @@ def add_up(first: int, last: int, sums: dict[tuple[int, int], Tensor]) -> dict[t
     return halves
 
 
-def share_policies(
-    count: int, compute: Callable[[slice], Tensor], *, singly: bool = False, description: str = ""
-) -> Tensor:
-    """Return what a function computes for P policies; the processes of the group share them.
-
-    The function returns one row for each policy of a slice, (p, ...), and works only in this process. It gets the same
-    blocks of at most 8 policies in any number of processes, so that its results have the same bits; one by one if
-    `singly`; an empty slice if there are no policies. The progress bar shows the description, if there is one.
-    """
-    group = current()
-    bounds = range(count + 1) if singly else block_bounds(count)
-    parts = [slice(first, last) for first, last in pairwise(bounds) if first < last] or [slice(0, 0)]
-    own = parts[group.part(len(parts))]
-    total = own[-1].stop - own[0].start if own else 0
-    rows = []
-    with in_one_process(), progress_bar(total, description, "policy", show=bool(description)) as bar:
-        for part in own:
-            rows.append(compute(part))
-            bar.update(part.stop - part.start)
-    if group.count > 1:  # a process without policies does not know the shape of a row
-        gathered = group.gather_objects([row.cpu().numpy() for row in rows])
-        rows = [torch.from_numpy(row) for process in gathered for row in process]
-    return torch.cat(rows)
-
-
 def current() -> Group:
     """Return the group of `torch.distributed`, which must exchange tensors on the CPU, or one of only this process."""
-    if _in_one_process.get() or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return Group()
     if "cpu:gloo" not in dist.get_backend_config():
         raise ValueError("processes exchange results through gloo: call init_process_group('cpu:gloo,cuda:nccl')")
     return Group(dist.get_rank(), dist.get_world_size())
-
-
-@contextlib.contextmanager
-def in_one_process() -> Iterator[None]:
-    """Do the work of the block in only this process, whatever other processes do."""
-    token = _in_one_process.set(True)
-    try:
-        yield
-    finally:
-        _in_one_process.reset(token)
 
 
 def start() -> None:

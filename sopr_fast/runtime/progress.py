@@ -8,10 +8,10 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 from tqdm import auto, tqdm
 
@@ -22,6 +22,7 @@ _DELAY = 1.0  # seconds before anything is shown
 _SECONDS_BETWEEN_LINES = 30.0
 _LINE = "{desc}: {unit} {n_fmt} of {total_fmt}{postfix}, {elapsed}"
 _log = logging.getLogger("sopr_fast")
+_T = TypeVar("_T")
 _part: ContextVar[str] = ContextVar("part", default="")
 
 
@@ -48,6 +49,14 @@ def progress_bar(total: int, description: str, unit: str, *, show: bool = True, 
         return _Bar(**options, delay=_DELAY)
     seconds = {"delay": _SECONDS_BETWEEN_LINES, "mininterval": _SECONDS_BETWEEN_LINES}
     return _Lines(**options, **seconds, disable=not show, file=io.StringIO(), bar_format=_LINE)
+
+
+def each(items: Sequence[_T], description: str, unit: str) -> Iterator[_T]:
+    """Yield the items, and show how many are done; see `progress_bar`."""
+    with progress_bar(len(items), description, unit) as bar:
+        for item in items:
+            yield item
+            bar.update()
 
 
 def _is_on_terminal() -> bool:
