@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 
 from ..native import torch_on_one_thread
-from ..runtime import devices, distributed
+from ..runtime import devices
 from ..runtime.checkpoints import Checkpoint, State
 from ..runtime.devices import without_autocast
 from ..runtime.progress import progress_bar
 from ..runtime.tensor_files import reading, restore
 from ..runtime.warn import warn
 from .config import Config
-from .input_norm import row_moments
 from .losses import FLAT
 from .model import ScoringModel
 from .subsets import Subsets
@@ -29,6 +28,7 @@ _FEWEST_STEPS_TO_JUDGE = 30
 _READ_EVERY = 10  # steps whose results the host reads at a time where it runs ahead
 _POSITION = ("attempt", "done", "history")  # of a run, next to its tensors
 _CURVES = ("loss", "validation_loss", "validation_rank_correlation")
+_REMEDY = "Centre and scale columns of states and actions that differ by orders of magnitude"
 _EQUAL = 1e-5  # relative; collapsed scores differ by float noise of about 1e-7, fresh ones by 1e-2
 
 
@@ -36,11 +36,11 @@ class CollapsedTrainingWarning(UserWarning):
     """Warning that training ended with equal scores for all policies, so a ranking means nothing."""
 
 
-def warn_of_collapse(cause: str = "") -> None:
-    """Warn that all scores of a model are equal; the cause ends the message."""
+def warn_of_collapse() -> None:
+    """Warn that all scores of a model are equal."""
     warn(
         "training collapsed: the model scores all policies alike, so its ranking means nothing. Train with a lower "
-        f"learning_rate, more warmup_steps or another seed{cause}",
+        f"learning_rate, more warmup_steps or another seed. {_REMEDY}",
         CollapsedTrainingWarning,
     )
 
@@ -152,29 +152,11 @@ class _Trainer:
         first = torch.zeros(1, dtype=torch.int64, device="cpu")
         return self.examples.scores(self.model, self.subsets, first, "fp32")[:, 0]
 
-    def _describe_columns(self) -> str:
-        """Return what is extreme in the columns: it may be why training collapsed."""
-        subsets, dim = self.subsets, self.subsets.state_dim
-        gather = distributed.current().gather
-        moments = row_moments(subsets.states, self.examples.columns, subsets.rows[:1], gather=gather)
-        mean, deviation = moments.mean.abs().cpu(), moments.covariance.diagonal().sqrt().cpu()
-
-        def extreme(values: Tensor, place: Tensor) -> str:
-            i = int(place)
-            return f"{values[i]:.3g} ({f'state column {i}' if i < dim else f'action column {i - dim}'})"
-
-        far, wide = extreme(mean, mean.argmax()), extreme(deviation, deviation.argmax())
-        narrow = extreme(deviation, torch.where(deviation > 0, deviation, torch.inf).argmin())
-        return (
-            f". Columns have means up to {far} and standard deviations from {narrow} to {wide}; centre and scale them "
-            "if these differ by orders of magnitude"
-        )
-
     def restart(self) -> None:
         warn(
             f"training collapsed: up to step {self.done} the mean loss is {self._recent_loss():.3f}, hardly better "
-            f"than {FLAT:.3f} for equal scores; starting afresh with {_RESTART_RATE} times the learning "
-            f"rate{self._describe_columns()}",
+            f"than {FLAT:.3f} for equal scores; starting afresh with {_RESTART_RATE} times the learning rate. "
+            f"{_REMEDY}",
             CollapsedTrainingWarning,
         )
         self.begin(self.attempt + 1)
@@ -188,7 +170,7 @@ class _Trainer:
         # A run that collapsed late may keep weights from before.
         collapsed = self.collapsed() and self._is_flat(self.objective.loss(self._first_scores()).item())
         if collapsed:
-            warn_of_collapse(self._describe_columns())
+            warn_of_collapse()
         outcome = {"best_step": best_step, "restarts": self.attempt, "collapsed": collapsed}
         return self.model.eval(), {**self.history, **outcome}
 
