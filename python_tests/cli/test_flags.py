@@ -15,9 +15,7 @@ MESSAGES = {
     "pass sopr_fast.load_log(…, max_episode_steps=…).": "pass --max-episode-steps ….",
     "load_returns(…, columns={'return': 'r'}).": "--return-columns return=r.",
     "pass Config(subset_size=…, clusters=…)": "pass --subset-size … --clusters …",
-    "pass columns={'episodes': ['id', 'agent']} and sort=['id', 'step']": (
-        "pass --columns episodes=id,agent and --sort id,step"
-    ),
+    "pass columns={'episodes': ['id', 'agent']} and ends='cut'": "pass --columns episodes=id,agent and --ends cut",
     "pass returns=…, or by load_log(…, columns={'rewards': …})": "pass --returns …, or by --columns rewards=…",
     "a--b.npz: pass ends='cut'; these are options of sopr_fast.load_log(log, …): pass what it returns": (
         "a--b.npz: pass --ends cut"

@@ -244,12 +244,11 @@ OTHERS = "actions=push rewards=gain episodes=run"
 )
 def test_every_command_that_reads_a_log_takes_its_names_and_time_limit(shell, columns, command, monkeypatch):
     command = f"{command} {columns} --columns {OTHERS}"
-    assert "no array 'none' to sort by" in shell(f"{command} --ends cut --sort none --sort run", code=2)
     assert "pass --ends terminal or --ends cut" in shell(command, code=2)
     shell(f"{command} --ends cut")
     read, load_log = [], sopr_fast.load_log
     monkeypatch.setattr("sopr_fast.inputs.logs.load_log", lambda *a, **k: read.append(load_log(*a, **k)) or read[-1])
-    shell(f"{command} --max-episode-steps 10 --sort run")
+    shell(f"{command} --max-episode-steps 10")
     assert (np.diff(read[0].episodes) == 9).all()  # without next states, the last step of each is dropped
 
 

@@ -219,7 +219,7 @@ def test_returns_that_inflate_are_refused(tmp_path):
 
 def test_run_lengths_of_parquet_are_counted_as_values(tmp_path):
     needs("pyarrow")
-    frame = pandas.DataFrame({"name": "a", "return": np.zeros(20 << 20)})
-    frame.to_parquet(tmp_path / "r.parquet", compression="zstd")
-    with pytest.raises(ValueError, match=r"r\.parquet: 320 MiB when read, far more than in the file"):
-        load_returns(tmp_path / "r.parquet")
+    frame = pandas.DataFrame({"action": np.zeros(20 << 20)})
+    frame.to_parquet(tmp_path / "p.parquet", compression="zstd")
+    with pytest.raises(ValueError, match=r"p\.parquet: 160 MiB when read, far more than in the file"):
+        load(tmp_path / "p.parquet")

@@ -145,7 +145,7 @@ def read_log(path: str | Path, options: argparse.Namespace) -> Any:
     """Load the log at a path."""
     from ..inputs.logs import load_log
 
-    keys = ("columns", "ends", "max_episode_steps", "sort")
+    keys = ("columns", "ends", "max_episode_steps")
     given = {key: getattr(options, key) for key in keys if getattr(options, key) is not None}
     return load_log(path, **given | ({"columns": _columns("columns", options.columns)} if "columns" in given else {}))
 

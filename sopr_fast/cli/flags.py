@@ -57,7 +57,7 @@ FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # groups of `--help`, and what 
     "returns": {
         "--returns": _value(
             "FILE",
-            "CSV or parquet file with columns name and return, JSON, evaluations.npz, or a folder of runs with such "
+            "CSV file with columns name and return, JSON object, evaluations.npz, or a folder of runs with such "
             "files: policies without a return are candidates, or left out; a later one adds returns, and replaces "
             "those of the same name",
             type=Path,
@@ -65,7 +65,7 @@ FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # groups of `--help`, and what 
         ),
         "--return-columns": _value(
             "PART=NAME",
-            "columns of tables: name, return, cost, error, deviation, rollouts, such as return=cumulative_reward",
+            "columns of tables: name, return, cost, error, rollouts, such as return=cumulative_reward",
             nargs="+",
         ),
     },
@@ -84,7 +84,6 @@ FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # groups of `--help`, and what 
             nargs="+",
         ),
         "--ends": {"choices": ("terminal", "cut"), "help": "what ends are that the log does not tell apart"},
-        "--sort": _value("NAME,…", "sort rows by these first", type=lambda names: names.split(","), action="extend"),
         "--max-episode-steps": _value(
             "N",
             "time limit of the environment, if the log does not show where it cut episodes, or if policies may reach "
@@ -147,7 +146,7 @@ class Command:
 
 _POLICIES = "--policies out/pendulum/policies"
 _INPUT = f"{_POLICIES} --log out/pendulum/log.npz"
-_OF_LOG = "policies returns --columns --ends --sort --max-episode-steps --seed --device --set --json"
+_OF_LOG = "policies returns --columns --ends --max-episode-steps --seed --device --set --json"
 COMMANDS = {
     "demo": Command(
         "rank and select embedded policies, and write files for the examples of other commands",
@@ -194,7 +193,7 @@ COMMANDS = {
     "info": Command(
         "describe the installation, a model or a log",
         "out/pendulum/log.npz",
-        others="policies --columns --ends --sort --max-episode-steps",
+        others="policies --columns --ends --max-episode-steps",
         own={"path": _value("FILE", "model, or log of states or transitions", type=Path) | {"nargs": "?"}},
     ),
 }

@@ -138,12 +138,12 @@ REFUSED = [  # log, options, message, options that it advises, episodes then
     (SEVERAL | {NEXT: SEVERAL["observations"]}, CUT_ALL, f"'{NEXT}' .* its own row: leave .*'{NEXT}'", {}, 8),
     (RESET, {}, "marks 1 row .such as row 6., whose .* reset .*'unread': 'next", {"columns": {"unread": NEXT}}, 5),
     (RESET | {"episode": cumulated(RESET["terminals"] | RESET["timeouts"])}, {}, "each of 3 cuts .* first st", {}, 5),
-    (only(IN_TURN, without(COUNTED, "time")), CUT_ALL, "goes back to .*sort=.*'episode', 'step'", {}, 8),
-    (only(IN_TURN, SEVERAL), CUT_ALL, "'episode' goes back to an earlier one at .*: if .* sort=.'episode'.", {}, 8),
+    (only(IN_TURN, without(COUNTED, "time")), CUT_ALL, "goes back to .*sort_values.*'episode', 'step'", {}, 8),
+    (only(IN_TURN, SEVERAL), CUT_ALL, "'episode' goes back to an earlier one at .*: .*sort_values...episode..,", {}, 8),
     (without(COUNTED, "step"), CUT_ALL, "'time' does not increase .*row 23.: .*'unread': 'time'", {}, 8),
     (SEVERAL | {"t": 9 - INDEX}, CUT_ALL, "'t' counts down .*: .*'unread': 't'", {}, 8),
     (without(COUNTED, "time") | {"step": INDEX % 50 // 2}, CUT_ALL, "does not count .*row 0.: if", {}, 8),
-    (STATES | {"episode": IDS // 6, "agent_id": ROWS % 2}, CUT_ALL, "'episode, agent_id' goes back .*sort=", {}, 4),
+    (STATES | {"episode": IDS // 6, "agent_id": ROWS % 2}, CUT_ALL, "'episode, agent_id' goes back ", {}, 4),
     (NOISE | {"episode": INDEX // 20, "done": INDEX % 20 == 19}, {"max_episode_steps": 9}, "steps=9, but", None, 0),
     (NOISE | {"episode": INDEX // 20}, BANDIT_LIMIT, "steps=1, but an episode goes on at 380", None, 0),
     (STATES | {"terminals": FELL, "terminated": LAST}, {}, "'terminated' both mean the terminals", TERMINAL, 3),
@@ -159,15 +159,18 @@ REFUSED = [  # log, options, message, options that it advises, episodes then
 
 @pytest.mark.parametrize(("log", "options", "message", "advised", "episodes"), REFUSED, ids=[row[2] for row in REFUSED])
 def test_incomplete_or_contradictory_logs_are_refused_by_advice_that_works(log, options, message, advised, episodes):
-    """The first `columns` and `sort` of the message are followed, and `advised`, which it names too."""
+    """The first `columns`, or the order, of the message are followed, and `advised`, which it names too."""
     with pytest.raises(ValueError, match=f"^(dataset: )?.*{message}") as raised:
         load(log, **options)
     text = str(raised.value)
     if advised is None and not episodes:
         return
-    parts = {name: re.search(rf"{name}=([{{\[][^]}}]*\]?}}?)", text) for name in ("columns", "sort")}
-    followed = {name: ast.literal_eval(match[1]) for name, match in parts.items() if match and "…" not in match[1]}
-    followed.pop("columns" if "goes back to" in text else "sort", None)
+    followed = {}
+    if "goes back to" in text:
+        names = ast.literal_eval(re.search(r"sort_values\((\[.*?\])", text)[1])
+        log = only(np.lexsort([log[name] for name in reversed(names)]), log)
+    elif (match := re.search(r"columns=({[^]}]*\]?})", text)) and "…" not in match[1]:
+        followed["columns"] = ast.literal_eval(match[1])
     read = load(log, **options | followed | (advised or {}))
     assert len(read.episodes) - 1 == episodes
     np.testing.assert_array_equal(
@@ -299,33 +302,33 @@ TIMES = pandas.Timestamp("2020-01-31 22:00") + pandas.to_timedelta(STEPS, "h")
 
 
 @pytest.mark.parametrize("values", [STEPS, TIMES.astype(str), [*TIMES], pandas.to_timedelta(STEPS, "h")])
-def test_rows_of_tables_are_sorted_as_is_said(values, tmp_path):
+def test_rows_of_tables_must_be_sorted(values, tmp_path):
     """As in clinical tables: stays differ in length, and the only reward is that of the last step."""
     order = np.random.default_rng(0).permutation(COUNT)
     name = "hour" if values is STEPS else "time"
     frame = FRAME.assign(stay=np.repeat(["d", "b", "c", "a"], LENGTHS), reward=15.0 * LAST, **{name: values})
     table = frame.iloc[order].reset_index(drop=True)
-    table.to_csv(tmp_path / "stays.csv", index=False, sep=";", decimal=",")
+    table.to_csv(tmp_path / "stays.csv", index=False)
     columns = {"episodes": "stay"} | ({"steps": "hour"} if name == "hour" else {})
     expected = frame.sort_values(["stay", name], kind="stable")
     for source in (table, tmp_path / "stays.csv"):
         if source is not table and isinstance(values, pandas.TimedeltaIndex):
             continue
-        with pytest.raises(ValueError, match=f"'stay' goes back to an earlier one at .*sort=.'stay', '{name}'"):
+        with pytest.raises(
+            ValueError, match=f"'stay' goes back to .*table.sort_values...stay', '{name}'., kind='stable"
+        ):
             sopr_fast.load_log(source, columns=columns)
-        log = load(source, columns=columns, sort=["stay", name])
-        np.testing.assert_array_equal(log.states, expected[["obs_0", "obs_1"]])
-        np.testing.assert_array_equal(log.source, np.argsort(order)[expected.index])
-    with pytest.raises(ValueError, match="no array 'day' to sort by"):
-        load(table, sort=["day"])
+    log = load(table.sort_values(["stay", name]), columns=columns)
+    np.testing.assert_array_equal(log.states, expected[["obs_0", "obs_1"]])
 
 
-@pytest.mark.parametrize("fields", [{"size": COUNT, "pos": np.inf}, {"_size": COUNT}, {"pos": COUNT, "full": False}])
+@pytest.mark.parametrize("fields", [{"size": COUNT, "ptr": np.inf}, {"_size": COUNT}])
 def test_unfilled_rows_of_a_buffer_are_left_out(fields):
     arrays = {key: np.concatenate([x, np.zeros((42, *x.shape[1:]))]) for key, x in (WALK | FLAGS).items()}
     for log in (arrays | fields, arrays | {"_size": 0, "_lengths": [COUNT, 0], "_offset": [0, 40]}):
-        assert len(load(log)) == COUNT
-    assert len(load_states(arrays | fields)) == COUNT
+        assert len(load(log)) == len(load_states(log)) == COUNT
     full = {key: np.arange(60)[:, None] * 1.0 for key in ("obs", "actions")} | {"rewards": np.arange(60.0)}
     full |= {"next_obs": full["obs"] + 1, "terminals": np.arange(60) == 59, "timeouts": np.arange(60) == 19}
-    assert load(full | {"size": 60, "ptr": 20}).source.tolist() == [*range(20, 60), *range(20)]
+    with pytest.raises(ValueError, match=r"full buffer, of which row 20 is the oldest: pass .*numpy\.roll\(x, -20"):
+        load(full | {"size": 60, "ptr": 20})
+    assert len(load(full | {"size": 60, "ptr": 0}, columns={"unread": "next_obs"})) == 59

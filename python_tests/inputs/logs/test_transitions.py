@@ -72,7 +72,7 @@ def test_wrong_arrays(name, values, message):
             sopr_fast.load_log(without(USUAL, name) | {shown: values}, columns=columns)
 
 
-LOADED, LATE = sopr_fast.load_log(USUAL), "columns, ends, max_episode_steps and sort are for logs that are not loaded"
+LOADED, LATE = sopr_fast.load_log(USUAL), "columns, ends and max_episode_steps are for logs that are not loaded"
 SUBSETS = sopr_fast.Subsets.draw(np.eye(4), 1, size=4, clusters=2)
 CHANCES = {"pscore": np.full(14, 0.5), "log_probs": np.full(14, -3)}
 LEVELS = pandas.DataFrame([[1, 2]], columns=[["obs", "u"], ["x", ""]])

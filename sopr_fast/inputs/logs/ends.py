@@ -85,9 +85,10 @@ class Statement:
         self._refuse_if(
             back,
             f"{name!r} goes back to an earlier one at",
-            f": if rows are in another order, pass sort={order}; if several runs have the same numbers, name all "
-            f"arrays that tell episodes apart, {advise('episodes', *own, 'run')}; if {name!r} tells nothing of the "
-            f"order, leave it out by {advise(UNREAD, *own)}{self.parts.not_read}",
+            f": if rows are in another order, sort them first, table.sort_values({order}, kind='stable'); if several "
+            f"runs have the same numbers, name all arrays that tell episodes apart, "
+            f"{advise('episodes', *own, 'run')}; if {name!r} tells nothing of the order, leave it out by "
+            f"{advise(UNREAD, *own)}{self.parts.not_read}",
         )
 
     def _part_flags(self) -> None:
@@ -196,7 +197,7 @@ class Statement:
             remedy = (
                 "mark these ends, leave out rows that are no steps by an array 'valid', 0 there, or number episodes; "
                 "of n-step rows, keep every n-th row of an episode by a recipe (docs/files.md); "
-                f"if environments take turns, name their numbers by {advise('agents')} and pass sort=…"
+                f"if environments take turns, sort the rows by their numbers, and name these by {advise('agents')}"
             )
             if self.word is None and self.limit is None and not self.borders and "truncations" not in self.rows:
                 remedy = f"pass ends='cut' if episodes were cut there; or {remedy}"
@@ -214,7 +215,7 @@ class Statement:
             change, name = np.diff(self.rows[part]), self.names[part]
             wrong = inside & ((change != 1) if part == "steps" else (change <= 0))
             order = [*self.names.get("episodes", "episode").split(", "), name]
-            sort = f"if rows are in another order, pass sort={order}; "
+            sort = f"if rows are in another order, sort them first, table.sort_values({order}, kind='stable'); "
             if (change[inside] < 0).all():
                 what, sort = "counts down", ""
             remedy = f"if it is no order of the rows, leave it out by {advise(UNREAD, name)}; {sort}if an episode ends"

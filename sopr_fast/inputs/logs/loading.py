@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from ...runtime.arrays import as_numbers
 from ...runtime.checks import integer
 from ...runtime.rows import StoredRows
 from ...runtime.text import escaped_errors
@@ -22,7 +21,7 @@ from .states import StoredStates
 from .stores import filled_rows
 from .transitions import Transitions, build
 
-_OPTION = re.compile(r"\b(columns|ends|max_episode_steps|sort)=")
+_OPTION = re.compile(r"\b(columns|ends|max_episode_steps)=")
 
 
 @contextlib.contextmanager
@@ -43,7 +42,6 @@ def load_log(
     columns: Columns | None = None,
     ends: str | None = None,
     max_episode_steps: int | None = None,
-    sort: Sequence[str] = (),
 ) -> Transitions | StoredStates:
     """Load a log: transitions into memory, or only states if there are neither rewards nor costs.
 
@@ -65,7 +63,6 @@ def load_log(
         ends: What the ends of episodes are that no array tells apart: "terminal", the environment ended, or "cut".
         max_episode_steps: Time limit of the environment, if the log does not show where it cut episodes, or if
             policies may reach it; 1 for a contextual bandit, whose every row is an episode.
-        sort: Names of arrays by which to sort the rows first, such as ["episode", "step"].
 
     Raises:
         FileNotFoundError, ImportError: No such file, or the extra that reads it is not installed.
@@ -74,10 +71,8 @@ def load_log(
             enough. Names the row, and what to pass.
     """
     if isinstance(source, Transitions | StoredStates):
-        if (columns, ends, max_episode_steps, *sort) != (None, None, None):
-            raise ValueError(
-                "columns, ends, max_episode_steps and sort are for logs that are not loaded yet; leave them out"
-            )
+        if (columns, ends, max_episode_steps) != (None, None, None):
+            raise ValueError("columns, ends and max_episode_steps are for logs that are not loaded yet; leave them out")
         return source
     with naming(name_of(source)):
         arrays = read_arrays(source)
@@ -88,23 +83,7 @@ def load_log(
             return states
         check_needed(parts.arrays, arrays)
         limit = None if max_episode_steps is None else integer(1)("max_episode_steps", max_episode_steps)
-        order = _order(arrays, [sort] if isinstance(sort, str) else sort)
-        filled = filled_rows(arrays, parts.count or 0)
-        if filled is not None:
-            order = filled if order is None else order[np.isin(order, filled)]
-        return build(parts, ends, limit, order)
-
-
-def _order(arrays: Mapping[str, Any], names: Sequence[str]) -> np.ndarray | None:
-    """Return the rows in the order of some arrays, of which later ones order rows that are equal in earlier ones."""
-    if absent := [name for name in names if name not in arrays]:
-        raise ValueError(f"no array {absent[0]!r} to sort by")
-    if not names:
-        return None
-    import pandas
-
-    keys = pandas.DataFrame({name: as_numbers(arrays[name]).reshape(-1) for name in names})
-    return keys.sort_values([*names], kind="stable").index.to_numpy()
+        return build(parts, ends, limit, filled_rows(arrays, parts.count or 0))
 
 
 @_naming_load_log()
@@ -153,17 +132,16 @@ def _states_of(parts: Parts, arrays: Mapping[str, Any], name: str) -> StoredStat
     """Return the states among the parts of a log; rows of a buffer that were not filled are left out."""
     if "states" not in parts.arrays:
         raise missing("states", arrays)
-    values = parts.arrays["states"]
-    if isinstance(values, StoredRows):
+    values, actions = (parts.arrays.get(part) for part in ("states", "actions"))
+    if (filled := filled_rows(arrays, parts.count or 0)) is not None:
+        values, actions = parts.numbers("states")[filled], None
+    elif isinstance(values, StoredRows):
         name = values.name
         with values.reader():  # raises if the file does not hold them
             pass
     else:
         values = parts.numbers("states")
-    filled = filled_rows(arrays, parts.count or 0)
-    return StoredStates(
-        values, name, None if filled is None else len(filled), parts.columns, parts.arrays.get("actions")
-    )
+    return StoredStates(values, name, parts.columns, actions)
 
 
 def describe(log: LogLike) -> str:

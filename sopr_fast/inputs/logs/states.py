@@ -21,7 +21,6 @@ class StoredStates:
     Args:
         values: Array of states, which may be in a file.
         name: Name of the file in errors.
-        rows: Number of rows that were filled, if not all were.
         columns: Names of the columns, if `columns` of `load_states` chose several.
         actions: (rows, …) logged actions next to them, with which those of policies are compared.
     """
@@ -32,7 +31,6 @@ class StoredStates:
         self,
         values: np.ndarray | StoredRows,
         name: str = "",
-        rows: int | None = None,
         columns: str = "",
         actions: Any = None,
     ) -> None:
@@ -42,17 +40,17 @@ class StoredStates:
         if self.dtype.kind not in "fiub":
             raise TypeError(f"{self._what} must be numbers, got dtype {self.dtype}")
         count, width = table_shape(values.shape, self._what)
-        self.shape = (count if rows is None else rows, width)
+        self.shape = count, width
         self._values = values
         if isinstance(values, np.ndarray):
-            self._values = values.reshape(count, width)[: len(self)]
+            self._values = values.reshape(count, width)
             check_finite(self._values, self._what, TOO_LARGE)
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        states = np.asarray(self._values, dtype).reshape(-1, self.shape[1])[: len(self)]
+        states = np.asarray(self._values, dtype).reshape(self.shape)
         return states.copy() if copy and isinstance(self._values, np.ndarray) else states
 
     def read(self, rows: np.ndarray) -> np.ndarray:

@@ -15,22 +15,21 @@ from typing import Any
 import numpy as np
 
 from ...runtime.containers import check_chunks, check_size, open_archive, open_hdf5, open_parquet
+from ...runtime.extras import library
 from ...runtime.files import check_regular
 from ...runtime.pickles import SB3_RECORDS, SPACE_RECORDS, RefusedError, read_pickle
 from ...runtime.rows import FileRows, Read, StoredRows
 from ..file_errors import reading
 from ..lazy_arrays import LONGEST_NAME, Lazy, opened_later, shape_of
-from ..table_files import to_cells
 
 _GROUPED = re.compile(r"(?:.*/)?(?P<label>(?:episode|demo|traj)_(?P<number>\d+))/(?P<key>.+)")  # Minari, robomimic
 _NUMBERED = re.compile(r"(?P<key>observations|actions|rewards|terminated)_(?P<label>(?P<number>\d+))")  # d3rlpy
 _PLAIN = "a plain array (of Python objects, if you trust the file, pass numpy.load(path, allow_pickle=True))"
-_BATCH = 16384  # rows
 _RECORDS = (*SB3_RECORDS, *SPACE_RECORDS, "torch.device")
 _COPIES = 3  # of the file's bytes while it is read
 _DEEPEST = 100  # group within groups
 _SIZES = ("_size", "size")  # names of the number of filled rows of a buffer
-_PLACES = ("pos", "ptr", "_insertion_idx")  # of the row that is overwritten next
+_PLACES = ("ptr", "_insertion_idx")  # of the row that is overwritten next
 _OF_SEVERAL = ("_offset", "_lengths")  # of several buffers in one
 
 
@@ -57,32 +56,47 @@ def _stem(name: str) -> str:
 
 
 def read_parquet(path: Path) -> dict[str, Any]:
-    """Return the columns of a file by name, whose cells are those of a frame, read when they are needed."""
+    """Return the columns of a file by name, of numbers or of lists of one length, read when they are needed."""
     with reading(path, "a parquet file"), open_parquet(path, is_log=True) as file:
         rows, names = file.metadata.num_rows, file.schema_arrow.names
         head = next(file.iter_batches(batch_size=1), None)
 
     def column(name: str) -> Lazy:
         where = f"{path}: {name!r}"
-        cells = np.empty(0) if head is None else to_cells(head.column(name).to_numpy(zero_copy_only=False), where)
-        shape = (rows, *cells.shape[1:])
-        dtype = cells.dtype if cells.ndim == 1 or cells.dtype.kind == "f" else np.dtype(np.float64)  # may lack a number
+        first = np.empty(0) if head is None else _numbers_of(head.column(name), where)
+        shape = (rows, *first.shape[1:])
 
         def read() -> np.ndarray:
-            check_size(where, math.prod(shape) * dtype.itemsize)
-            values, start = np.empty(shape, dtype), 0
+            check_size(where, math.prod(shape) * first.itemsize)
+            values, start = np.empty(shape, first.dtype), 0
             with reading(path, "a parquet file"), open_parquet(path, is_log=True) as file:
-                for batch in file.iter_batches(_BATCH, columns=[name]):
-                    if (lost := batch.column(0).is_null().to_numpy(zero_copy_only=False)).any():
-                        raise ValueError(f"{where} has no value at row {start + int(np.argmax(lost))}")
-                    cells = to_cells(batch.column(0).to_numpy(zero_copy_only=False), where, start, shape[1:])
-                    values[start : start + len(cells)] = cells
-                    start += len(cells)
+                for batch in file.iter_batches(columns=[name]):
+                    part = _numbers_of(batch.column(0), where, start, shape[1:])
+                    values[start : start + len(part)] = part
+                    start += len(part)
             return values
 
-        return Lazy(shape, dtype, read)
+        return Lazy(shape, first.dtype, read)
 
     return {name: opened_later(functools.partial(column, name)) for name in names}
+
+
+def _numbers_of(column: Any, where: str, first: int = 0, width: tuple[int, ...] = ()) -> np.ndarray:
+    """Return the numbers (N,), or lists of numbers (N, K), of a column of arrow; NaN for a missing one in a list.
+
+    Rows count from `first`; `width` is that of the lists before, if there are some.
+    """
+    compute = library("pyarrow.compute", "parquet")
+    if column.null_count:
+        raise ValueError(f"{where} has no value at row {first + compute.index(column.is_null(), True).as_py()}")
+    if not hasattr(column.type, "value_type"):
+        return column.to_numpy(zero_copy_only=False)
+    lengths = compute.list_value_length(column).to_numpy(zero_copy_only=False)
+    if (wrong := lengths != (*width, lengths[0])[0]).any():
+        row = int(np.argmax(wrong))
+        found = f"{(*width, lengths[0])[0]} and {lengths[row]} at row {first + row}"
+        raise ValueError(f"{where}: lists of equal length expected, got {found}")
+    return compute.list_flatten(column).to_numpy(zero_copy_only=False).reshape(len(column), -1)
 
 
 class Hdf5Array(StoredRows):
@@ -150,29 +164,29 @@ def read_hdf5(path: Path) -> dict[str, Any] | list[dict[str, Any]]:
 
 
 def filled_rows(arrays: Mapping[str, Any], count: int) -> np.ndarray | None:
-    """Return the rows of a buffer that were filled, oldest first, by fields such as `_size`, `pos` and `full`.
+    """Return which rows of a buffer were filled, (count,) bool, by its number of rows; None without such a number.
 
     Of Tianshou's buffers of several environments, `_offset` are the first rows of each, `_lengths` how many count.
+    ValueError is raised if rows were overwritten, since the oldest are then not the first.
     """
-    fields: dict[str, np.ndarray] = {}
+    fields: dict[str, list[int]] = {}
     for name, values in arrays.items():
         field, is_one = name.rpartition("/")[2], shape_of(values) in ((), (1,))
-        if field in _OF_SEVERAL or (is_one and field in (*_SIZES, *_PLACES, "full")):
+        if field in _OF_SEVERAL or (is_one and field in (*_SIZES, *_PLACES)):
             with contextlib.suppress(OverflowError, TypeError, ValueError):  # no numbers
-                fields[field] = np.array([int(x) for x in np.asarray(values).reshape(-1).tolist()])
+                fields[field] = [int(x) for x in np.ravel(values).tolist()]
     if {*_OF_SEVERAL} <= fields.keys():
-        offsets, lengths = (fields[name] for name in _OF_SEVERAL)
+        offsets, lengths = (np.array(fields[name]) for name in _OF_SEVERAL)
         sizes = np.diff(offsets, append=count)
         if lengths.shape == sizes.shape and ((lengths >= 0) & (lengths <= sizes)).all() and sizes.sum() == count:
-            return np.flatnonzero(np.arange(count) - np.repeat(offsets, sizes) < np.repeat(lengths, sizes))
-    place, size = (next((int(fields[x][0]) for x in names if x in fields), None) for names in (_PLACES, _SIZES))
-    if size is None and place is not None and "full" in fields:
-        size = count if fields["full"][0] else place
-    if size is None or not 0 < size <= count:
-        return None
-    if size < count:
-        return np.arange(size)
-    return np.roll(np.arange(count), -place) if place is not None and 0 < place < count else None
+            return np.arange(count) - np.repeat(offsets, sizes) < np.repeat(lengths, sizes)
+    size, place = (next((fields[x][0] for x in names if x in fields), 0) for names in (_SIZES, _PLACES))
+    if size == count and 0 < place < count:
+        raise ValueError(
+            f"a full buffer, of which row {place} is the oldest: pass its arrays from there on, "
+            f"{{name: numpy.roll(x, -{place}, 0) for name, x in arrays.items()}}"
+        )
+    return np.arange(count) < size if 0 < size < count else None
 
 
 def read_pickled(path: Path) -> Any:

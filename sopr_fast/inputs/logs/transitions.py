@@ -143,12 +143,12 @@ class Transitions:
         return replace(self, source_count=self.source_count + other.source_count, **joined)
 
 
-def build(parts: Parts, word: str | None, limit: int | None, order: np.ndarray | None = None) -> Transitions:
-    """Check and convert the parts of a log, see `Transitions.from_arrays`; `order` are the rows to keep, in order."""
+def build(parts: Parts, word: str | None, limit: int | None, filled: np.ndarray | None = None) -> Transitions:
+    """Check and convert the parts of a log, see `Transitions.from_arrays`, of the rows `filled` (N,) bool."""
     if word not in (None, *WORDS):
         raise ValueError(f"ends must be 'terminal' or 'cut', got {word!r}")
     check_size("the log", parts.peak())
-    rows = _read(parts, order)
+    rows = _read(parts, filled)
     ended, cuts, said = Statement(rows, parts, limit, word).find()
     dropped = _follow(rows, ended, cuts)
     if dropped.all():
@@ -169,7 +169,7 @@ def build(parts: Parts, word: str | None, limit: int | None, order: np.ndarray |
     return replace(log, summary=_summary(log, parts, said, int(dropped.sum())))
 
 
-def _read(parts: Parts, order: np.ndarray | None) -> dict[str, np.ndarray]:
+def _read(parts: Parts, filled: np.ndarray | None) -> dict[str, np.ndarray]:
     """Return the values of all parts, see `Parts.read`, of the rows that count, and `source`, their numbers."""
     names = parts.names
     if {"rewards", "costs"} <= parts.arrays.keys():
@@ -191,8 +191,8 @@ def _read(parts: Parts, order: np.ndarray | None) -> dict[str, np.ndarray]:
     if (costs := rows.pop("costs", None)) is not None:
         rows["rewards"] = np.negative(costs, out=costs)
     rows["source"] = np.arange(count)
-    if order is not None:
-        rows = {part: values[order] for part, values in rows.items()}
+    if filled is not None:
+        _keep(rows, filled)
     if (valid := rows.pop("valid", None)) is not None:
         for part in FLAGS:
             flags = rows.get(part, np.zeros(len(valid), bool))

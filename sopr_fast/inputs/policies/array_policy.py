@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from ...runtime.containers import open_parquet
 from ...runtime.text import list_names
 from .. import table_files as tables
-from ..file_errors import naming
+from ..file_errors import naming, reading
 from ..logs.schema import KEYS, check_is_policy, join_numbered, numbered
 from ..logs.stores import open_npy
 from .output import WORDS, Gaussian, Probabilities, to_array
@@ -69,7 +70,8 @@ def read_npy(path: Path, options: ReadingOptions) -> list[ArrayPolicy]:
 
 def read_parquet(path: Path, options: ReadingOptions) -> list[ArrayPolicy]:
     """Read the table of actions in a parquet file."""
-    frame = tables.load_parquet(path)
+    with reading(path, "a parquet file"), open_parquet(path) as file:
+        frame = file.read().to_pandas()
     actions = of_frame(frame, f"policy {options.name!r}")
     check_is_policy(map(str, frame.columns), ("rewards", "next_states", "terminals"))  # states may accompany actions
     return [ArrayPolicy(options.name, actions)]

@@ -39,18 +39,9 @@ class Policies(dict[str, Policy]):
         return Policies((self[name] for name in names), in_memory=self.in_memory)
 
     def for_log(self, states_count: int, log: Any = None) -> list[Policy]:
-        """Return the policies, or raise ValueError if an array of actions has no row for each state of the data.
-
-        Of `Transitions` that were sorted when they were loaded, nothing tells whether arrays are in the order of the
-        data or of the states, so these are refused too.
-        """
+        """Return the policies, or raise ValueError if an array of actions has no row for each state of the data."""
         source = log.source if isinstance(log, Transitions) else np.zeros(0)
         for policy in (policy for policy in self.values() if isinstance(policy, ArrayPolicy)):
-            if (np.diff(source) < 0).any():
-                raise ValueError(
-                    f"policy {policy.name!r} is an array of actions, but rows of the log were sorted: sort the data "
-                    "before it is loaded, so that both have one order"
-                )
             if wrong := [len(part) for part in policy.parts if len(part) != states_count]:
                 hint = "they are indexed like the states"
                 if wrong[0] == len(source):

@@ -1,15 +1,14 @@
-"""Returns, and groups, of policies from files, folders of runs, tables, mappings and sequences."""
+"""Returns, and groups, of policies from mappings, tables, folders of runs and sequences."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import os
-import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence, Set
 from numbers import Real
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,22 +22,20 @@ from ..accepted import ReturnsLike
 from ..file_errors import naming
 from ..lazy_arrays import shape_of
 from ..logs import StoredStates, Transitions
-from ..table_files import is_list_of_dicts, load_csv, load_json, load_parquet
+from ..table_files import load_csv, load_json
 
 if TYPE_CHECKING:
     import pandas
 
     from ..policies import Policies
 
-PARTS = ("name", "return", "cost", "error", "deviation", "rollouts")  # exact names of columns; `columns` names others
+PARTS = ("name", "return", "cost", "error", "rollouts")  # exact names of columns; `columns` names others
 _NAMES = ("name", "policy")
 _LIMITS = {  # part → least, what is expected
     "return": (-sys.float_info.max, "a finite number, without error or unit"),
     "error": (0, "0 or more"),
     "rollouts": (1, "a whole number, 1 or more"),
-    "deviation": (0, "0 or more"),
 }
-_FILE = re.compile(r"\.(npz|npy|zip|d3|pth?|onnx|pkl|pickle|safetensors|parquet|cleanrl_model)")
 _MISPLACED = "policies or a log stand where returns belong; policies come first, then the log, then returns"
 _REMEDY = "map names to returns, {name: return}"
 _CLEARLY = 2  # standard errors
@@ -55,36 +52,31 @@ def load_returns(
     about returns that are given as rollouts; `attrs["units"]` says "return" or "cost".
 
     Args:
-        source: Mapping or series from name to return, or to the returns of rollouts; data frame of a row for each
-            policy, or `.csv`, `.parquet`, `.json` or `.jsonl` file of one, with columns `name` (or `policy`), `return`
-            or `cost`, and perhaps `error`, or `deviation` and `rollouts`; `evaluations.npz` of Stable-Baselines3's
-            `EvalCallback`, or a folder of runs with such files; or returns in the order of `names`.
-        names: Names of the policies, needed for the last two. Returns may be named by the files of these policies.
+        source: Mapping from name to return, to the returns of rollouts, or to a mapping of columns; data frame of a row
+            for each policy, or `.csv` file of one, with columns `name` (or `policy`), `return` or `cost`, and perhaps
+            `error` and `rollouts`; `.json` file of a mapping; `evaluations.npz` of Stable-Baselines3's `EvalCallback`,
+            or a folder of runs with such files; or returns in the order of `names`.
+        names: Names of the policies, needed for the last two.
         columns: Names of columns that are called otherwise, such as `{"return": "mean_reward", "error": "se"}`. The
             return is the negative of a `cost`.
 
     Raises:
-        FileNotFoundError, ImportError: There is no such file, or a parquet file needs pyarrow.
+        FileNotFoundError: There is no such file.
         TypeError, ValueError: Names are needed; or a return is missing, repeated or no finite number, or a file has
             another layout. Names the policy or the file.
 
     Warns:
         UserWarning: Columns are not read, or a policy has no evaluation.
     """
-    import pandas
-
     columns = columns or {}
     if wrong := [part for part in columns if part not in PARTS]:
         raise ValueError(f"columns has no {wrong[0]!r}: its keys are {', '.join(PARTS)}")
     path = Path(source) if isinstance(source, str | os.PathLike) else None
     with naming(path or "returns"):
-        content = source if path is None else _read(path, names, columns)
-        table = _table(_named(_as_frame(content, names, columns), columns))
+        content = source if path is None else _read(path, names)
+        table = _table(_named(_as_frame(content, names), columns))
     attrs = attrs_of(source, table)
     table.attrs = attrs | {"units": attrs["units"][:1]}  # of a table that was loaded before, what was given
-    if names is not None:
-        own = _names_of_files(table.index.difference(names), {*names} - {*table.index})
-        table.index = pandas.Index([own.get(name, name) for name in table.index], dtype=object, name="name")
     return table
 
 
@@ -96,12 +88,8 @@ def attrs_of(*tables: Any) -> dict[str, list[str]]:
 
 def is_ordered(source: Any) -> bool:
     """Return whether returns are in order, not by name."""
-    import pandas
-
-    if isinstance(source, pandas.Series):
-        return isinstance(source.index, pandas.RangeIndex)
-    by_name = str | os.PathLike | Mapping | pandas.DataFrame | StoredStates | Transitions | None
-    return not isinstance(source, by_name) and not is_list_of_dicts(source)
+    by_name = str | os.PathLike | StoredStates | Transitions | None
+    return not (isinstance(source, by_name) or hasattr(source, "items"))
 
 
 def check_ordered(what: str, values: Any, policies: Policies) -> None:
@@ -171,27 +159,15 @@ def _describe_missing(names: Iterable[str], given: pandas.DataFrame | pandas.Ser
     return f"{what} hold nothing for policy {missing[0]!r}{suggest(missing[0], given.index)}{more}"
 
 
-def _names_of_files(given: Iterable[str], names: Set[str]) -> dict[str, str]:
-    """Return the policy of each given name that is one's with the suffix or the folder of its file."""
-    found: dict[str, str] = {}
-    for path in map(PurePosixPath, given):
-        stem = path.with_suffix("") if _FILE.fullmatch(path.suffix) else path
-        found |= {str(path): form for form in (str(stem), stem.name, path.name) if form in names}
-    return {name: policy for name, policy in found.items() if [*found.values()].count(policy) == 1}
-
-
-def _read(path: Path, names: Sequence[str] | None, columns: Mapping[str, str]) -> Any:
-    """Return the table in a file, the object or the records in a JSON file, or returns by name of evaluations."""
+def _read(path: Path, names: Sequence[str] | None) -> Any:
+    """Return the table in a file, the object in a JSON file, or returns by name of evaluations."""
     suffix = path.suffix.lower()
     if path.is_dir() or suffix == ".npz":
         return formats.load(formats.EVALUATIONS)(path, _needed(names))
     check_regular(path)
-    if suffix == ".parquet":
-        return load_parquet(path)
-    if suffix not in (".json", ".jsonl", ".ndjson"):
-        return load_csv(path, text=(*_NAMES, "", columns.get("name", "").lower()))
-    content = load_json(path)
-    if is_ordered(content):
+    if suffix != ".json":
+        return load_csv(path, dtype=str, keep_default_na=False)
+    if is_ordered(content := load_json(path)):
         raise ValueError("its returns have no names: write an object of name and return")
     return content
 
@@ -202,14 +178,14 @@ def _needed(names: Sequence[str] | None) -> Sequence[str]:
     return names
 
 
-def _as_frame(source: Any, names: Sequence[str] | None, columns: Mapping[str, str]) -> pandas.DataFrame:
-    """Return the table of records, or of returns or records by name; or of returns in order."""
+def _as_frame(source: Any, names: Sequence[str] | None) -> pandas.DataFrame:
+    """Return the table of returns, or of mappings of columns, by name; or of returns in order."""
     import pandas
 
     if source is None:
         raise ValueError(f"returns are needed: {_REMEDY}")
-    if isinstance(source, pandas.DataFrame) or is_list_of_dicts(source):
-        return pandas.DataFrame(source)
+    if isinstance(source, pandas.DataFrame | pandas.Series):  # the name of a series may say that it holds costs
+        return source if isinstance(source, pandas.DataFrame) else source.to_frame(source.name or "return")
     if is_ordered(source):
         if isinstance(source, Set) or not isinstance(source, Iterable):
             raise TypeError(f"returns are a {type(source).__name__}: {_REMEDY}")
@@ -218,16 +194,16 @@ def _as_frame(source: Any, names: Sequence[str] | None, columns: Mapping[str, st
             raise TypeError(_MISPLACED)
         if len(values) != len(names):
             raise ValueError(f"there are {len(values)} returns for {len(names)} policies: {_REMEDY}")
-        source = dict(zip(names, values, strict=True))
+        pairs = [*zip(names, values, strict=True)]
     elif isinstance(source, StoredStates | Transitions) or any(
         callable(value) or len(shape_of(value)) > 1 for _, value in source.items()
     ):
         raise TypeError(f"{_MISPLACED}; rollouts must be one list of numbers")
-    elif isinstance(source, Mapping) and source and all(isinstance(value, Mapping) for value in source.values()):
-        return pandas.DataFrame.from_dict(dict(source), orient="index")
-    label = getattr(source, "name", None)  # of a series, which `columns` may declare
-    label = label if label is not None and (columns or is_cost(label)) else "return"
-    return pandas.DataFrame([*source.items()], columns=["name", str(label)], dtype=object)
+    else:
+        pairs = [*source.items()]
+    if pairs and all(isinstance(value, Mapping) for _, value in pairs):
+        return pandas.DataFrame.from_dict(dict(pairs), orient="index")
+    return pandas.DataFrame(pairs, columns=["name", "return"], dtype=object)
 
 
 def _part_of(label: Any, columns: Mapping[str, str]) -> str:
@@ -257,9 +233,8 @@ def _named(frame: pandas.DataFrame, columns: Mapping[str, str]) -> pandas.DataFr
     if {"return", "cost"} <= labels.keys():
         raise ValueError("columns return and cost: leave only one of them")
     table = frame[[*labels.values()]].set_axis([*labels], axis=1)
-    for _, index in (*frame.loc[:, frame.columns == ""].items(), ("", frame.index)):  # "" of an index in CSV
-        if "name" not in table and all(isinstance(label, str) for label in index):
-            table = table.assign(name=[*index])
+    if "name" not in table and all(isinstance(label, str) for label in frame.index):
+        table = table.assign(name=frame.index)
     lacking = ["name"] * ("name" not in table) + ["return"] * (not {"return", "cost"} & labels.keys())
     if lacking:
         yours = [*(f"{part!r}: {name!r}" for part, name in columns.items()), *(f"{part!r}: …" for part in lacking)]
@@ -267,20 +242,20 @@ def _named(frame: pandas.DataFrame, columns: Mapping[str, str]) -> pandas.DataFr
             f"expected columns name and return (or cost), found {found}, so no {' and no '.join(lacking)}; name yours "
             f"by load_returns(…, columns={{{', '.join(yours)}}}), or {_REMEDY}"
         )
-    others = [str(label) for label in frame.columns if label != "" and label not in labels.values()]
-    if others and not {"error", "deviation"} & labels.keys():
+    others = [str(label) for label in frame.columns if label not in labels.values() and "Unnamed" not in str(label)]
+    if others and "error" not in labels:
         warn(
-            f"columns not read: {list_names(others)}; if they hold standard errors, or deviations and numbers of "
-            "rollouts (not of training), name them by load_returns(…, columns={'error': …}), deviation and rollouts "
-            "likewise"
+            f"columns not read: {list_names(others)}; if they hold standard errors, or numbers of rollouts (not of "
+            "training), name them by load_returns(…, columns={'error': …}), rollouts likewise; the error of a mean is "
+            "the deviation of rollouts by the root of their number"
         )
     if wrong := [name for name in table["name"] if not isinstance(name, str)]:
         raise TypeError(f"names of policies must be strings, got {wrong[0]!r}")
     table = table.set_index(table.pop("name").astype(object).str.strip())
     if (repeated := table.index[table.index.duplicated()]).size:
         raise ValueError(
-            f"several rows of policy {repeated[0]!r}: keep one, with the mean return, the number of rollouts in a "
-            "column rollouts and their standard deviation in a column deviation; of a learning curve, one step"
+            f"several rows of policy {repeated[0]!r}: keep one, with the mean return and its standard error in a "
+            "column error, or pass the list of the returns of rollouts; of a learning curve, one step"
         )
     return table
 
@@ -300,20 +275,15 @@ def _table(cells: pandas.DataFrame) -> pandas.DataFrame:
         if math.isnan(value):
             empty.append(name)
             continue
-        error, rollouts, deviation = (_number(row.get(x), x, name) for x in ("error", "rollouts", "deviation"))
+        error, rollouts = (_number(row.get(x), x, name) for x in ("error", "rollouts"))
         if is_list:
-            rollouts, deviation = len(returns), math.nan
+            rollouts = len(returns)
         if half := len(returns) // 2:
             deviation = float(np.std(returns, ddof=1))
+            error = deviation / math.sqrt(rollouts)
             change = sign * float(np.mean(returns[-half:]) - np.mean(returns[:half]))
             if abs(change) > _CLEARLY * deviation * math.sqrt(2 / half):
                 changes[name] = change
-        if math.isnan(error) and not math.isnan(deviation):
-            if math.isnan(rollouts):
-                raise ValueError(
-                    f"policy {name!r} has a deviation, but no number of rollouts: add a column rollouts, or error"
-                )
-            error = deviation / math.sqrt(rollouts) if rollouts > 1 else math.nan
         rows[name] = value, error, rollouts
     if not rows:
         raise ValueError("all are NaN or empty; if none is known, leave returns out" if empty else "no returns in it")
@@ -335,7 +305,7 @@ def _returns(cell: Any, name: str) -> tuple[list[float], bool]:
     if isinstance(cell, tuple) and len(cell) == 2:  # as evaluate_policy of Stable-Baselines3 returns
         raise TypeError(
             f"the return of policy {name!r} is a pair, which may be a mean and a deviation: pass a list of the returns "
-            "of rollouts, or a data frame of name, return, deviation and rollouts"
+            "of rollouts, or a data frame of name, return and error"
         )
     content = as_numbers(cell).tolist()
     is_list = isinstance(content, list)
@@ -347,7 +317,7 @@ def _returns(cell: Any, name: str) -> tuple[list[float], bool]:
 
 def _number(cell: Any, part: str, name: str) -> float:
     """Return a cell as a number that the part allows, NaN where it is missing."""
-    if cell is None or str(cell) in ("", "nan", "<NA>"):
+    if cell is None or str(cell).lower() in ("", "nan", "<na>"):
         return math.nan
     number = math.inf
     if isinstance(cell, Real | str) and not isinstance(cell, bool):
