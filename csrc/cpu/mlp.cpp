@@ -13,7 +13,8 @@ namespace {
 
 constexpr int64_t kRows = 64;   // rows
 constexpr int64_t kBlock = 48;  // units of a layer whose weights one task updates
-constexpr int64_t kTasks = 4;   // of each thread, at least, before threads wait for each other
+constexpr int64_t kSums = 8;    // of gradients of biases
+constexpr int64_t kTasks = 8;   // of each thread, at least, before threads wait for each other
 constexpr float kAdamEpsilon = 1e-8f;
 
 struct Network {
@@ -141,7 +142,7 @@ void differentiate(const Network& net, int threads, bool of_input, bool of_weigh
             Arena arena = memory.arena(worker);
             float *scratch = arena.take(net.scratch()), *input_gradients = arena.take(kRows * net.width(0));
             forward(net, member, chunk, scratch);
-            for (int64_t layer = 0; layer < p.layers; ++layer)
+            for (int64_t layer = 0; of_weights && layer < p.layers; ++layer)
                 transpose(net.units(scratch, layer), kRows, net.width(layer), count,
                           tape(i) + net.values(layer) + begin * net.pitch(layer), net.pitch(layer), true);
             output(member, chunk, net.units(scratch, p.layers), tape(i) + net.gradients(p.layers) + begin);
@@ -173,10 +174,15 @@ void differentiate(const Network& net, int threads, bool of_input, bool of_weigh
                       depth,
                       false,
                       true});
-            for (int64_t unit = 0; unit < units; ++unit) {
-                double sum = 0;
-                for (int64_t row = 0; row < p.batch; ++row) sum += gradients[unit * pitch + row];
-                of_bias[unit] = float(sum);
+            for (int64_t unit = 0; unit < units; unit += kSums) {
+                const int64_t count = min(kSums, units - unit);
+                const float* next[kSums];
+                double sums[kSums] = {};  // side by side, since each addition waits for the last one
+                for (int64_t i = 0; i < kSums; ++i) next[i] = gradients + (unit + min(i, count - 1)) * pitch;
+                for (int64_t row = 0; row < p.batch; ++row)
+#pragma GCC unroll 8
+                    for (int64_t i = 0; i < kSums; ++i) sums[i] += next[i][row];
+                for (int64_t i = 0; i < count; ++i) of_bias[unit + i] = float(sums[i]);
             }
             weights(member, net.weight(layer) + first * depth, units * depth, of_weight);
             weights(member, net.bias(layer) + first, units, of_bias);
