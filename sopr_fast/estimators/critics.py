@@ -179,7 +179,7 @@ class CriticLearner(Learner):
             weight = mask.flatten(0, 1) * (mask.shape[-1] / mask.sum(-1).clamp(min=1)).view(-1, 1)
         loss = self.critic.fit(
             self._for_all(log.states(rows)),
-            self._for_all(log.actions[rows]),
+            self._for_all(torch.embedding(log.actions, rows)),
             targets,
             weight,
             average_rate=self.target_rate,

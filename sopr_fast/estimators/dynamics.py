@@ -208,20 +208,20 @@ class Dynamics(Learner):
 
     def _read(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return inputs (…, dim_s + dim_a), scaled changes and rewards (…, dim_s + 2), and weights, 0 if unknown."""
-        log, states = self.log, self.log.states(rows)
-        change = (log.states(log.next[rows]) - states) / self._divisor
-        rewards, learned, ends = self._rewards_and_weights[rows].split([2, 1, 2], -1)
+        log, inputs = self.log, self.log.inputs(rows)
+        change = (log.states(log.next[rows]) - inputs[..., : log.state_dim]) / self._divisor
+        rewards, learned, ends = torch.embedding(self._rewards_and_weights, rows).split([2, 1, 2], -1)
         weight = torch.cat([learned.expand_as(change), ends], -1)
-        return torch.cat([states, log.actions[rows]], -1), torch.cat([change, rewards], -1), weight
+        return inputs, torch.cat([change, rewards], -1), weight
 
     @torch.no_grad()
     def _reached(self, rows: Tensor) -> Tensor:
         """Return the states (M, B, dim_s) after rows (M, B), which models predict if those of terminals are unknown."""
         if self.ends_are_seen:
             return self.log.states(self.log.next[rows])
-        states = self.log.states(rows)
-        change = self._models(torch.cat([states, self.log.actions[rows]], -1))[..., :-2]
-        return (states + change * self.change_scale).clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)
+        inputs = self.log.inputs(rows)
+        reached = inputs[..., : self.log.state_dim] + self._models(inputs)[..., :-2] * self.change_scale
+        return reached.clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)
 
 
 def _starts(usable: np.ndarray, is_followed: np.ndarray) -> np.ndarray:

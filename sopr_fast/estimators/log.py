@@ -92,7 +92,11 @@ class Log:
 
     def states(self, rows: Tensor) -> Tensor:
         """Return normalised states (..., dim_s) of rows (...,) of the table."""
-        return self._table[rows]
+        return torch.embedding(self._table, rows)  # a quarter of the time of an index
+
+    def inputs(self, rows: Tensor) -> Tensor:
+        """Return normalised states and actions (..., dim_s + action_dim) of logged rows (...,)."""
+        return torch.cat([self.states(rows), torch.embedding(self.actions, rows)], -1)
 
     def range(self) -> tuple[Tensor, Tensor]:
         """Return the smallest and largest normalised states of the table, (dim_s,) each."""

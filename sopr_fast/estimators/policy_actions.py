@@ -75,7 +75,8 @@ class PolicyActions:
     def __call__(self, rows: Tensor, draw: int = 0) -> Tensor:
         """Return actions (..., P, B, dim_a) in rows (..., B) of the table of states: sample `draw` modulo `draws`."""
         if self._table is not None:
-            return self._table[draw % self.draws][rows].transpose(-2, -3)
+            taken = self._table[draw % self.draws].index_select(0, rows.flatten())  # (…, P, dim_a)
+            return taken.unflatten(0, rows.shape).transpose(-2, -3)
         taken = self._act(rows.reshape(-1), [draw % self.draws])[:, 0]
         return taken.unflatten(1, rows.shape).movedim(0, -3)
 
