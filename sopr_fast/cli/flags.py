@@ -146,7 +146,7 @@ class Command:
 
 _POLICIES = "--policies out/pendulum/policies"
 _INPUT = f"{_POLICIES} --log out/pendulum/log.npz"
-_OF_LOG = "policies returns --columns --ends --max-episode-steps --seed --device --set --json"
+_OF_LOG = "policies returns --columns --ends --max-episode-steps --seed --set --json"
 COMMANDS = {
     "demo": Command(
         "rank and select embedded policies, and write files for the examples of other commands",
@@ -175,7 +175,7 @@ COMMANDS = {
         "measure how well each method ranks policies with known returns",
         f"{_INPUT} --returns out/pendulum/returns.csv --methods NearestPolicy GaussianProcess --cv 2",
         "--policies --log --returns",
-        f"{_OF_LOG} --checkpoints --methods --cv --groups --report",
+        f"{_OF_LOG} --device --checkpoints --methods --cv --groups --report",
     ),
     "select": Command(
         "say which policy to deploy, keep or measure",
@@ -188,7 +188,7 @@ COMMANDS = {
         "value policies by an estimator",
         f"--method FQE {_INPUT} --set updates=1000",
         "--policies --log --method",
-        f"{_OF_LOG} --checkpoint",
+        f"{_OF_LOG} --device --checkpoint",
     ),
     "info": Command(
         "describe the installation, a model or a log",
