@@ -31,7 +31,7 @@ def members(*spreads, count=4, seed=0):
 def test_errors_are_twice_the_deviations_and_half_shared_as_members_show():
     values = members(0.1, 0.2, 0.4)
     correlations = spearmanr(values).statistic[np.triu_indices(4, 1)]
-    counting = 4 * (1 - max(correlations.mean(), 0) ** 2)
+    counting = 4 * (1 - max(correlations.mean(), 0))
     covariance = member_errors(values, np.eye(3))
     np.testing.assert_allclose(covariance, counting * (0.5 * np.cov(values) + 0.5 * np.diag([0.01, 0.04, 0.16])))
     alike = member_errors(values, np.ones((3, 3)))  # three policies that act alike: their mean variance counts as half

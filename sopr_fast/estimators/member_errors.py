@@ -17,9 +17,9 @@ def member_errors(members: np.ndarray, alike: np.ndarray) -> np.ndarray:
 
     Few members show a variance badly, so that of policies that act alike counts too, and only half of the covariance is
     what members show: the other half is that of errors which are alike where policies act `alike` (P, P), from 0 to 1.
-    The square of the members' agreement on the order is the share of the covariance that does not count.
+    The members' agreement on the order is the share of the covariance that does not count.
     """
-    counting = 1 - float(np.fmax(agreement(members), 0)) ** 2
+    counting = 1 - float(np.fmax(agreement(members), 0))
     deviations, variances, smooth = _variances(members, alike)
     scaled = deviations * np.sqrt(smooth / np.where(variances > 0, variances, 1))[:, None]
     shown = scaled @ scaled.T / (members.shape[1] - 1)
