@@ -4,6 +4,7 @@ python -m bench.selection make     # trains policies, writes logs and measures r
 python -m bench.selection study    # select on all of them
 python -m bench.selection table    # writes the tables in docs/how-well-it-ranks.md
 python -m bench.selection peers    # select and what users have otherwise, on offline policies; writes their table there
+python -m bench.selection measured # as select learns from measured episodes
 python -m bench.selection games    # select on the paper's games, whose logs `python -m bench.paper logs` makes
 """
 
@@ -16,7 +17,7 @@ from sopr_fast.estimators import Simulator
 
 from . import peers
 from .make import make
-from .study import RESULTS, SEEDS, of_games, run
+from .study import RESULTS, SEEDS, of_games, of_measured, run
 from .table import update_page
 from .tasks import LOGS, SETS, TASKS
 
@@ -26,7 +27,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-well-it-ranks.md"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=["make", "study", "table", "peers", "games"])
+    parser.add_argument("stage", choices=["make", "study", "table", "peers", "measured", "games"])
     tasks = {task.environment: task for task in TASKS}
     parser.add_argument("--tasks", nargs="+", choices=tasks, default=list(tasks))
     parser.add_argument("--logs", nargs="+", choices=LOGS, default=LOGS)
@@ -51,6 +52,9 @@ def main() -> None:
     elif options.stage == "peers":
         peers.run(chosen, options.logs)
         peers.update_page(PAGE)
+    elif options.stage == "measured":
+        found = of_measured(chosen, options.seeds, options.out).groupby("chooses")[["returns", "episodes"]]
+        print(found.agg(["mean", "sem"]).round(2).to_string())
     elif options.stage == "games":
         columns, by = ["spearman", "regret@1", "coverage"], ["kind", "known"]
         means = of_games(options.sets, options.out, options.foreign).groupby([*by, "game", "log"])[columns].mean()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,24 @@ from sopr_fast.inputs.policies.output import Bounds
 
 from . import tasks
 from .tasks import Task
+
+
+class Recorder(gymnasium.Wrapper):
+    """Keep every transition that an environment makes, in order."""
+
+    def __init__(self, environment: gymnasium.Env) -> None:
+        super().__init__(environment)
+        self.rows: list[tuple] = []
+
+    def reset(self, **options: Any) -> tuple[Any, dict]:
+        self._state, info = self.env.reset(**options)
+        return self._state, info
+
+    def step(self, action: Any) -> tuple:
+        after, reward, terminal, truncated, info = self.env.step(action)
+        self.rows.append((self._state, action, reward, after, terminal, truncated and not terminal))
+        self._state = after
+        return after, reward, terminal, truncated, info
 
 
 def is_discrete(space: gymnasium.Space) -> bool:
@@ -88,3 +107,15 @@ def roll_out(task: Task, policy: Any) -> list[float]:
                 going.append(i)
         running = going
     return totals.tolist()
+
+
+def measure(task: Task, policies: Sequence[Any], count: int) -> Transitions:
+    """Return so many episodes of each policy, in turn."""
+    recorder = Recorder(gymnasium.make(task.environment))
+    for policy, seed in itertools.product(policies, range(count)):
+        (state, _), over = recorder.reset(seed=seed), False
+        while not over:
+            state, _, terminal, truncated, _ = recorder.step(policy.predict(state)[0])
+            over = terminal or truncated
+    names = ("states", "actions", "rewards", "next_states", "terminals", "truncations")
+    return Transitions.from_arrays(**dict(zip(names, map(np.array, zip(*recorder.rows, strict=True)), strict=True)))

@@ -20,7 +20,7 @@ import sopr_fast
 from sopr_fast.inputs.policies import Actor
 
 from . import tasks
-from .archive import is_discrete, load_log, networks, read_table, roll_out
+from .archive import Recorder, is_discrete, load_log, networks, read_table, roll_out
 from .tasks import LOG_ROWS, OFFLINE_UPDATES, SEEDS, SNAPSHOTS, Task
 
 _NETWORK = {"net_arch": [64, 64]}
@@ -35,24 +35,6 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "dqn": {"learning_rate": 1e-3, "batch_size": 64, "train_freq": 8, "gradient_steps": 4, "learning_starts": 1000,
             "target_update_interval": 500, "exploration_fraction": 0.2},
 }  # fmt: skip
-
-
-class Recorder(gymnasium.Wrapper):
-    """Keep every transition that an environment makes, in order."""
-
-    def __init__(self, environment: gymnasium.Env) -> None:
-        super().__init__(environment)
-        self.rows: list[tuple] = []
-
-    def reset(self, **options: Any) -> tuple[Any, dict]:
-        self._state, info = self.env.reset(**options)
-        return self._state, info
-
-    def step(self, action: Any) -> tuple:
-        after, reward, terminal, truncated, info = self.env.step(action)
-        self.rows.append((self._state, action, reward, after, terminal, truncated and not terminal))
-        self._state = after
-        return after, reward, terminal, truncated, info
 
 
 def make(task: Task, work: Path) -> None:

@@ -18,7 +18,7 @@ from sopr_fast.selection.measured import Measured
 from sopr_fast.selection.selection import Selection
 from sopr_fast.selection.verdict import SURE
 
-from .archive import load
+from .archive import load, measure
 from .tasks import Task
 
 RESULTS = Path(__file__).parent / "results.csv"
@@ -111,6 +111,32 @@ def of_games(folder: Path, work: Path, foreign: Path | None = None, draws: int =
             chosen = np.sort(np.random.default_rng(draw).permutation(pool)[:known])
             found = results(whole, chosen, np.flatnonzero(table["kind"] == kind), table)["select"]
             rows.append({"game": game.name, "log": log, "kind": kind, "known": known} | found)
+    return pandas.DataFrame(rows)
+
+
+def of_measured(tasks: Sequence[Task], seeds: Sequence[int], work: Path) -> pandas.DataFrame:
+    """Return how the others of an algorithm are ordered by three measured returns, or also by five episodes of each."""
+    rows = []
+    for task, seed in itertools.product(tasks, seeds):
+        policies, transitions, table = load(task, task.offline)
+        algorithms = table["run"].str.rpartition("-")[0]
+        for algorithm in task.steps:
+            own = {name: policies[name] for name in table.index[algorithms == algorithm]}
+            kept = work / task.name / f"study-{task.offline}-{seed}"
+            kept.mkdir(parents=True, exist_ok=True)
+            selection = sopr_fast.select(own, transitions, checkpoints=kept, seed=seed)
+            names = selection.measure_next(3)
+            episodes = measure(task, [own[name] for name in names], 5)
+            totals = np.add.reduceat(episodes.rewards, episodes.episodes[:-1]).reshape(-1, 5)
+            returns = dict(zip(names, totals.mean(1), strict=True))
+            others = [name for name in selection.names if name not in returns]
+            row = {"task": task.environment, "chooses": task.chooses, "algorithm": algorithm, "seed": seed}
+            for what, log in (("returns", None), ("episodes", episodes)):
+                told = selection.update(returns, log=log)
+                predicted = told.predicted[[told.place(name) for name in others]]
+                row[what] = spearman(table["return"][others].to_numpy(), predicted)
+            rows.append(row)
+            print(*row.values(), flush=True)
     return pandas.DataFrame(rows)
 
 
