@@ -62,11 +62,9 @@ def run(
 def judged(task: Task, log: str, seed: int, work: Path, simulator: estimators.Simulator) -> Iterator[dict[str, Any]]:
     """Yield one row of results for each kind of candidates, number of known returns and method."""
     policies, transitions, table = load(task, log)
-    kept = work / task.name / f"study-{log}-{seed}"
-    kept.mkdir(parents=True, exist_ok=True)
     online = table[~table["run"].str.startswith("offline")]
     progress = dict(zip(online.index, snapshots(online.index), strict=True))
-    options = {"simulator": simulator, "checkpoints": kept, "seed": seed}
+    options = {"simulator": simulator, "checkpoints": work / task.name / f"study-{log}-{seed}", "seed": seed}
     whole = sopr_fast.select(policies, transitions, progress=progress, groups=table["run"].to_dict(), **options)
     table = table.loc[whole.names]
     for kind, candidates, order in cases(table, seed):
@@ -100,10 +98,8 @@ def of_games(folder: Path, work: Path, foreign: Path | None = None, draws: int =
         kinds = np.repeat([*parts], [len(returns) for _, returns in parts.values()])
         returns = np.concatenate([returns for _, returns in parts.values()])
         table = pandas.DataFrame({"return": returns, "error": 0.0, "kind": kinds}, index=[*policies])
-        kept = work / game.name / log
-        kept.mkdir(parents=True, exist_ok=True)
         transitions = sopr_fast.load_log(file, max_episode_steps=1000)
-        whole = sopr_fast.select(policies, transitions, checkpoints=kept)
+        whole = sopr_fast.select(policies, transitions, checkpoints=work / game.name / log)
         table = table.loc[whole.names]
         pool = np.flatnonzero(table["kind"].isin(["train", "validation"]))
         tests = [kind for kind in parts if kind not in ("train", "validation")]
@@ -119,24 +115,19 @@ def of_measured(tasks: Sequence[Task], seeds: Sequence[int], work: Path) -> pand
     rows = []
     for task, seed in itertools.product(tasks, seeds):
         policies, transitions, table = load(task, task.offline)
-        algorithms = table["run"].str.rpartition("-")[0]
+        kept = work / task.name / f"study-{task.offline}-{seed}"
         for algorithm in task.steps:
-            own = {name: policies[name] for name in table.index[algorithms == algorithm]}
-            kept = work / task.name / f"study-{task.offline}-{seed}"
-            kept.mkdir(parents=True, exist_ok=True)
+            own = {name: policies[name] for name in table.index[table["run"].str.startswith(f"{algorithm}-")]}
             selection = sopr_fast.select(own, transitions, checkpoints=kept, seed=seed)
             names = selection.measure_next(3)
             episodes = measure(task, [own[name] for name in names], 5)
             totals = np.add.reduceat(episodes.rewards, episodes.episodes[:-1]).reshape(-1, 5)
-            returns = dict(zip(names, totals.mean(1), strict=True))
-            others = [name for name in selection.names if name not in returns]
-            row = {"task": task.environment, "chooses": task.chooses, "algorithm": algorithm, "seed": seed}
+            true = table["return"][selection.names].to_numpy()
+            row: dict[str, Any] = {"task": task.environment, "chooses": task.chooses, "algorithm": algorithm}
             for what, log in (("returns", None), ("episodes", episodes)):
-                told = selection.update(returns, log=log)
-                predicted = told.predicted[[told.place(name) for name in others]]
-                row[what] = spearman(table["return"][others].to_numpy(), predicted)
+                told = selection.update(dict(zip(names, totals.mean(1), strict=True)), log=log)
+                row[what] = spearman(true[~told.known], told.predicted[~told.known])
             rows.append(row)
-            print(*row.values(), flush=True)
     return pandas.DataFrame(rows)
 
 
