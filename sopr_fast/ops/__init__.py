@@ -1,4 +1,9 @@
-"""Torch operators over the compiled kernels."""
+"""Torch operators over the compiled kernels.
+
+They raise TypeError for an argument of another dtype, ValueError for one of another shape or out of range (offsets and
+rows are looked at on the CPU), NotImplementedError for a second derivative (but of `segment_dropout`) or one in forward
+mode.
+"""
 
 from .encoder_parameters import EncoderOptions, encoder_shapes
 from .kmeans import KMeans, kmeans, kmeans_init

@@ -65,11 +65,6 @@ def kmeans(
     Returns:
         A `KMeans`.
 
-    Raises:
-        TypeError: An argument has another dtype.
-        ValueError: An argument has another shape or is out of range, or a point is not finite (the message names its
-            problem and row).
-
     Equivalent to::
 
         centroids = points.gather(1, kmeans_init(points, k, seeds)[..., None].expand(-1, -1, D).long())
@@ -129,10 +124,6 @@ def kmeans_init(
 
     Returns:
         (B, k) int32.
-
-    Raises:
-        TypeError: An argument has another dtype.
-        ValueError: An argument has another shape or is out of range, `method` is unknown, or a point is not finite.
 
     Equivalent to::
 

@@ -44,12 +44,6 @@ def segment_attention(
     Returns:
         (T, H, D) float32, differentiable once in `q`, `k` and `v`. Memory grows linearly with T.
 
-    Raises:
-        NotImplementedError: A second derivative, or one in forward mode, is requested.
-        TypeError: An argument has another dtype.
-        ValueError: An argument has another shape or is out of range, or offsets (on the CPU) do not ascend from 0 to
-            T.
-
     Equivalent, without dropout, to::
 
         parts = [F.scaled_dot_product_attention(*(x[a:b].transpose(0, 1) for x in (q, k, v)), scale=scale)

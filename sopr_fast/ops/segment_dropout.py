@@ -39,12 +39,6 @@ def segment_dropout(
     Returns:
         (T, E) float32, differentiable in `x`.
 
-    Raises:
-        NotImplementedError: A derivative in forward mode is requested.
-        TypeError: An argument has another dtype.
-        ValueError: An argument has another shape or is out of range, or offsets (on the CPU) do not ascend from 0 to
-            T.
-
     Equivalent to::
 
         x * (draws >= threshold) / (1 - threshold / 65536)  # draws of 16 bits; threshold = round(65536 probability)

@@ -67,11 +67,6 @@ def segment_encoder(
         operators and the other segment operators. Its sums depend on how many blocks a GPU runs at a time, but not on
         their order.
 
-    Raises:
-        NotImplementedError: `states` requires a gradient, or a second derivative or one in forward mode is requested.
-        TypeError: An argument has another dtype.
-        ValueError: An argument has another shape or is out of range, including (on the CPU) rows and offsets.
-
     Equivalent to::
 
         x = torch.cat([states[rows[s, a:b]], columns[p, rows[s, a:b]]], -1)  # a, b = offsets[s, k : k + 2]

@@ -20,11 +20,6 @@ def segment_mean(x: Tensor, offsets: Tensor) -> Tensor:
     Returns:
         (G, E) float32, differentiable once in `x`.
 
-    Raises:
-        NotImplementedError: A second derivative, or one in forward mode, is requested.
-        TypeError: An argument has another dtype.
-        ValueError: An argument has another shape, or offsets (on the CPU) do not ascend from 0 to T.
-
     Equivalent to::
 
         torch.stack([x[a:b].mean(0) if b > a else x.new_zeros(E) for a, b in zip(offsets, offsets[1:])])
