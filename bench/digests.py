@@ -24,7 +24,7 @@ CONFIGS = {
 }
 ESTIMATORS = {
     "FQE": {"updates": 60},
-    "BehaviourQ": {"updates": 60, "ensemble": 2},
+    "BehaviourQ": {"updates": 60},
     "Simulator": {"updates": 60, "horizon": 10},
     "ImportanceWeighting": {"updates": 60},
     "DualDICE": {"updates": 60},

@@ -118,11 +118,11 @@ def test_values_are_in_the_units_of_rewards_whatever_those_of_states_and_actions
     np.testing.assert_allclose(values(2.0**-40, 2.0, 2.0**-40), expected, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["fqe-ensemble", "behaviour-q"])
-def test_one_episode_tells_no_standard_error(name, log):
+def test_one_episode_tells_no_standard_error(log):
     one = with_other(log, episodes=np.array([0, len(log)]), timeouts=np.arange(len(log)) == len(log) - 1)
-    assert np.isfinite(METHODS[name].estimate(gains(), log).standard_errors).all()
-    assert np.isnan(METHODS[name].estimate(gains(), one).standard_errors).all()
+    method = ImportanceWeighting(updates=30, hidden=(8,), clip=(-0.01, 0.01))
+    assert np.isfinite(method.estimate(gains(), log).standard_errors).all()
+    assert np.isnan(method.estimate(gains(), one).standard_errors).all()
 
 
 @each_method
@@ -168,7 +168,7 @@ def test_episodes_end_at_terminals_and_continue_after_timeouts(method, terminal,
     assert method.estimate(policies, data).values[0] == pytest.approx(value, rel=0.02)
 
 
-@pytest.mark.parametrize("name", ["fqe", "fqe-ensemble", "dual-dice"])
+@pytest.mark.parametrize("name", ["fqe", "dual-dice"])
 def test_rows_dropped_for_arrays_of_actions_stay_for_other_policies(name, log):
     policies = {"array": gains()["gain-2"](log.states), "policy": gains()["gain-2"]}
     alone = [METHODS[name].estimate([policy], log).values[0] for policy in policies.values()]

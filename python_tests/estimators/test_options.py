@@ -15,12 +15,11 @@ pytestmark = unwarned
 @pytest.mark.parametrize(
     ("method", "options"),
     [
-        *((method, {name: 0}) for method in (FQE, BehaviourQ) for name in ("updates", "batch_size", "ensemble")),
+        *((method, {name: 0}) for method in (FQE, BehaviourQ) for name in ("updates", "batch_size")),
         *((FQE, {"hidden": hidden}) for hidden in (8, "8", (8, 0), (8.0,), None)),
         *((FQE, {name: value}) for name in ("learning_rate", "target_rate") for value in (0, -1e-3, math.nan, "1")),
         *((FQE, {"discount": value}) for value in (1.5, -0.1)),
         (FQE, {"updates": 10.0}),
-        (FQE, {"ensemble": True}),
         (FQE, {"target_rate": 1.5}),
         (BehaviourQ, {"learning_rate": math.inf}),
         *((DualDICE, {name: 0}) for name in ("updates", "batch_size", "nu_rate", "zeta_rate")),

@@ -64,7 +64,7 @@ def results(folder: Path) -> list[str]:
     small = {"updates": 8, "hidden": (8,)}
     learns = {**small, "discount": DISCOUNT}
     methods = [
-        estimators.BehaviourQ(**learns, ensemble=2),
+        estimators.BehaviourQ(**learns),
         estimators.Simulator(**small, members=2, horizon=5),
         estimators.ImportanceWeighting(**learns),
         estimators.FQE(**learns),

@@ -14,8 +14,7 @@ from sopr_fast.inputs.policies import load_policies
 SMALL = {"updates": 30, "batch_size": 32, "hidden": (8,), "discount": 0.9}
 METHODS = {
     "fqe": FQE(**SMALL),
-    "fqe-ensemble": FQE(**SMALL, ensemble=3),
-    "behaviour-q": BehaviourQ(**SMALL, ensemble=2),
+    "behaviour-q": BehaviourQ(**SMALL),
     "dual-dice": DualDICE(**SMALL),
     "importance-weighting": ImportanceWeighting(updates=30, hidden=(8,), discount=0.9),
     "simulator": Simulator(updates=30, hidden=(8,), members=2, horizon=5),

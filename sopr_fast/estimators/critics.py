@@ -6,7 +6,7 @@ import math
 import os
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -42,7 +42,6 @@ class CriticEstimator(RewardEstimator):
     hidden: tuple[int, ...] = option((256, 256), widths)
     learning_rate: float = option(3e-4, number(above=0))
     target_rate: float | None = option(None, optional(number(above=0, most=1)))
-    ensemble: int = option(1, integer(1))
 
     def _evaluate(self, actions: PolicyActions, checkpoint: str | os.PathLike | None) -> Evaluated:
         log = actions.log
@@ -66,8 +65,8 @@ class CriticEstimator(RewardEstimator):
             checkpoint=checkpoint,
             identity=lambda: (self, actions.seed, *identity()),
         )
-        replicates = learner.mean_values(log.evaluated_rows() if self.shared else log.initial)
-        return replicates.mean(1), replicates, {"lag": remaining, "curve": curve}
+        values = learner.mean_values(log.evaluated_rows() if self.shared else log.initial)
+        return values, None, {"lag": remaining, "curve": curve}
 
 
 @dataclass(frozen=True)
@@ -85,8 +84,6 @@ class FQE(CriticEstimator):
         learning_rate: Learning rate of Adam.
         target_rate: Weight of the critic in each update of its target network. None for 5 / (updates (1 - γ)), but at
             least 0.005 and at most 0.1. See `lag` below.
-        ensemble: Networks per policy. Two or more learn from bootstrap samples of the episodes, and the standard
-            deviation of their values is the standard error.
 
     Diagnostics:
         lag: Share of the way to their fixed point that values have left, about exp(-updates target_rate (1 - γ)).
@@ -106,7 +103,7 @@ class BehaviourQ(CriticEstimator):
     The value is what follows when the policy's action is taken once and the logged behaviour goes on from there. It is
     not the return of the policy, but ranks policies well at little cost. It is the mean over at most 65,536 logged
     states, evenly spaced. A checkpoint of a run with other policies can be resumed. Options, diagnostics and warnings
-    are those of `FQE`; `ensemble` is the number of critics.
+    are those of `FQE`.
     """
 
     shared: ClassVar[bool] = True
@@ -148,7 +145,7 @@ def value_scale(transitions: Transitions, discount: float) -> tuple[float, float
 
 
 class CriticLearner(Learner):
-    """Regression of C = members * copies critics on r + γ (1 - terminal) Q_target(s', a').
+    """Regression of critics, one of each policy or one for all, on r + γ (1 - terminal) Q_target(s', a').
 
     Targets are clipped to the range that rewards allow. Values are those of the target networks, which average the
     last updates, of which each has the weight `target_rate`.
@@ -158,54 +155,47 @@ class CriticLearner(Learner):
         self.actions, self.shared, self.target_rate = actions, options.shared, target_rate
         self.log, self.discount = actions.log, options.discount
         log, seed = self.log, actions.seed
-        usable = log.followed if self.shared else np.ones(log.count, bool)
-        pools = log.pools(usable, options.ensemble, seed)
-        self.batches = Batches(pools, options.batch_size, seed)
-        self.copies, self.members = 1 if self.shared else len(actions.policies), options.ensemble
+        rows = np.flatnonzero(log.followed) if self.shared else np.arange(log.count)
+        self.batches = Batches([rows], options.batch_size, seed)
         self.mean, self.scale = value_scale(log.transitions, self.discount)  # outputs and errors are of order 1
         self.range = [(each - self.mean) / self.scale for each in value_range(log.transitions, self.discount)]
-        networks = {"draws": self.members, "copies": self.copies, "seed": seed}
-        self.critic = ActionValue(log, options.hidden, rate=options.learning_rate, **networks)
+        self.count = 1 if self.shared else len(actions.policies)
+        networks = {"rate": options.learning_rate, "copies": self.count, "seed": seed}
+        self.critic = ActionValue(log, options.hidden, **networks)
         self.networks = {"critic": self.critic}
 
     def step(self, update: int) -> Tensor:
-        """Update all critics once and return their losses (copies,), averaged over members."""
+        """Update all critics once and return their losses (C,)."""
         log = self.log
-        rows = self.batches(update)  # (M, B)
+        rows = self.batches(update)[0]  # (B,)
         targets = self._targets(rows, update)
         mask = None if self.shared else self.actions.has_next_action(rows)
         weight = torch.ones_like(targets)
         if mask is not None:
-            weight = mask.flatten(0, 1) * (mask.shape[-1] / mask.sum(-1).clamp(min=1)).view(-1, 1)
-        loss = self.critic.fit(
-            self._for_all(log.states(rows)),
-            self._for_all(torch.embedding(log.actions, rows)),
-            targets,
-            weight,
-            average_rate=self.target_rate,
-        )
-        return loss.view(self.members, self.copies).mean(0)
+            weight = mask * (mask.shape[-1] / mask.sum(-1).clamp(min=1)).view(-1, 1)
+        states, actions = self._for_all(log.states(rows)), self._for_all(torch.embedding(log.actions, rows))
+        return self.critic.fit(states, actions, targets, weight, average_rate=self.target_rate)
 
     @torch.no_grad()
     def _targets(self, rows: Tensor, update: int) -> Tensor:  # (C, B)
         log = self.log
         next_rows = log.next[rows]
         if self.shared:
-            actions = log.actions[next_rows.clamp(max=log.count - 1)][:, None]
+            actions = log.actions[next_rows.clamp(max=log.count - 1)][None]
         else:
-            actions = self.actions(next_rows, update)  # (M, P, B, dim_a)
-        following = self.critic.average.values(self._for_all(log.states(next_rows)), actions.flatten(0, 1))
+            actions = self.actions(next_rows, update)  # (P, B, dim_a)
+        following = self.critic.average.values(self._for_all(log.states(next_rows)), actions)
         alive = self.discount * (1 - log.terminals[rows])
         # The value after a terminal is 0, which is not 0 in the critics' units.
         offset = (log.rewards[rows] - self.mean * (1 - alive)) / self.scale
-        return (self._for_all(offset) + self._for_all(alive) * following).clamp_(*self.range)
+        return (offset + alive * following).clamp_(*self.range)
 
     def _for_all(self, x: Tensor) -> Tensor:
-        """Repeat (M, B, …) for the critics of each member: (C, B, …)."""
-        return x.repeat_interleave(self.copies, 0)
+        """Repeat (B, …) for all critics: (C, B, …)."""
+        return x.expand(self.count, *x.shape)
 
     def mean_values(self, rows: Tensor) -> np.ndarray:
-        """Return the mean value (P, M) float64 of each policy's actions in rows (B,) of the table, by M critics."""
+        """Return the mean value (P,) float64 of each policy's actions in rows (B,) of the table."""
         if not self.shared:
             return self._mean_values(self.actions, rows, show=True).numpy()
         bounds = pairwise(block_bounds(len(self.actions.policies)))
@@ -213,11 +203,11 @@ class CriticLearner(Learner):
         return torch.cat([self._mean_values(self.actions.of(part), rows, show=False) for part in blocks]).numpy()
 
     @torch.no_grad()
-    def _mean_values(self, actions: PolicyActions, rows: Tensor, show: bool) -> Tensor:  # (P, M)
+    def _mean_values(self, actions: PolicyActions, rows: Tensor, show: bool) -> Tensor:  # (P,)
         policies = len(actions.policies)
-        total: Any = 0.0
+        total = torch.zeros(policies, dtype=torch.float64, device="cpu")
         with progress_bar(len(rows), "evaluating", "state", show=show) as bar:
-            for chunk in rows.split(max(64, _CHUNK // (self.members * policies))):
+            for chunk in rows.split(max(64, _CHUNK // policies)):
                 states = self.log.states(chunk)
                 for draw in range(actions.draws):
                     taken = actions(chunk, draw)  # (P, B, dim_a)
@@ -225,8 +215,7 @@ class CriticLearner(Learner):
                         flat = states.expand(policies, -1, -1).flatten(0, 1), taken.flatten(0, 1)
                         values = self.critic.average.values(*flat).view(-1, len(chunk))
                     else:
-                        values = self.critic.average.values(states, taken.repeat(self.members, 1, 1))
-                    total = total + values.double().sum(1)  # (M * P,)
+                        values = self.critic.average.values(states, taken)
+                    total += values.double().sum(1)
                 bar.update(len(chunk))
-        means = total / (len(rows) * actions.draws) * self.scale + self.mean
-        return means.view(self.members, policies).T
+        return total / (len(rows) * actions.draws) * self.scale + self.mean

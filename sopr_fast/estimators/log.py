@@ -108,23 +108,6 @@ class Log:
             return torch.arange(self.count, device="cpu")
         return torch.linspace(0, self.count - 1, limit, dtype=torch.float64, device="cpu").long()
 
-    def pools(self, usable: np.ndarray, members: int, seed: int) -> list[np.ndarray]:
-        """Return the usable rows (N,) bool that each member of an ensemble learns from.
-
-        A single member learns from all of them, several from those of a bootstrap sample of episodes each.
-        """
-        if members == 1:
-            return [np.flatnonzero(usable)]
-        episodes = self.transitions.episodes
-        pools = []
-        for member in range(members):
-            random = np.random.default_rng([seed, 2, member])
-            drawn = random.integers(0, len(episodes) - 1, len(episodes) - 1)
-            rows = np.concatenate([np.arange(episodes[e], episodes[e + 1]) for e in drawn])
-            rows = rows[usable[rows]]
-            pools.append(rows if len(rows) else np.flatnonzero(usable))
-        return pools
-
 
 def _state_units(states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the mean and the scale (dim_s,) float64 of states (N, dim_s); see `Log`."""

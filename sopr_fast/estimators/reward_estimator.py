@@ -29,7 +29,7 @@ Evaluated: TypeAlias = tuple[np.ndarray, np.ndarray | None, dict[str, Any]]
 class RewardEstimator(Estimator):
     """Base of estimators of discounted returns, which learn from logged rewards, not from known returns.
 
-    Standard errors need two episodes or more: bootstrap samples of a single one are all alike.
+    Standard errors need two episodes or more.
 
     Attributes:
         discount: Discount factor γ, from 0 to 1; 1, the undiscounted return, needs episodes that end in terminals.
@@ -52,7 +52,7 @@ class RewardEstimator(Estimator):
         shares = unsupported(actions)
         values, replicates, diagnostics = self._evaluate(actions, request.checkpoint)
         _warn_of_impossible(request.names, values, *value_range(log.transitions, self.discount))
-        has_errors = replicates is not None and replicates.shape[1] > 1 and len(log.transitions.episodes) > 2
+        has_errors = replicates is not None and replicates.shape[1] > 1
         return Estimates(
             request.names,
             values,

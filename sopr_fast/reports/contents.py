@@ -47,7 +47,7 @@ def _ranking_page(ranking: Ranking, command: str) -> dict[str, Any]:
         main=_ranking_figure(ranking),
         title="All candidates",
         tables=[_ranking_table(ranking)],
-        legend="Errors and probabilities come from replicates, such as bootstrap samples or members of an ensemble."
+        legend="Errors and probabilities come from replicates, such as episodes or members of a simulator."
         if ranking.subset_scores is None
         else "Errors and probabilities are over draws of states only: they do not say whether the model orders "
         "policies as their returns do. Distance is that of actions to the nearest known policy; a foreign candidate is "

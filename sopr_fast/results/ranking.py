@@ -41,7 +41,7 @@ class Ranking(Result):
             replicates; NaN if unknown. Those of a trained model measure the noise of drawing only subsets: for a
             foreign candidate they say nothing of how wrong its score is, and tables and plots leave them out.
         subset_scores: (P, S) float64 scores on each subset, whose mean is the score (paper section 3.2), or None.
-        replicates: (P, R) float64 joint replicates of the scores (subsets, bootstrap, ensemble), or None.
+        replicates: (P, R) float64 joint replicates of the scores (subsets, episodes, members), or None.
         distances: (P,) action distance to the nearest training policy (Eq. 3), NaN if unknown, or None.
         distance_limit: Distance beyond which a candidate is foreign, or None.
         in_training: (P,) whether each candidate acts exactly as a training policy does, or None if unknown.
