@@ -54,9 +54,8 @@ def ours(log: dict, policies: dict[str, np.ndarray]) -> dict[str, tuple[np.ndarr
     """Return values and intervals of each estimator."""
     from sopr_fast import load_policies
     from sopr_fast.estimators import DoublyRobust, ImportanceWeighting
-    from sopr_fast.inputs.policies import Probabilities
 
-    loaded = load_policies({name: Probabilities(own) for name, own in policies.items()}, action_count=ACTIONS)
+    loaded = load_policies(policies, action_count=ACTIONS)
     found = {}
     for estimator in (ImportanceWeighting(discount=1.0), DoublyRobust(discount=1.0)):
         estimates = estimator.estimate(loaded, log)

@@ -8,10 +8,10 @@ import torch
 from support.estimators import disjoint, gains, loud, unwarned, with_other
 from support.mdps import TablePolicy, Tabular
 from support.problems import transitions
+from torch import distributions as dist
 from torch.distributions import Normal, TanhTransform
 
 from sopr_fast.estimators import ImportanceWeighting, UncertainEstimateWarning
-from sopr_fast.inputs.policies import Gaussian
 
 pytestmark = unwarned
 
@@ -75,7 +75,11 @@ def test_an_episode_without_density_has_no_weight():
     rewards = np.array([5.0, 7.0, 1.0, 2.0, 1.0, 3.0, 1.0, 4.0])
     log_probs = np.full(8, -0.5 * math.log(2 * math.pi))
     log = transitions(states, 0 * states, rewards, states, None, [0, 1] * 4, log_probs)
-    estimates = ImportanceWeighting(discount=0.5).estimate([lambda s: Gaussian(0 * s, s)], log)
+
+    def normal(states):
+        return dist.Normal(torch.from_numpy(0 * states), torch.from_numpy(states), validate_args=False)
+
+    estimates = ImportanceWeighting(discount=0.5).estimate([normal], log)
     assert estimates.values[0] == pytest.approx(1 + 0.5 * 3)
     assert estimates.diagnostics["effective_sample_size"] == pytest.approx(3)
 

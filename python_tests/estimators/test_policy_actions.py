@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+import torch
 from support.estimators import each_method, gains, small_log, unwarned, with_other
 from support.problems import transitions
+from torch import distributions as dist
 
 from sopr_fast.estimators.log import Log
-from sopr_fast.inputs.policies import Gaussian
 
 OFFSETS = (20, -300)  # the same actions as set-points
 GRID = 512  # of actions, which float32 then adds to the offsets without rounding
@@ -36,7 +37,7 @@ def set_points(offset, std=None):
         def mean(states):
             return on_grid(policy(states)) + np.float32(offset)
 
-        return mean if std is None else lambda states: Gaussian(mean(states), np.full((len(states), 1), std))
+        return mean if std is None else lambda states: dist.Normal(torch.as_tensor(mean(states)), std)
 
     return {name: act(policy) for name, policy in gains().items()}
 

@@ -13,7 +13,6 @@ from support.problems import TINY, LinearPolicy, ladder, log, training_gains
 
 import sopr_fast
 from sopr_fast import Subsets
-from sopr_fast.inputs.policies import Probabilities
 
 QUICK = dataclasses.replace(TINY, steps=2, subsets=2)
 GAINS, TWO = training_gains(5), ladder([0.3, 0.4])
@@ -136,7 +135,7 @@ def test_actions_in_clustered_subsets_train_like_functions():
 
 
 def test_rank_refuses_inputs_that_do_not_fit_the_model():
-    ranker, chooser = fit(), lambda states: Probabilities(np.full((len(states), 2), 0.5))
+    ranker, chooser = fit(), lambda states: torch.distributions.Categorical(torch.full((len(states), 2), 0.5))
     twins = [LinearPolicy(0.3), LinearPolicy(0.4)]
     for twin in twins:
         twin.name = "twin"

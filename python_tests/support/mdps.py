@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from support.problems import transitions
+from torch import distributions as dist
 
 from sopr_fast.inputs.logs import Transitions
-from sopr_fast.inputs.policies import Gaussian, Probabilities
 
 
 @dataclass(frozen=True)
@@ -95,8 +96,8 @@ class TablePolicy:
     def __init__(self, table: np.ndarray):
         self.table = table.astype(np.float32)
 
-    def __call__(self, states: np.ndarray) -> Probabilities:
-        return Probabilities(self.table[states.argmax(1)])
+    def __call__(self, states: np.ndarray) -> dist.Categorical:
+        return dist.Categorical(torch.from_numpy(self.table[states.argmax(1)]))
 
 
 @dataclass(frozen=True)
@@ -158,4 +159,4 @@ class LinearGain:
 
     def __call__(self, states: np.ndarray):
         mean = (states @ self.gain)[:, None]
-        return mean if self.std is None else Gaussian(mean, np.full_like(mean, self.std))
+        return mean if self.std is None else dist.Normal(torch.from_numpy(mean), self.std)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..inputs.logs import Transitions, load_states
-from ..inputs.policies import ArrayPolicy, Gaussian, Layout, Policy, Probabilities, collect_shared, probe
+from ..inputs.policies import ArrayPolicy, Layout, Output, Policy, collect_shared, probe
 from ..results.estimates import Estimates
 from ..runtime.checks import instance, option, optional
 from ..runtime.options import current_device
@@ -77,13 +77,11 @@ class SOPR(SupervisedEstimator):
 def _as_arrays(policies: list[Policy], columns: Tensor, layout: Layout) -> list[Policy]:
     """Return arrays of actions under the names of P policies, from what they do in U states (P, U, dim_c)."""
 
-    def values(own: Tensor) -> Probabilities | Gaussian | Tensor:
-        if layout.kind == "discrete":
-            return Probabilities(own)
+    def output(own: Tensor) -> Output:
         mean, std = own[:, : layout.action_dim], own[:, layout.action_dim :]
-        return Gaussian(mean, std) if std.any() else mean
+        return Output("gaussian", mean, std) if std.any() else Output(layout.kind.replace("gaussian", "action"), mean)
 
-    return [ArrayPolicy(policy.name, values(own)) for policy, own in zip(policies, columns, strict=True)]
+    return [ArrayPolicy(policy.name, output(own)) for policy, own in zip(policies, columns, strict=True)]
 
 
 def _units(ranker: Ranker, returns: np.ndarray) -> tuple[float, float]:

@@ -7,12 +7,12 @@ import warnings
 import numpy as np
 import pandas
 import pytest
+import torch
 from support.walks import NEXT, only, walk, without
 
 import sopr_fast
 from sopr_fast.estimators import FQE, DualDICE, ImportanceWeighting
 from sopr_fast.inputs.logs import Transitions, load_states, load_transitions
-from sopr_fast.inputs.policies import Probabilities
 
 LENGTHS = (5, 3, 6, 4)
 COUNT, ENDS = sum(LENGTHS), np.cumsum(LENGTHS) - 1
@@ -256,7 +256,7 @@ def test_every_row_of_a_bandit_is_an_episode():
     log = load(BANDIT | {"pscore": ONES / 3}, max_episode_steps=1)
     assert log.episodes.tolist() == [*range(401)] and log.terminals.all() and len(log) == 400
     np.testing.assert_allclose(log.log_probs, np.log(1 / 3), rtol=1e-6)
-    prefers = {"first": lambda states: Probabilities(np.tile(np.float32([1, 0, 0]), (len(states), 1)))}
+    prefers = {"first": lambda states: torch.distributions.Categorical(torch.eye(3)[[0] * len(states)])}
     with warnings.catch_warnings(action="ignore"):
         value = ImportanceWeighting(discount=1).estimate(prefers, log).values[0]
         FQE(discount=1, updates=20, hidden=(4,)).estimate(prefers, log)

@@ -60,7 +60,8 @@ def test_every_method_refuses_policies_that_do_not_fit_the_log(tmp_path, method,
     if way == "states of a dictionary" and learns_rewards:
         pytest.skip("needs rewards")
     with pytest.raises(
-        ValueError, match=r"have 3 columns, but those of policy 'p0' need 6 columns: .*policies\.Gaussian\(mean, s"
+        ValueError,
+        match=r"have 3 columns, but those of policy 'p0' need 6 columns: .*distributions\.Normal\(mean",
     ):
         METHODS[method](WIDE, LOGS[way](ARRAYS, tmp_path))
     labels = ARRAYS | {"actions": np.arange(ROWS) % 6 + 1}

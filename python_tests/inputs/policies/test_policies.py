@@ -13,7 +13,7 @@ from torch import distributions as dist
 from torch import nn
 
 import sopr_fast
-from sopr_fast.inputs.policies import Actor, ArrayPolicy, Gaussian, Layout, Probabilities, collect, probe
+from sopr_fast.inputs.policies import Actor, ArrayPolicy, Layout, collect, probe
 from sopr_fast.inputs.policies import load_policies as load
 
 U, DS, DA = 40, 5, 3
@@ -89,11 +89,12 @@ def greedy(s):
 
 torch.manual_seed(0)
 COUNT, LINEAR, GRU = {"action_count": DS}, nn.Linear(DS, DA), nn.GRU(DS, DA)
-GAUSSIAN = {
-    "ours": lambda s: Gaussian(linear(s), np.full((len(s), DA), 0.5)),
-    "one deviation": lambda s: Gaussian(linear(s), np.float32(0.5)),
-    "torch": lambda s: dist.Independent(dist.Normal(linear(torch.from_numpy(s)), 0.5), 1),
-}
+
+
+def normal(states):
+    return dist.Normal(torch.from_numpy(linear(states)), 0.5)
+
+
 CALLED = {  # policy, expected columns, options
     "numpy": (linear, linear, {}),
     "float64": (lambda s: linear(s.astype(np.float64)), linear, {}),
@@ -106,12 +107,10 @@ CALLED = {  # policy, expected columns, options
     "module": (Net(), linear, {}),
     "float64 module": (Net(torch.float64), linear, {}),
     "frozen program": (torch.jit.freeze(torch.jit.script(LINEAR.eval())), lambda s: LINEAR(s).detach(), {}),
-    **{f"gaussian: {name}": (policy, lambda s: gaussian(linear(s)), {}) for name, policy in GAUSSIAN.items()},
-    "a deviation for each action": (lambda s: Gaussian(linear(s), 1.0 + np.arange(DA)),
-        lambda s: gaussian(linear(s), torch.arange(DA) + 1), {}),
+    "normal": (normal, lambda s: gaussian(linear(s)), {}),
+    "independent normals": (lambda s: dist.Independent(normal(s), 1), lambda s: gaussian(linear(s)), {}),
     "of a number": (lambda s: dist.Normal(torch.from_numpy(s[:, 0]), 0.5), lambda s: gaussian(s[:, :1]), {}),
-    "probabilities": (lambda s: Probabilities(softmax(s)), lambda s: s.softmax(1), {}),
-    "bare probabilities": (softmax, lambda s: s.softmax(1), COUNT),
+    "probabilities": (softmax, lambda s: s.softmax(1), COUNT),
     "categorical": (lambda s: dist.Categorical(logits=torch.from_numpy(s)), lambda s: s.softmax(1), {}),
     "one-hot categorical": (lambda s: dist.OneHotCategorical(logits=torch.from_numpy(s)), lambda s: s.softmax(1), {}),
     "indices": (lambda s: s.argmax(1), greedy, COUNT),
@@ -128,6 +127,8 @@ def test_columns_of_what_is_called(policy, expected, options, states, source):
 
 ACTIONS = np.random.default_rng(0).normal(size=(100, DA))
 INDICES = np.arange(100, dtype=np.uint8) % 4
+
+
 NAMES = [f"action_{i}" for i in (2, 1, 0)] + [f"obs_{i}" for i in range(DA)]
 
 
@@ -139,20 +140,17 @@ def parquet(path, frame):
 FILES = {  # functions of the path of the actions
     "memmap": lambda path: np.load(path, mmap_mode="r"),
     "path": lambda path: path,
-    "numbered columns of parquet": lambda path: parquet(path, pandas.DataFrame(ACTIONS).add_prefix("actions_")),
+    "numbered columns of parquet": lambda path: parquet(
+        path, pandas.DataFrame(np.c_[ACTIONS[:, ::-1], ACTIONS], columns=NAMES)
+    ),
     "lists of parquet": lambda path: parquet(path, pandas.DataFrame({"action": list(ACTIONS)})),
 }
 ARRAYS = {
     "float64": ACTIONS,
     "read-only": np.broadcast_to(ACTIONS, (100, DA)),
     "fortran": np.asfortranarray(ACTIONS),
-    "frame": pandas.DataFrame(ACTIONS),
-    "frame of a log": pandas.DataFrame(np.c_[ACTIONS[:, ::-1], ACTIONS], columns=NAMES),
-    "series of lists": pandas.Series(list(ACTIONS)),
     "strided": np.repeat(ACTIONS, 2, 0)[::2],
     "tensor": torch.tensor(ACTIONS),
-    "gaussian": Gaussian(ACTIONS, np.arange(1, 101)[:, None].repeat(DA, 1)),
-    "gaussian of a deviation for each state": Gaussian(ACTIONS, np.arange(1, 101)),
 }
 LABELS = {
     "indices": INDICES,
@@ -168,12 +166,11 @@ def test_arrays_are_indexed_like_the_states(kind, tmp_path, states, source):
     np.save(tmp_path / "actions.npy", ACTIONS)
     policy = FILES[kind](tmp_path / "actions.npy") if kind in FILES else (ARRAYS | LABELS)[kind]
     expected = torch.eye(DS)[source % 4] if kind in LABELS else torch.from_numpy(ACTIONS).float()[source]
-    expected = gaussian(expected, source[:, None] + 1) if kind.startswith("gaussian") else expected
     assert torch.equal(columns(policy, states, source, **(COUNT if kind in LABELS else {})), expected)
 
 
 def test_deviations_stand_beside_means_if_any_policy_is_stochastic(states, source):
-    policies = several(normal=GAUSSIAN["ours"], plain=linear)
+    policies = several(normal=normal, plain=linear)
     layout = probe(policies, states, source)
     assert layout == GAUSSIAN_LAYOUT
     got = collect(policies, states, source, layout)
@@ -220,21 +217,21 @@ def test_a_module_is_in_eval_mode_in_every_thread(states):
 
 
 def test_samples_and_densities(states, generator):
-    normal, discrete, many = one(GAUSSIAN["ours"]), one(CALLED["categorical"][0]), states[:1].expand(20000, DS)
+    policy, discrete, many = one(normal), one(CALLED["categorical"][0]), states[:1].expand(20000, DS)
     before = torch.get_rng_state()
-    drawn, chosen = normal.output(many).sample(generator), discrete.output(many).sample(generator)
+    drawn, chosen = policy.output(many).sample(generator), discrete.output(many).sample(generator)
     assert torch.equal(torch.get_rng_state(), before)
     torch.testing.assert_close(drawn.mean(0), linear(states)[0], atol=0.02, rtol=0)
     torch.testing.assert_close(drawn.std(0), torch.full((DA,), 0.5), atol=0.02, rtol=0)
     torch.testing.assert_close(chosen.mean(0), states[0].softmax(0), atol=0.02, rtol=0)
     expected = dist.Normal(linear(states), 0.5).log_prob(drawn[:U]).sum(1)
-    torch.testing.assert_close(normal.output(states).log_prob(drawn[:U]), expected)
-    torch.testing.assert_close(normal.output(states.numpy()).log_prob(drawn[:U]), expected)
+    torch.testing.assert_close(policy.output(states).log_prob(drawn[:U]), expected)
+    torch.testing.assert_close(policy.output(states.numpy()).log_prob(drawn[:U]), expected)
     expected = (states.log_softmax(1) * chosen[:U]).sum(1)
     torch.testing.assert_close(discrete.output(states).log_prob(chosen[:U]), expected)
 
 
-@pytest.mark.parametrize("policy", [GAUSSIAN["ours"], CALLED["categorical"][0]])
+@pytest.mark.parametrize("policy", [normal, CALLED["categorical"][0]])
 def test_sampling_in_parallel_disturbs_nobody(policy, states, undisturbed_draws):
     policy = one(policy)
     alone = [policy.output(states).sample(seeded(seed)) for seed in (0, 1)]
@@ -280,7 +277,7 @@ def test_a_batch_and_its_rows_give_the_same_actions(kind, states):
 
 
 def test_discrete_actions_are_indices_which_predict_samples_on_request(states):
-    policy, expected = one(lambda s: Probabilities(softmax(s))), states.argmax(1).numpy()
+    policy, expected = one(softmax, **COUNT), states.argmax(1).numpy()
     actions, row = policy(states), policy(states[3])
     assert actions.dtype == np.int64 and np.array_equal(actions, expected)
     assert torch.equal(policy.act(states), greedy(states))
@@ -304,7 +301,7 @@ def recurrent(states):
 
 FIXED = {
     "plain": linear,
-    "gaussian": GAUSSIAN["one deviation"],
+    "normal": normal,
     "array": np.zeros((100, DA)),
     "half": nn.Linear(DS, DA).bfloat16(),  # rounds otherwise in batches of other sizes
     "nearly zero": lambda s: np.full((len(s), DA), 0 if len(s) > 9 else 1e-9, np.float32),

@@ -10,7 +10,7 @@ import torch
 from torch import distributions as dist
 from torch import nn
 
-from sopr_fast.inputs.policies import Actor, ArrayPolicy, Gaussian, Layout, Probabilities, collect, probe
+from sopr_fast.inputs.policies import Actor, ArrayPolicy, Layout, collect, probe
 from sopr_fast.inputs.policies import load_policies as load
 
 U, DS, DA = 40, 5, 3
@@ -23,23 +23,25 @@ def good(states):
     return states[:, :DA]
 
 
+def fifths(states):
+    return dist.Categorical(torch.full((len(states), 5), 0.2))
+
+
 RETURNS = {  # what a policy returns next to a good one → message
     "fewer columns": (lambda s: s[:, :2], "'x' returned shape (13, 2), expected (13, 3) as policy 'good'"),
     "fewer rows": (lambda s: s[1:, :3], "shape (12, 3), expected (13, action width); a policy gets a batch of states"),
     "complex": (lambda s: good(s) * 1j, "'x' returned a ndarray of complex64, expected an array or tensor"),
     "bools": (lambda s: s[:, 0] > 0, "integer actions: load the policies by sopr_fast.load_policies("),
     "sparse": (lambda s: torch.from_numpy(good(s)).to_sparse(), "'x' returned a Tensor of torch.float32, expected"),
-    "pair": (lambda s: (good(s), None), "'x' returned a tuple, expected an array or tensor of actions alone, Gaussian, "
-        "Probabilities, or torch's Normal or Categorical; if one item is the actions, return only that, as by lambda"),
+    "pair": (lambda s: (good(s), None), "'x' returned a tuple, expected an array or tensor of actions alone, or "
+        "torch's Normal or Categorical; if one item is the actions, return only that, as by lambda"),
     "words": (lambda s: np.full(len(s), "left"), "give words as indices of discrete actions, codes[word], with one"),
     "nothing": (lambda s: None, "'x' returned a NoneType"),
     "nan": (lambda s: np.where(s == s[2, 0], np.nan, s)[:, :3], "'x' returned nan at state row 5"),
-    "negative deviation": (lambda s: Gaussian(good(s), -1.0), "a negative standard deviation"),
-    "deviation's shape": (lambda s: Gaussian(good(s), s[:, :2]), "of shape (13, 2), expected (13, 3)"),
     "squashed": (lambda s: dist.TransformedDistribution(dist.Normal(torch.tensor(good(s)), 1.0),
         dist.TanhTransform()), "a TransformedDistribution, which is neither normal nor categorical: return the mean"),
     "a module without forward": (nn.Module(), "pass a callable of states that calls its method that acts"),
-    "discrete": (lambda s: Probabilities(s * 0 + 0.2), "'x' has discrete actions, policy 'good' con"),
+    "discrete": (fifths, "'x' has discrete actions, policy 'good' con"),
     "integers": (lambda s: np.ones(len(s), int), "integer actions: load the policies by sopr_fast.load_policies("),
     "integer matrix": (lambda s: np.ones((len(s), 3), int), "return floats of continuous actions, and of several"),
     "raising": (lambda s: {}["weights"], "policy 'x' raised KeyError on 13 states: 'weights'"),
@@ -51,13 +53,16 @@ DISCRETE = {  # ... with action_count=4
     "logits": (lambda s: s[:, :4], "], at state row 1; if they are values or logits, return the index of the largest"),
     "width": (lambda s: s, "returned shape (13, 5), expected (13, 4)"),
     "float index": (lambda s: 0 * s[:, 0], "(13,), expected (13, 4); if these are indices of actions, return or store"),
-    "distribution": (lambda s: Gaussian(good(s), 1 + 0 * good(s)), "continuous distribution, expected probabilities"),
+    "distribution": (
+        lambda s: dist.Normal(torch.tensor(good(s)), 1.0),
+        "continuous distribution, expected probabil",
+    ),
 }
 UNLIKE = {  # ... with the layout of a model
     "fewer than its columns": (lambda s: s[:, :2], Layout("action", 3, 3), "(13, 2), expected (13, 3) as the model"),
     "fewer than its means": (lambda s: s[:, :2], Layout("gaussian", 3, 6), "(13, 2), expected (13, 3) as the model"),
     "continuous": (good, Layout("discrete", 3, 3), "'x' has continuous actions, the model discrete ones"),
-    "not continuous": (lambda s: Probabilities(s * 0 + 0.2), Layout("action", 5, 5), "discrete actions, the model con"),
+    "not continuous": (fifths, Layout("action", 5, 5), "discrete actions, the model con"),
 }
 WRONG = {name: (policy, None, None, message) for name, (policy, message) in RETURNS.items()}
 WRONG |= {name: (policy, 4, None, message) for name, (policy, message) in DISCRETE.items()}
@@ -71,7 +76,7 @@ def test_wrong_outputs(policy, count, layout, message):
     def first(states):
         calls.append(len(states))
         is_discrete = count or (layout is not None and layout.kind == "discrete")
-        return Probabilities(np.eye(count or 3)[[0] * len(states)]) if is_discrete else states[:, :wanted]
+        return dist.Categorical(torch.eye(count or 3)[[0] * len(states)]) if is_discrete else states[:, :wanted]
 
     wanted = DA if layout is None else layout.action_dim
     with pytest.raises((ValueError, RuntimeError), match=re.escape(message)) as caught:
@@ -88,7 +93,6 @@ NO_POLICIES = {
     "nothing": (None, TypeError, f"{ONE}NoneType; put one in a list"),
     "a module": (nn.Sequential(NET), TypeError, ONE),
     "a set": ({good, np.tanh}, TypeError, f"{ONE}set"),
-    "a distribution": (Gaussian(*[np.zeros((4, 3))] * 2), TypeError, ONE),
     "a frame": (FRAME, TypeError, f"{ONE}DataFrame"),
     "a key": ({3: good}, TypeError, "names of policies must be strings, got 3"),
     "a number in it": ([good, 3], TypeError, "policy 'policy-001' is of type int, expected a callable, a torch"),
@@ -98,13 +102,7 @@ NO_POLICIES = {
     "a count": ({"x": good}, ValueError, "action_count"),
     "words": ({"x": np.array(["left"])}, ValueError, "'x' holds values of dtype <U4, expected numbers; give words as"),
     "paths and others": ([good, "a.npz"], TypeError, "some policies are paths, others are not: name all of them"),
-    "numbers of rows": ({"x": pandas.DataFrame({"id": [3, 4, 5], "a": 0.0})}, ValueError, "'x': expected one of the"),
-    **{f"a frame with {name}": ({"x": pandas.DataFrame(columns)}, ValueError, message) for name, columns, message in (
-        ("other names", {"reward": [1.0, 2.0]}, "of the columns actions, action, act, acts; found reward"),
-        ("a gap", {"action_0": [1.0], "action_2": [1.0]}, "numbers of the columns action_0, action_2 leave some out"),
-        ("two forms", {"action": [1.0], "action_1": [1.0]}, "there are 'action' and 'action_1': leave only the"),
-        ("lists", {"action": [[1.0], [2.0, 3.0]]}, "lists of equal length expected, got (1,) and (2,) at row 1"),
-        ("words", {"action": ["left", "right"]}, "give words as indices of discrete actions"))},
+    "a frame in it": ({"x": FRAME}, TypeError, "or a path; pass the array of its columns of actions, frame[…].to_num"),
     "records": ({"x": np.zeros(9, [("a", "f4")])}, ValueError, "'x' holds values of dtype [('a', '<f4')]"),
     "a method": ({"x": SimpleNamespace(act=good)}, TypeError, "pass a callable of states that calls its method act"),
     "an array's layout": ({"x": ZEROS(60, 3).to_sparse()}, ValueError, "'x' holds values of dtype object"),
@@ -118,7 +116,7 @@ def test_what_is_no_collection_of_policies(policies, kind, message):
 
 
 ACTOR, TABLE = Actor("x", [(ZEROS(DA, DS), ZEROS(DA))]), ArrayPolicy("x", np.zeros((60, DA)))
-GAPS = pandas.DataFrame({"action": [1.0, None]})
+GAPS = np.array([1.0, np.nan])
 CALLS = {
     "a row": (lambda: ACTOR.act(STATES[0]), "policy 'x': states must have shape (N, width), got (5,)"),
     "an array": (lambda: ACTOR(STATES[None]), "observation must have shape (width,) or (N, width), got (1, 40, 5)"),

@@ -4,19 +4,17 @@ from .acting import collect, collect_shared, new_columns, together
 from .actor import Actor
 from .array_policy import ArrayPolicy
 from .meeting import check_widths, facts, other_answers, probe, warn_of_answers, whole_numbers
-from .output import Gaussian, Layout, Output, Probabilities
+from .output import Layout, Output
 from .policies import Policies, load_policies
 from .policy import Policy
 
 __all__ = [
     "Actor",
     "ArrayPolicy",
-    "Gaussian",
     "Layout",
     "Output",
     "Policies",
     "Policy",
-    "Probabilities",
     "check_widths",
     "collect",
     "collect_shared",

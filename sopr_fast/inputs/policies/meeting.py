@@ -120,7 +120,7 @@ def check_actions(policies: Sequence[Policy], layout: Layout, logged: Any) -> No
     if width != action_dim and not (is_discrete and width == 1):
         hint = ""
         if not is_discrete and action_dim == 2 * width:
-            hint = "; of means and log_std, return sopr_fast.inputs.policies.Gaussian(mean, std)"
+            hint = "; of means and log_std, return torch.distributions.Normal(mean, std)"
         elif not is_discrete and width == 1:
             hint = f"; if the log's are indices, return the index of the largest and pass action_count={action_dim}"
         needed = f"an index, or {action_dim} columns of 0 and 1" if is_discrete else counted(action_dim, "column")

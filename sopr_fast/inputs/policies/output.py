@@ -18,31 +18,8 @@ WORDS = (
     "give words as indices of discrete actions, codes[word], with one dictionary of codes for the log and all "
     "policies, and pass action_count"
 )
-_EXPECTED = "expected an array or tensor of actions alone, Gaussian, Probabilities, or torch's Normal or Categorical"
+_EXPECTED = "expected an array or tensor of actions alone, or torch's Normal or Categorical"
 _ITEM = "if one item is the actions, return only that, as by lambda states: module(torch.from_numpy(states))[0]"
-
-
-class Gaussian(NamedTuple):
-    """Normal distributions of actions: the output of a policy, or a policy given as arrays.
-
-    Attributes:
-        mean: (N, dim_a) array or tensor.
-        std: Standard deviations, of the shape of the mean or broadcast to it; (dim_a,) holds one for each column of the
-            actions. As a policy given as arrays, (N,) or (N, dim_a).
-    """
-
-    mean: Any
-    std: Any
-
-
-class Probabilities(NamedTuple):
-    """Probabilities of discrete actions: the output of a policy, or a policy given as an array.
-
-    Attributes:
-        p: (N, actions) array or tensor.
-    """
-
-    p: Any
 
 
 class Bounds(NamedTuple):
@@ -182,21 +159,21 @@ class OutputReader:
     def _read(self, value: Any) -> Output:
         if isinstance(value, dist.Independent):
             value = value.base_dist
+        if isinstance(value, dist.Categorical | dist.OneHotCategorical):
+            return self._probabilities(self._tensor(value.probs))
         if isinstance(value, dist.Normal):
-            value = Gaussian(value.mean, value.stddev)
-        elif isinstance(value, dist.Categorical | dist.OneHotCategorical):
-            value = Probabilities(value.probs)
-        elif isinstance(value, dist.Distribution):
+            if self.action_count is not None:
+                raise self._error("a continuous distribution, expected probabilities or indices (action_count is set)")
+            return Output("gaussian", *(self._matrix(self._tensor(part)) for part in (value.mean, value.stddev)))
+        if isinstance(value, dist.Distribution):
             raise self._error(
                 f"a {type(value).__name__}, which is neither normal nor categorical: return the mean action, such as "
                 "tanh of a mean; of several discrete actions at once, probabilities of each combination"
             )
-        if isinstance(value, Gaussian):
-            return self._gaussian(*value)
-        values = self._tensor(value.p if isinstance(value, Probabilities) else value)
-        if isinstance(value, Probabilities) or (self.action_count is not None and values.is_floating_point()):
-            return self._probabilities(values)
-        return Output("action", self._matrix(values)) if values.is_floating_point() else self._indices(values)
+        values = self._tensor(value)
+        if not values.is_floating_point():
+            return self._indices(values)
+        return Output("action", self._matrix(values)) if self.action_count is None else self._probabilities(values)
 
     def _indices(self, indices: Tensor) -> Output:
         if indices.dim() == 2 and indices.shape[1] == 1:
@@ -228,21 +205,6 @@ class OutputReader:
                 "torch.distributions.Categorical(logits=…) to sample",
             )
         return Output("discrete", p)
-
-    def _gaussian(self, mean: Any, std: Any) -> Output:
-        if self.action_count is not None:
-            raise self._error("a continuous distribution, expected probabilities or indices (action_count is set)")
-        mean, std = self._matrix(self._tensor(mean)), self._tensor(std).float()
-        if std.shape == (self.states,) and mean.shape[1] == 1:  # wider actions: one number for each of their columns
-            std = std[:, None]
-        try:
-            std = std.broadcast_to(mean.shape).contiguous()
-        except RuntimeError:
-            shapes = tuple(std.shape), tuple(mean.shape)
-            raise self._error(f"a standard deviation of shape {shapes[0]}, expected {shapes[1]}") from None
-        if (std < 0).any():
-            raise self._error("a negative standard deviation", (std < 0).any(1))
-        return Output("gaussian", mean, std)
 
     def _matrix(self, value: Tensor, width: int | None = None) -> Tensor:
         """Return the values as (N, width) float32; N numbers are N actions of width 1."""

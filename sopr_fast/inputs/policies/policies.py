@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from ... import formats
 from ...runtime.checks import integer
 from ..accepted import PoliciesLike
 from ..logs import Transitions
 from ..table_files import is_frame
-from .array_policy import ArrayPolicy, is_array, of_frame
+from .array_policy import ArrayPolicy
 from .callables import acts, adapt
 from .policy import Policy
 from .policy_files import ReadingOptions, load_files
@@ -42,13 +42,13 @@ class Policies(dict[str, Policy]):
         """Return the policies, or raise ValueError if an array of actions has no row for each state of the data."""
         source = log.source if isinstance(log, Transitions) else np.zeros(0)
         for policy in (policy for policy in self.values() if isinstance(policy, ArrayPolicy)):
-            if wrong := [len(part) for part in policy.parts if len(part) != states_count]:
+            if len(policy) != states_count:
                 hint = "they are indexed like the states"
-                if wrong[0] == len(source):
+                if len(policy) == len(source):
                     hint = f"make an array of {states_count} rows, and set its rows log.source to these actions"
                 elif states_count == len(source):
                     hint = "of rows of the data, pass actions[log.source]"
-                shapes = f"actions for {wrong[0]} states, the data has {states_count}"
+                shapes = f"actions for {len(policy)} states, the data has {states_count}"
                 raise ValueError(f"policy {policy.name!r} has {shapes}: {hint}")
         return list(self.values())
 
@@ -69,12 +69,11 @@ def load_policies(
 
     - A callable on a batch of states, an own float32 numpy array (N, dim_s). It returns actions (N, dim_a), an array or
       tensor of any float type on any device; or integer indices (N,) of discrete actions (set `action_count`); or
-      `Gaussian(mean, std)`, `Probabilities(p)`, or a normal or categorical distribution of torch. With `action_count`,
-      floats are probabilities.
+      a normal or categorical distribution of torch. With `action_count`, floats are probabilities.
     - A `torch.nn.Module`, called in eval mode, without gradients, with a tensor on its device and in its dtype.
     - An object with `predict`, such as a model of Stable-Baselines3 or d3rlpy, called with `deterministic=True` if it
       takes that argument. Of a tuple, the first item is the action. An attached `VecNormalize` standardises the states.
-    - An array, tensor or data frame of actions, `Gaussian` or `Probabilities`, with one row for each state of the log.
+    - An array or tensor of actions with one row for each state of the log.
     - A state dict, or a checkpoint that holds one, with `module`.
     - The path of a file or folder of policies, which act by the mean or the most likely action; see `docs/files.md`.
       They are named by their paths, relative to the folder that contains all of them; several policies of one key are
@@ -105,7 +104,7 @@ def load_policies(
     """
     if action_count is not None:
         action_count = integer(2)("action_count", action_count)
-    if module is not None and isinstance(source, Mapping) and all(map(is_array, source.values())):
+    if module is not None and isinstance(source, Mapping) and all(map(_is_array, source.values())):
         raise ValueError("module=… is for state dicts by name: pass {'policy': state_dict}")
     options = ReadingOptions("", activation, module, key, trust)
     items = list(_items([source] if isinstance(source, str | PathLike) else source))
@@ -138,7 +137,7 @@ def _items(policies: Any) -> Iterator[tuple[str, Any]]:
                 raise TypeError(f"names of policies must be strings, got {key!r}")
             yield str(key), item  # NumPy's strings as Python's
         return
-    is_one = isinstance(policies, Policy) or is_array(policies) or is_frame(policies) or acts(policies)
+    is_one = isinstance(policies, Policy) or _is_array(policies) or is_frame(policies) or acts(policies)
     if is_one or not isinstance(policies, Iterable) or isinstance(policies, Set):
         raise TypeError(
             f"policies must be a dict or sequence of policies, not {_kind(policies)}; put one in a list; {_ORDER}"
@@ -157,11 +156,7 @@ def _adapt(item: Any, options: ReadingOptions, skip: bool) -> list[Policy]:
         return [_renamed(policy, own) for policy, own in zip(loaded, names, strict=True)]
     if isinstance(item, Policy):
         return [_renamed(item, name)]
-    if hasattr(item, "to_frame"):  # a series
-        item = item.to_frame("action")
-    if is_frame(item):
-        item = of_frame(item, f"policy {name!r}")
-    if is_array(item):
+    if _is_array(item):
         return [ArrayPolicy(name, item)]
     if acts(item):
         return [adapt(name, item)]
@@ -170,8 +165,13 @@ def _adapt(item: Any, options: ReadingOptions, skip: bool) -> list[Policy]:
     methods = [key for key in ("act", "get_action", "select_action") if callable(getattr(item, key, None))]
     hint = f"; pass a callable of states that calls its method {methods[0]}" if methods else ""
     hint = "; pass known returns as returns=" if isinstance(item, int | float) else hint
-    expected = "a callable, a torch module, an object with predict, an array, Gaussian or Probabilities, or a path"
+    hint = "; pass the array of its columns of actions, frame[…].to_numpy()" if is_frame(item) else hint
+    expected = "a callable, a torch module, an object with predict, an array, or a path"
     raise TypeError(f"policy {name!r} is {_kind(item)}, expected {expected}{hint}")
+
+
+def _is_array(item: Any) -> bool:
+    return isinstance(item, np.ndarray | Tensor)
 
 
 def _kind(item: Any) -> str:
