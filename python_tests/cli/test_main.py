@@ -280,11 +280,3 @@ def test_demo_ranks_unseen_policies(tmp_path, shell):
     assert {path.name for path in tmp_path.iterdir()} == files
     assert "no known return: Measure cql-4000, 20 episodes." in printed  # truly the best of eight
     assert "two more measured: Deploy cql-4000; measured -207." in printed
-
-
-def test_files_that_cannot_be_read_are_skipped_on_request(files, shell):
-    (files / "bad.npz").write_bytes(b"no archive")
-    fit = f"{FIT} --policies bad.npz"
-    assert "bad.npz" in shell(fit, code=2)
-    shell(f"{fit} --skip")
-    assert "warning: skipped bad.npz: " in shell.errors

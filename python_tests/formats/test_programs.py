@@ -1,4 +1,4 @@
-"""ONNX graphs, TorchScript and exported programs act as the module they came from."""
+"""ONNX graphs act as the module that they came from, TorchScript with trust."""
 
 import sys
 import warnings
@@ -138,14 +138,6 @@ def test_torchscript_with_a_memory_is_refused(tmp_path):
         load(tmp_path)
     with pytest.raises(ValueError, match=r"motion\.pt: it is recurrent, .* pass an array of its actions"):
         load(tmp_path, trust=True)
-
-
-def test_exported_programs_act_like_their_module(tmp_path, module, states):
-    path, dynamic = tmp_path / "net.pt2", ({0: torch.export.Dim("rows")},)
-    torch.export.save(torch.export.export(module, (torch.zeros(8, DS),), dynamic_shapes=dynamic), path)
-    with pytest.raises(ValueError, match=r"net\.pt2: a program of torch\.export: read only with trust=True"):
-        load(path)
-    acts_alike(load(path, trust=True)["net"], module, states)
 
 
 JAX = b"\x81\xa6params\x81\xa7Dense_0\x82\xa6kernel\xc7"  # as flax.serialization.to_bytes begins

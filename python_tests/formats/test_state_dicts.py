@@ -31,8 +31,8 @@ def named(prefix, module):
 
 torch.manual_seed(0)
 NET, ONE, CRITIC, VALUES = mlp(DS, 8, 6, DA), mlp(DS, DA), mlp(DS + DA, 8, 1), mlp(DS, 8, 4)
-TANH_NET, ELU_NET, C51 = mlp(DS, 8, DA, activation=nn.Tanh), mlp(DS, 8, DA, activation=nn.ELU), mlp(DS, 8, 4 * 11)
-LOG_STD, BOUND, ATOMS = torch.randn(DA) / 3, torch.tensor([1.0, 2.0, 0.5]), torch.linspace(-3, 7, 11)
+TANH_NET, ELU_NET = mlp(DS, 8, DA, activation=nn.Tanh), mlp(DS, 8, DA, activation=nn.ELU)
+LOG_STD, BOUND = torch.randn(DA) / 3, torch.tensor([1.0, 2.0, 0.5])
 OPTIMISER = torch.optim.Adam(NET.parameters()).state_dict()
 
 
@@ -76,16 +76,6 @@ def test_weights_of_every_container_act_in_the_users_module(tmp_path, states, fi
         torch.testing.assert_close(policy.act(states), ACTOR(states.double()).float().detach())
 
 
-def test_weights_in_memory_act_in_the_users_module(states):
-    for content, key in ((WEIGHTS, None), (CHECKPOINT, "actor")):
-        policy = load({"x": content}, module=Squashed, key=key)["x"]
-        torch.testing.assert_close(policy.act(states), ACTOR(states.double()).float().detach())
-    with pytest.raises(ValueError, match=r"load_policies\(\{'x': …\}, module=make_actor\), where"):
-        load({"x": mlp(DS, 8, DA).state_dict()})
-    with pytest.raises(ValueError, match=r"for state dicts by name: pass \{'policy': state_dict\}"):
-        load(WEIGHTS, module=Squashed)
-
-
 def test_a_pattern_gives_each_file_a_module_of_its_own(tmp_path, states):
     for i in range(3):
         (tmp_path / f"run{i}").mkdir()
@@ -118,7 +108,7 @@ def test_weights_that_are_not_those_of_the_module_list_both_sides(tmp_path):
         with pytest.raises(ValueError, match=rf"no file needs {next(iter(given))}=.*: leave it out"):
             load(tmp_path / "actions.npy", **given)
     torch.save(mlp(DS, 8, 1).state_dict() | {"0.bias": torch.full((8,), torch.nan)}, tmp_path / "other.pt")
-    with pytest.raises(ValueError, match=r"0\.bias must be finite floats.*diverged, leave the file out.*skip=True"):
+    with pytest.raises(ValueError, match=r"0\.bias must be finite floats.*diverged, leave the file out"):
         load(tmp_path / "other.pt", module=lambda: mlp(DS, 8, 1))
 
 
@@ -177,8 +167,6 @@ FORMS = {  # file → content, its actions (or values of actions), options
         two_parts, {}),
     "discrete.cleanrl_model": ({**named("actor.", TANH_NET), **named("critic.", CRITIC)}, TANH_NET, {}),
     "dqn.cleanrl_model": (named("network.", VALUES), VALUES, {}),
-    "c51.cleanrl_model": ({"model_weights": {**named("network.", C51), "atoms": ATOMS}, "args": {"seed": 1}},
-        lambda x: (C51(x).view(len(x), 4, 11).softmax(2) * ATOMS).sum(2), {}),
     "rsl2.pt": ({**RSL, "model_state_dict": RSL_MODEL, "obs_norm_state_dict": STATISTICS}, standardised, ELU),
     "rsl3.pt": ({**RSL, "model_state_dict": RSL_MODEL | {f"actor_obs_normalizer.{k}": x for k, x in STATISTICS.items()}
         | {"critic_obs_normalizer._mean": BOUND}}, standardised, ELU),

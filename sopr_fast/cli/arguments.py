@@ -93,7 +93,7 @@ def read_policies(options: argparse.Namespace) -> Policies:
         source = _named_object("policies", named[0])
         source = source() if callable(source) else source
     module = None if options.module is None else _named_object("module", options.module)
-    keys = ("key", "activation", "action_count", "trust", "skip")
+    keys = ("key", "activation", "action_count", "trust")
     return load_policies(source, module=module, **{key: getattr(options, key) for key in keys})
 
 

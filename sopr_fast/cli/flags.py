@@ -52,7 +52,6 @@ FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # groups of `--help`, and what 
         "--activation": _value("NAME", "activation between layers of files that do not say it (rsl_rl): elu, …"),
         "--action-count": _value("N", "number of discrete actions", type=int),
         "--trust": _switch("run code in the files if reading them needs it"),
-        "--skip": _switch("leave out files that cannot be read, with a warning each"),
     },
     "returns": {
         "--returns": _value(

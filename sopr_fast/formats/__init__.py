@@ -19,7 +19,6 @@ POLICIES: dict[str, Any] = {  # suffix → function of a path and `ReadingOption
     ".safetensors": "sopr_fast.formats.state_dicts:read_safetensors",
     ".d3": "sopr_fast.formats.d3rlpy:read",
     ".torchscript": "sopr_fast.formats.programs:read_torchscript",
-    ".pt2": "sopr_fast.formats.programs:read_exported",
     ".zip": "sopr_fast.formats.stable_baselines3.models:read",
     **dict.fromkeys((".pt", ".pth", ".cleanrl_model"), "sopr_fast.formats.state_dicts:read_torch"),
     **dict.fromkeys((".pkl", ".pickle"), "sopr_fast.formats.state_dicts:read_torch"),
@@ -27,7 +26,6 @@ POLICIES: dict[str, Any] = {  # suffix → function of a path and `ReadingOption
 LOGS = {  # package of an object's class → function of the object, or a record of it, that returns arrays
     "stable_baselines3": "sopr_fast.formats.stable_baselines3.buffers:of_buffer",
 }
-STATE_DICT = "sopr_fast.formats.state_dicts:read_content"  # function of a mapping and `ReadingOptions`
 EVALUATIONS = "sopr_fast.formats.stable_baselines3.evaluations:read_evaluations"  # function of a path and names
 
 

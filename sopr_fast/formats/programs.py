@@ -1,4 +1,4 @@
-"""Programs: ONNX graphs, which are data; TorchScript and exported programs, which can run code."""
+"""Programs: ONNX graphs, which are data; TorchScript, which can run code."""
 
 from __future__ import annotations
 
@@ -67,10 +67,3 @@ def read_torchscript(path: Path, options: ReadingOptions) -> list[Called]:
     if any(name.rpartition(".")[2].startswith("weight_hh") for name, _ in program.named_parameters()):
         raise ValueError(RECURRENT)
     return [adapt(options.name, program)]
-
-
-def read_exported(path: Path, options: ReadingOptions) -> list[Called]:
-    """Read a program of `torch.export`, if trusted."""
-    if not options.trust:
-        raise ValueError("a program of torch.export: read only with trust=True, if you trust its maker")
-    return [adapt(options.name, torch.export.load(path).module())]

@@ -47,7 +47,6 @@ class Form(NamedTuple):
     says: tuple[str, str] = ("", "")  # names of texts that say the activation and the squashing
     is_discrete: bool = False
     scale: tuple[str, ...] = ()  # names of half the width and of the middle of the range of actions
-    atoms: str = ""
     statistics: tuple[str, ...] = ()  # what names of `_mean` and `_std` of states may begin with
     any_of: tuple[str, ...] = ()  # names, one of which the file has
     others: tuple[str, ...] = ()  # what names of arrays that do not act begin with
@@ -65,8 +64,6 @@ FORMS = (
          others=("actor_logstd", "critic."), warning=_UNKNOWN_STATISTICS),
     Form("CleanRL's PPO", _CLEANRL, "actor.{}", activation="tanh", is_discrete=True, others=("critic.",)),
     Form("CleanRL's DQN", _CLEANRL, "network.{}", activation="relu", is_discrete=True),
-    Form("CleanRL's C51", _CLEANRL, "model_weights.network.{}", activation="relu", is_discrete=True,
-         atoms="model_weights.atoms"),
     Form("CleanRL's DDPG and TD3", _CLEANRL, "fc{}", 1, 1, "fc_mu", activation="relu", squash="tanh", scale=_SCALE),
     Form("rsl_rl", ".pt", "model_state_dict.actor.{}", squash="none", others=_CRITICS,
          any_of=("model_state_dict.std", "model_state_dict.log_std"),
@@ -94,7 +91,7 @@ def read_torch(path: Path, options: ReadingOptions) -> Sequence[Policy]:
         if not options.trust:
             raise RefusedError(f"{error}; trust=True opens it as code, if you trust its maker") from error
         content = torch.load(path, map_location="cpu", weights_only=False)
-    return [read_content(content, options, path)]
+    return [_read(content, options, path)]
 
 
 def read_safetensors(path: Path, options: ReadingOptions) -> Sequence[Policy]:
@@ -102,7 +99,7 @@ def read_safetensors(path: Path, options: ReadingOptions) -> Sequence[Policy]:
     data = read_regular(path)
     if is_own(data):
         raise ValueError("a model, subsets or a checkpoint of sopr_fast, not a policy: move it to another folder")
-    return [read_content(load(data), options, path)]
+    return [_read(load(data), options, path)]
 
 
 def read_npz(path: Path, options: ReadingOptions) -> Sequence[Policy]:
@@ -115,16 +112,16 @@ def read_npz(path: Path, options: ReadingOptions) -> Sequence[Policy]:
     layers = {key: value for key, value in arrays.items() if key.endswith((".weight", ".bias"))}
     counts = {len(value) if value.ndim > 1 + key.endswith(".weight") else 0 for key, value in layers.items()}
     if options.module is not None or not any(counts):
-        return [read_content(arrays, options, path)]
+        return [_read(arrays, options, path)]
     if len(counts) > 1:
         shapes = ", ".join(f"{key} {value.shape}" for key, value in sorted(layers.items()))
         raise ValueError(f"its arrays are not layers of one number of stacked policies: {shapes}")
     stacks = [arrays | {key: value[i] for key, value in layers.items()} for i in range(counts.pop())]
     named = [replace(options, name=f"{options.name}-{i:03d}") for i in range(len(stacks))]
-    return [read_content(own, each, path) for own, each in zip(stacks, named, strict=True)]
+    return [_read(own, each, path) for own, each in zip(stacks, named, strict=True)]
 
 
-def read_content(content: Any, options: ReadingOptions, path: Path | None = None) -> Policy:
+def _read(content: Any, options: ReadingOptions, path: Path) -> Policy:
     """Return the policy of a state dict or checkpoint: what acts in it, the user's module, or that of a known form."""
     if acts(content):
         return adapt(options.name, content)
@@ -136,17 +133,16 @@ def read_content(content: Any, options: ReadingOptions, path: Path | None = None
     if options.module is not None:
         return adapt(options.name, _built(options.take("module"), _arrays(arrays), options.key))
     for form in FORMS:
-        if names := _layers(form, "" if path is None else path.suffix.lower(), arrays):
+        if names := _layers(form, path.suffix.lower(), arrays):
             return _of_form(form, names, arrays, options, path)
     if not (shapes := [f"{name} {tuple(value.shape)}" for name, value in _arrays(arrays).items()]):
         raise ValueError(f"expected arrays, found {list_names([*map(str, arrays)])}; pass a callable of states instead")
     keys = [*dict.fromkeys(name.partition(".")[0] for name in _arrays(arrays) if name.count(".") > 1)]
     key = f", key={keys[0]!r}" if keys else ""
     choice = f", where key is one of {list_names(keys)}" if len(keys) > 1 else ""
-    source = f"{{{options.name!r}: …}}" if path is None else repr(printable(path))
     raise ValueError(
-        f"a state dict does not say its network. Build it: load_policies({source}, module=make_actor{key}), where "
-        f"make_actor() returns the torch.nn.Module from states to actions{choice}; its arrays are "
+        f"a state dict does not say its network. Build it: load_policies({printable(path)!r}, module=make_actor{key}), "
+        f"where make_actor() returns the torch.nn.Module from states to actions{choice}; its arrays are "
         f"{list_names(shapes, 12)}"
     )
 
@@ -195,13 +191,13 @@ def _layers(form: Form, suffix: str, arrays: Arrays) -> list[str]:
         return []
     if form.any_of and not any(name in arrays for name in form.any_of):
         return []
-    read = {f"{name}.{part}" for name in names for part in ("weight", "bias")} | {*form.scale, form.atoms}
+    read = {f"{name}.{part}" for name in names for part in ("weight", "bias")} | {*form.scale}
     others = (*form.others, *form.statistics)
     left = [key for key, x in _arrays(arrays).items() if x.ndim and key not in read and not key.startswith(others)]
     return [] if left else names
 
 
-def _of_form(form: Form, names: list[str], arrays: Arrays, options: ReadingOptions, path: Path | None) -> Actor:
+def _of_form(form: Form, names: list[str], arrays: Arrays, options: ReadingOptions, path: Path) -> Actor:
     """Return the actor of a file of a known form."""
     if (activation := str(arrays.get(form.says[0], form.activation)) or options.take("activation")) is None:
         raise ValueError(f"a file of {form.library} does not say its activation: pass activation=…")
@@ -216,7 +212,7 @@ def _of_form(form: Form, names: list[str], arrays: Arrays, options: ReadingOptio
         mean, std = (floats(arrays, f"{statistics[0]}{part}").double().flatten() for part in ("_mean", "_std"))
         standardisation = Standardisation(mean, std + _EPSILON)
     elif form.warning:
-        warn(f"{printable(path or options.name)}: {form.warning}")
+        warn(f"{printable(path)}: {form.warning}")
     if form.scale and form.scale[0] in arrays:
         half, middle = (floats(arrays, name).float().flatten() for name in form.scale)
         scale = Bounds(middle - half, middle + half)
@@ -228,5 +224,4 @@ def _of_form(form: Form, names: list[str], arrays: Arrays, options: ReadingOptio
         standardisation=standardisation,
         scale=scale,
         is_discrete=form.is_discrete,
-        atoms=floats(arrays, form.atoms).float() if form.atoms else None,
     )

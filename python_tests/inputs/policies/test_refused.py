@@ -102,6 +102,7 @@ NO_POLICIES = {
     "a count": ({"x": good}, ValueError, "action_count"),
     "words": ({"x": np.array(["left"])}, ValueError, "'x' holds values of dtype <U4, expected numbers; give words as"),
     "paths and others": ([good, "a.npz"], TypeError, "some policies are paths, others are not: name all of them"),
+    "a state dict": ({"x": NET.state_dict()}, TypeError, "or a path; pass the network, after load_state_dict"),
     "a frame in it": ({"x": FRAME}, TypeError, "or a path; pass the array of its columns of actions, frame[…].to_num"),
     "records": ({"x": np.zeros(9, [("a", "f4")])}, ValueError, "'x' holds values of dtype [('a', '<f4')]"),
     "a method": ({"x": SimpleNamespace(act=good)}, TypeError, "pass a callable of states that calls its method act"),

@@ -54,10 +54,9 @@ def load_log(
     next state is unknown is left out, as in D4RL's `qlearning_dataset`.
 
     Args:
-        source: Path of a file, of a folder of .npy files, or of a Minari dataset, or its id. Dataset of Minari or
-            d3rlpy; data frame; dictionary of arrays or tensors; or a list of such dictionaries, one for each episode or
-            step. Only states, as `sopr_fast.fit` takes them; or `Transitions`, returned unchanged. Nothing in a pickle
-            is executed.
+        source: Path of a file, of a folder of .npy files, or of a Minari dataset. Dataset of Minari or d3rlpy; data
+            frame; dictionary of arrays or tensors; or a list of such dictionaries, one for each episode or step. Only
+            states, as `sopr_fast.fit` takes them; or `Transitions`, returned unchanged. No code in a pickle runs.
         columns: Part of the log, such as "states" → name of its array, or names of the arrays that it consists of.
             Needed if the names are not those of the page on files. Arrays of "unread" are left out.
         ends: What the ends of episodes are that no array tells apart: "terminal", the environment ended, or "cut".

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from ... import formats
-from ...runtime.extras import library
 from ...runtime.files import check_regular
 from ...runtime.pickles import Record
 from ..lazy_arrays import end_to_end, flatten, opened_later, shape_of
@@ -33,7 +31,6 @@ READERS: dict[str, Callable[[Path], Any]] = {  # suffix → function that return
     ".pkl": read_pickled,
     ".pickle": read_pickled,
 }
-_MINARI_ID = re.compile(r"(?:[\w.-]+/)*[\w.-]+-v\d+")
 _MINARI_DATA = "main_data.hdf5"
 _SPARSEST = 100  # values of a table of steps for each that is given
 _SEVERAL = "of several files, one for each episode, pass [dict(numpy.load(path)) for path in paths] or the like"
@@ -41,14 +38,8 @@ _OF_EPISODES = ("observations", "actions", "rewards", "terminations", "truncatio
 
 
 def is_log(path: Path) -> bool:
-    """Return whether a path is a log: by its suffix, as a folder, or as the id of a Minari dataset."""
-    return path.suffix.lower() in READERS or path.is_dir() or _is_minari_id(path)
-
-
-def _is_minari_id(source: Any) -> bool:
-    """Return whether an object is the id of a Minari dataset, such as mujoco/hopper/medium-v0."""
-    is_path = isinstance(source, str | os.PathLike)
-    return is_path and not os.path.exists(source) and _MINARI_ID.fullmatch(str(source)) is not None
+    """Return whether a path is a log: by its suffix, or as a folder."""
+    return path.suffix.lower() in READERS or path.is_dir()
 
 
 def name_of(source: Any) -> str:
@@ -67,8 +58,6 @@ def read_arrays(source: Any) -> Mapping[str, Any]:
         raise TypeError(why)
     if isinstance(source, list | tuple) and source and all(isinstance(item, str | os.PathLike) for item in source):
         raise TypeError(f"a list of paths, expected one log; {_SEVERAL}")
-    if _is_minari_id(source):
-        source = library("minari", "minari", f"{source}: reading it").load_dataset(str(source))
     if is_path := isinstance(source, str | os.PathLike):
         source = _read_path(Path(source))
     if (arrays := _named(source)) is not None:
@@ -99,8 +88,8 @@ def _read_path(path: Path) -> Any:
             "to fit or rank"
         )
     raise ValueError(
-        f"expected a log in a file of {', '.join(READERS)}, or a Minari dataset; open others by their library, such as "
-        "pandas or torch.load, and pass the data frame or the arrays"
+        f"expected a log in a file of {', '.join(READERS)}; open others by their library, such as pandas, torch.load "
+        "or minari.load_dataset, and pass the data frame, the arrays or the dataset"
     )
 
 

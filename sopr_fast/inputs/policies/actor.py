@@ -61,8 +61,6 @@ class Actor(Policy):
         scale: Bounds to which actions in [-1, 1] are scaled.
         clip: Bounds to which actions are clipped.
         is_discrete: Whether actions are discrete.
-        atoms: (B,) float32 values of a distributional critic: the last layer gives B logits for each discrete action,
-            whose value is the mean of the atoms under their softmax.
 
     Raises:
         ValueError: Widths do not fit the layers.
@@ -77,13 +75,11 @@ class Actor(Policy):
     scale: Bounds | None = None
     clip: Bounds | None = None
     is_discrete: bool = False
-    atoms: Tensor | None = None
     state_dim: int = field(init=False)
     action_dim: int = field(init=False)
 
     def __post_init__(self, layers: Sequence[Layer]) -> None:
-        outputs, atoms = len(layers[-1][0]), 1 if self.atoms is None else len(self.atoms)
-        self.state_dim, self.action_dim = layers[0][0].shape[1], outputs // atoms
+        self.state_dim, self.action_dim = layers[0][0].shape[1], len(layers[-1][0])
         self.action_count = self.action_dim if self.is_discrete else None
         for what, values, width in (
             ("standardisation", (self.standardisation or ())[:2], self.state_dim),
@@ -103,8 +99,6 @@ class Actor(Policy):
             raise ValueError(f"policy {self.name!r} reads states of width {self.state_dim}, got {states.shape[-1]}")
         last = self._last_layer(states)
         if self.is_discrete:
-            if self.atoms is not None:
-                last = last.view(len(last), self.action_dim, len(self.atoms)).softmax(2) @ self.atoms
             return Output("discrete", one_hot(last.argmax(1), self.action_dim))
         action = last.tanh() if self.squash else last
         action = action if self.scale is None else self.scale.from_unit(action)
@@ -156,7 +150,7 @@ def floats(arrays: Arrays, key: str) -> Tensor:
     """Return array `key` in its own precision, or raise ValueError if it is not of finite floats."""
     values = to_array(arrays[key])
     if values.dtype.kind != "f" or not np.isfinite(values).all():
-        hint = "; if training diverged, leave the file out, in a folder by skip=True"
+        hint = "; if training diverged, leave the file out"
         raise ValueError(f"{key} must be finite floats, got {values.dtype}{hint if values.dtype.kind == 'f' else ''}")
     return torch.from_numpy(np.array(values, np.float32 if values.itemsize <= 4 else np.float64, order="C"))
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from ... import formats
 from ...runtime.checks import integer
 from ..accepted import PoliciesLike
 from ..logs import Transitions
@@ -57,7 +56,6 @@ def load_policies(
     source: PoliciesLike,
     *,
     trust: bool = False,
-    skip: bool = False,
     action_count: int | None = None,
     module: nn.Module | Callable[[], nn.Module] | None = None,
     key: str | None = None,
@@ -74,7 +72,6 @@ def load_policies(
     - An object with `predict`, such as a model of Stable-Baselines3 or d3rlpy, called with `deterministic=True` if it
       takes that argument. Of a tuple, the first item is the action. An attached `VecNormalize` standardises the states.
     - An array or tensor of actions with one row for each state of the log.
-    - A state dict, or a checkpoint that holds one, with `module`.
     - The path of a file or folder of policies, which act by the mean or the most likely action; see `docs/files.md`.
       They are named by their paths, relative to the folder that contains all of them; several policies of one key are
       "key-000", "key-001", …
@@ -83,7 +80,6 @@ def load_policies(
         source: A dict from name to policy, a sequence of policies or of paths, a path, or `Policies`. In a sequence, a
             policy is named by its `name` attribute or its position ("policy-000").
         trust: Run code in files where reading them needs it. Whoever can write the file can then do what you can do.
-        skip: Skip files that cannot be read, with a warning for each, instead of raising.
         action_count: Number of discrete actions, for policies that return indices or bare probabilities.
         module: Network of state dicts: a function without arguments, or a class, that makes a `torch.nn.Module` from
             states to actions, or such a module, of which each file gets a copy. Its weights must be exactly those of
@@ -100,22 +96,20 @@ def load_policies(
             an option; or no file needs an option.
 
     Warns:
-        UserWarning: A file was skipped, or something in it was left unread.
+        UserWarning: Something in a file was left unread.
     """
     if action_count is not None:
         action_count = integer(2)("action_count", action_count)
-    if module is not None and isinstance(source, Mapping) and all(map(_is_array, source.values())):
-        raise ValueError("module=… is for state dicts by name: pass {'policy': state_dict}")
     options = ReadingOptions("", activation, module, key, trust)
     items = list(_items([source] if isinstance(source, str | PathLike) else source))
     paths = [Path(item) for _, item in items if isinstance(item, str | PathLike)]
     in_memory = isinstance(source, Mapping) or not paths
     if in_memory:
-        result = [policy for name, item in items for policy in _adapt(item, replace(options, name=name), skip)]
+        result = [policy for name, item in items for policy in _adapt(item, replace(options, name=name))]
     elif len(paths) < len(items):
         raise TypeError("some policies are paths, others are not: name all of them in a dict")
     else:
-        result = load_files(paths, options, skip=skip)
+        result = load_files(paths, options)
     if not (result or isinstance(source, Policies)):
         raise ValueError("no policies given")
     for name, count in Counter(policy.name for policy in result).items():
@@ -147,11 +141,11 @@ def _items(policies: Any) -> Iterator[tuple[str, Any]]:
         yield own if isinstance(own, str) and own else f"policy-{position:03d}", item
 
 
-def _adapt(item: Any, options: ReadingOptions, skip: bool) -> list[Policy]:
+def _adapt(item: Any, options: ReadingOptions) -> list[Policy]:
     """Return the policy of an object, or those of a path."""
     name = options.name
     if isinstance(item, str | PathLike):
-        loaded = load_files([Path(item)], options, skip=skip)
+        loaded = load_files([Path(item)], options)
         names = [name] if len(loaded) == 1 else [f"{name}-{i:03d}" for i in range(len(loaded))]
         return [_renamed(policy, own) for policy, own in zip(loaded, names, strict=True)]
     if isinstance(item, Policy):
@@ -160,11 +154,10 @@ def _adapt(item: Any, options: ReadingOptions, skip: bool) -> list[Policy]:
         return [ArrayPolicy(name, item)]
     if acts(item):
         return [adapt(name, item)]
-    if isinstance(item, Mapping):
-        return [formats.load(formats.STATE_DICT)(item, options)]
     methods = [key for key in ("act", "get_action", "select_action") if callable(getattr(item, key, None))]
     hint = f"; pass a callable of states that calls its method {methods[0]}" if methods else ""
     hint = "; pass known returns as returns=" if isinstance(item, int | float) else hint
+    hint = "; pass the network, after load_state_dict" if isinstance(item, Mapping) else hint
     hint = "; pass the array of its columns of actions, frame[…].to_numpy()" if is_frame(item) else hint
     expected = "a callable, a torch module, an object with predict, an array, or a path"
     raise TypeError(f"policy {name!r} is {_kind(item)}, expected {expected}{hint}")

@@ -15,10 +15,8 @@ from ...runtime.containers import member_names
 from ...runtime.files import open_regular
 from ...runtime.pickles import RefusedError
 from ...runtime.text import one_line, printable
-from ...runtime.warn import warn
 from .policy import Policy
 
-_READING = ("activation", "module", "key")
 _ERRORS = (FileNotFoundError, ValueError, OSError, ImportError, MemoryError)
 
 
@@ -40,7 +38,7 @@ class ReadingOptions:
 
     def check_used(self) -> None:
         """Raise ValueError if an option was given that no file needed."""
-        for key in _READING:
+        for key in ("activation", "module", "key"):
             if (value := getattr(self, key)) is not None and key not in self.used:
                 shown = "…" if key == "module" else repr(value)
                 raise ValueError(f"no file needs {key}={shown}: leave it out")
@@ -58,7 +56,7 @@ def own_or_opened(
     return opened()
 
 
-def load_files(places: Sequence[Path], options: ReadingOptions, *, skip: bool = False) -> list[Policy]:
+def load_files(places: Sequence[Path], options: ReadingOptions) -> list[Policy]:
     """Load the policies in files and folders, at least one.
 
     Folders are read recursively, in the order of the paths; hidden files and folders, links to folders and files of
@@ -71,21 +69,8 @@ def load_files(places: Sequence[Path], options: ReadingOptions, *, skip: bool = 
     for place in places:
         files += (own := _files(place))
         folders += [place] if place.is_dir() else [file.parent for file in own]
-    policies: list[Policy] = []
-    reason = ""
-    for file, name in _names(files, Path(os.path.commonpath([*map(os.path.abspath, folders)]))).items():
-        try:
-            policies += _read(file, replace(options, name=name))
-        except _ERRORS as error:
-            if not skip:
-                raise
-            warn(f"skipped {error}")
-            options.used.update(_READING)  # it may have needed any
-            reason = str(error)
-    if not policies:
-        where = ", ".join(map(printable, places))
-        raise ValueError(f"{where}: none of the {len(files)} files could be read, such as {reason}")
-    return policies
+    names = _names(files, Path(os.path.commonpath([*map(os.path.abspath, folders)])))
+    return [policy for file, name in names.items() for policy in _read(file, replace(options, name=name))]
 
 
 def _files(path: Path) -> list[Path]:
