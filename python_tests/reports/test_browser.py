@@ -75,7 +75,7 @@ def test_nothing_is_asked_for_and_nothing_complained_of(show, pages, kind):
 @pytest.mark.parametrize("kind", ["selection", "ranking"])
 def test_the_first_screen_of_a_laptop_holds_verdict_and_figure(show, kind):
     page = show(kind)
-    for place in ("h1", ".now", "header img", "header figcaption"):
+    for place in ("h1", "header img", "header figcaption"):
         box = page.locator(place).first.bounding_box()
         assert box["y"] >= 0 and box["y"] + box["height"] <= LAPTOP["height"], place
     assert page.locator("header img").bounding_box()["x"] > page.locator("h1").bounding_box()["width"]
@@ -105,25 +105,15 @@ def test_tables_sort_and_filter(show):
     assert plain.locator("button").count() == 0
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("kind", [*RESULTS, "long"])
-def test_axe_finds_no_barrier(show, kind, scheme):
+def test_axe_finds_no_barrier(show, kind):
     axe = needs("axe_playwright_python.sync_playwright")
-    found = axe.Axe().run(show(kind, color_scheme=scheme, bypass_csp=True))
+    found = axe.Axe().run(show(kind, bypass_csp=True))
     assert not found.response["violations"], found.generate_report()
 
 
-def test_light_dark_and_paper(show):
-    light, dark = (show("selection", color_scheme=scheme) for scheme in ("light", "dark"))
-    colour = "element => getComputedStyle(element).backgroundColor"
-    filters = "image => getComputedStyle(image).filter"
-    assert dark.locator("body").evaluate(colour) == "rgb(19, 23, 27)"
-    figures = [page.locator("header img") for page in (light, dark)]
-    assert [figure.evaluate(filters) for figure in figures] == ["none", "invert(1) hue-rotate(180deg)"]
-    dark.emulate_media(media="print")
-    assert figures[1].evaluate(filters) == "none"
-    assert dark.locator("body").evaluate(colour) == "rgb(255, 255, 255)"
-    assert dark.pdf(format="A4").startswith(b"%PDF")
+def test_a_page_can_be_printed(show):
+    assert show("selection").pdf(format="A4").startswith(b"%PDF")
 
 
 @pytest.mark.parametrize("viewport", [WIDE, PHONE], ids=["wide", "phone"])

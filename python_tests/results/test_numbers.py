@@ -12,6 +12,7 @@ def test_columns_have_the_decimals_that_distinguish_their_numbers():
         "6",
         "6.4",
     ]
+    assert Numbers([-1e4, -1.25, -1.5, -1.31])(-1e4) == "-10,000.000"  # which does not hide the digits of the others
     assert [Numbers([1e-9, 2e-9])(x) for x in (0.0, 1.5e-9)] == ["0.000000", "1.5e-09"]
 
 

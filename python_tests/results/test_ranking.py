@@ -120,6 +120,12 @@ def test_plots_mark_foreign_candidates_without_error_bars_and_name_the_one_farth
     assert not ranking.plot([4, 3, 2, 1]).texts
 
 
+def test_an_outlier_is_an_arrow_at_the_side_of_a_plot():
+    axes = ranking_of("abcde", [1.0, 1.5, 2.0, 2.5, -1e6]).plot()
+    assert axes.get_xlim() == (0.0, 3.0)
+    assert [line.get_xydata().tolist() for line in axes.lines if line.get_marker() == "<"] == [[[0.0, 4]]]
+
+
 def test_a_long_ranking_is_shortened_in_the_middle():
     names = [f"sac/rl_model_{i}_steps" for i in range(1000)]
     ranking = ranking_of(names, -np.arange(1000))

@@ -51,7 +51,7 @@ def report(
     from .contents import content  # here, because jinja2 and matplotlib are needed only to write
     from .page import render
 
-    page = content(result, command)
+    page = content(result)
     date = datetime.date.today().isoformat() if date is None else date
     about = " · ".join(part for part in (page.pop("kind"), title, date) if part)
     with atomic_path(path) as temporary:

@@ -21,7 +21,7 @@ from .._version import __version__
 from ..results.numbers import MISSING
 from ..results.tables import Column
 from ..runtime.text import printable
-from .figures import DARK, LIGHT
+from .svg import COLOURS
 
 _LONGEST = 200
 
@@ -61,19 +61,14 @@ class Table:
         return next((column.texts for column in self.columns if not column.head and any(column.texts)), ())
 
 
-def render(about: str, command: str, *, settings: dict[str, Any], again: str = "", **page: Any) -> str:
+def render(about: str, command: str, *, settings: dict[str, Any], **page: Any) -> str:
     """Return a page as HTML, which may only use its own style, script and images.
 
-    `command` makes it again, `again` is to be run after what is to do now. `page` has a `headline` with its `tone`
-    ("good", "open", "bad" or "" for its colour), sentences (`reasons`, `now`, `notes`, `legend`, `evidence`), `title`
-    of the `tables`, and figures (`main`, `pictures`).
+    `command` makes it again. `page` has a `headline` with its `tone` ("good", "open", "bad" or "" for its colour),
+    sentences (`reasons`, `notes`, `legend`, `evidence`), `title` of the `tables`, and figures (`main`, `pictures`).
     """
-
-    def root(colours: dict[str, str]) -> str:
-        return ":root {" + "".join(f" --{name}: {colour};" for name, colour in colours.items()) + " }\n"
-
-    dark = f"@media screen and (prefers-color-scheme: dark) {{\n{root(DARK)}}}\n"  # paper is light
-    style = ":root { color-scheme: light dark; }\n" + root(LIGHT) + dark + _template("style.css")
+    colours = "".join(f" --{name}: {colour};" for name, colour in COLOURS.items())
+    style = f":root {{ color-scheme: light;{colours} }}\n{_template('style.css')}"
     script = _template("page.js")
     policy = (
         f"default-src 'none'; style-src 'sha256-{_hash(style)}'; script-src 'sha256-{_hash(script)}'; img-src data:; "
@@ -81,7 +76,7 @@ def render(about: str, command: str, *, settings: dict[str, Any], again: str = "
     )
     fixed = {"policy": Markup(policy), "style": Markup(style), "script": Markup(script)}
     template = _environment().get_template("page.html")
-    return template.render(settings=_rows(settings), about=about, command=command, again=again, **page, **fixed) + "\n"
+    return template.render(settings=_rows(settings), about=about, command=command, **page, **fixed) + "\n"
 
 
 def _rows(settings: dict[str, Any]) -> list[tuple[str, str]]:

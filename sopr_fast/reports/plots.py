@@ -10,19 +10,21 @@ import numpy as np
 
 from ..inputs.accepted import ReturnsLike
 from ..inputs.returns import check_returns
+from ..results.numbers import without_outliers
 from ..results.ranking import Ranking, ranks_of
 from ..runtime.process import in_notebook
 from ..runtime.text import list_names, printable
 from ..selection.evaluation import Evaluation
 from ..selection.selection import Selection
-from .figures import LIGHT, height_of
+from .svg import COLOURS, height_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST_ROWS = 50
+EIGHTY = 1.2816  # standard deviations of an 80 % interval
 _LABEL = 34  # characters of names
-_COLOURS = {"candidate": LIGHT["accent"], "known": LIGHT["known"], "foreign": LIGHT["warn"]}
+_KINDS = {"candidate": COLOURS["accent"], "known": COLOURS["known"], "foreign": COLOURS["warn"]}
 
 
 @singledispatch
@@ -72,10 +74,29 @@ def plot_selection(selection: Selection, ax: Axes | None = None, rows: int = MOS
     ax = _intervals([selection.names[i] for i in shown], selection.shown.T[shown], kinds[shown].tolist(), ax=ax)
     if selection.incumbent is not None:
         place = float(selection.shown[0][selection.measured.place(selection.incumbent)])
-        ax.axvline(place, color=LIGHT["muted"], linewidth=0.9, linestyle=(0, (3, 2)), zorder=0, label="incumbent")
+        ax.axvline(place, color=COLOURS["muted"], linewidth=0.9, linestyle=(0, (3, 2)), zorder=0, label="incumbent")
         _legend(ax)
     ax.set(xlabel=f"{selection.unit} (80 % interval)")
     return ax
+
+
+def plot_left_out(selection: Selection, ax: Axes) -> None:
+    """Plot known returns over their predictions by the other known policies, with 80 % intervals."""
+    sign, known = -1 if selection.are_costs else 1, selection.known
+    (predicted, deviation), returns = selection.posterior.left_out[:, known], selection.returns[known]
+    ax.axline((sign * returns.mean(),) * 2, slope=1, color=COLOURS["muted"], linewidth=0.9)
+    ax.errorbar(
+        sign * predicted,
+        sign * returns,
+        xerr=EIGHTY * deviation,
+        fmt="o",
+        color=COLOURS["accent"],
+        markersize=4,
+        elinewidth=0.8,
+    )
+    ax.set(xlabel=f"{selection.unit} predicted without its measurement", ylabel=f"measured {selection.unit}")
+    ax.grid()
+    ax.locator_params(nbins=6)
 
 
 def _intervals(
@@ -86,20 +107,29 @@ def _intervals(
     ax: Axes | None,
     ticks: np.ndarray | None = None,
 ) -> Axes:
-    """Plot n values with intervals, (n, 3), the first on top, and ticks in a row of their own."""
+    """Plot n values with intervals, (n, 3), the first on top, and ticks in a row of their own.
+
+    An outlier is an arrow at the side, so that the others keep the room.
+    """
     count = len(names) + (ticks is not None)
     ax = _axes(ax, height_of(count))
     labels = [printable(name, _LABEL) for name in names]
-    for kind, colour in _COLOURS.items():
+    for kind, colour in _KINDS.items():
         places = np.flatnonzero(np.array(kinds) == kind)
         if len(places):
             centre, low, high = values[places].T
-            face = LIGHT["surface"] if kind == "foreign" else colour
+            face = COLOURS["surface"] if kind == "foreign" else colour
             ax.hlines(places, low, high, color=colour, linewidth=1.6)
             ax.plot(centre, places, "o", color=colour, markerfacecolor=face, markersize=5, label=kind)
     if ticks is not None:
-        ax.vlines(ticks, count - 1.3, count - 0.7, color=_COLOURS["known"], linewidth=0.9)
+        ax.vlines(ticks, count - 1.3, count - 0.7, color=_KINDS["known"], linewidth=0.9)
         labels.append(f"{len(ticks)} known policies")
+    usual = without_outliers(values[:, 0])
+    if len(usual) < np.isfinite(values[:, 0]).sum():
+        low, high = usual[0] - np.ptp(usual), usual[-1] + np.ptp(usual)
+        ax.set_xlim(low, high)
+        for mark, edge, beyond in (("<", low, values[:, 0] < low), (">", high, values[:, 0] > high)):
+            ax.plot(np.full(beyond.sum(), edge), np.flatnonzero(beyond), mark, color=COLOURS["muted"], clip_on=False)
     ax.set_yticks(range(count), labels, parse_math=False)
     ax.set_ylim(count - 0.4, -0.6)
     ax.grid(axis="x", alpha=0.6)

@@ -14,12 +14,19 @@ _ROUNDING = 1e-6  # relative to the largest number, and in percent
 _LARGE = 1e12  # from which numbers have an exponent
 
 
+def without_outliers(values: np.ndarray) -> np.ndarray:
+    """Return sorted finite values, without the first and the last if the others are ten times as close together."""
+    ordered = np.sort(values[np.isfinite(values)], None)
+    inner = ordered[1:-1]
+    return inner if len(inner) > 1 and 0 < 10 * np.ptp(inner) < np.ptp(ordered) else ordered
+
+
 class Numbers:
     """Formats numbers of one column with as many decimals as distinguish them, or show their `errors` by two digits."""
 
     def __init__(self, values: ArrayLike, errors: ArrayLike = ()) -> None:
-        array, sizes = (np.asarray(each, float) for each in (values, errors))
-        array, sizes = array[np.isfinite(array)], sizes[np.isfinite(sizes) & (sizes > 0)]
+        array, sizes = without_outliers(np.asarray(values, float)), np.asarray(errors, float)
+        sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
         size = float(np.abs(array).max(initial=0))
         spread = float(np.ptp(array)) if len(array) and np.ptp(array) > _ROUNDING * size else size
         spread = 10 * float(np.median(sizes)) if len(sizes) else spread

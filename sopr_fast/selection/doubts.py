@@ -30,7 +30,7 @@ def _impossible_returns(told: Predictions) -> list[str]:
     (low, high), outside = told.bounds, np.flatnonzero(told.impossible)
     if not len(outside):
         return []
-    name, value, shown = told.names[outside[0]], told.shown[0, outside[0]], Numbers(told.shown)
+    name, value, shown = told.names[outside[0]], told.shown[0, outside[0]], Numbers(told.shown[0])
     rewards = "rewards"
     if told.are_costs:
         low, high, rewards = -high, -low, "costs"

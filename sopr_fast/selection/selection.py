@@ -254,7 +254,7 @@ class Selection(Predictions, Result):
 
     def cells(self) -> list[Column]:
         """Return the columns of text and report, the highest return or lowest cost first."""
-        columns, show = self.columns(), Numbers(self.shown)
+        columns, show = self.columns(), Numbers(self.shown[0])
         cells = [Column("policy", columns["policy"])]
         cells += [column(head, columns[head], show) for head in (self.unit, "low", "high")]
         cells.append(column("best", columns["best"], chance))

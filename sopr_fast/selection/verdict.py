@@ -138,7 +138,7 @@ def _suspicion(told: Predictions, i: int) -> str:
     if told.is_reversed:
         swapped = "costs were returns" if told.are_costs else "returns were costs"
         return f"Values by {told.method} order the known policies in reverse, as if {swapped}"
-    value = Numbers(told.shown)(told.shown[0, i])
+    value = Numbers(told.shown[0])(told.shown[0, i])
     reason = f"The log does not allow its {told.unit}, {value}: check both, or add its episodes to the log"
     return reason if told.impossible[i] else ""
 
@@ -172,14 +172,14 @@ def _measure(told: Predictions, places: list[int], reason: str) -> Verdict:
     text = f"Measure {in_words(chosen)}, {told.episodes:,} episodes{' each' * several}"
     if not told.known[places].all():
         least, end = ("cost as much", 2) if told.are_costs else ("return as little", 1)
-        worst = in_words([Numbers(told.shown)(told.shown[end, i]) for i in places])
+        worst = in_words([Numbers(told.shown[0])(told.shown[end, i]) for i in places])
         reason += f". {'They' if several else 'It'} may {least} as {worst}"
     return Verdict(MEASURE, tuple(told.names[i] for i in places), text, f"{reason}.")
 
 
 def _value(told: Predictions, i: int) -> str:
     """Return what a policy returns, in words."""
-    what, show = "cost " if told.are_costs else "", Numbers(told.shown)
+    what, show = "cost " if told.are_costs else "", Numbers(told.shown[0])
     predicted, low, high = map(show, told.shown[:, i])
     if not told.known[i]:
         return f"predicted {what}{predicted} ({low} to {high})"
