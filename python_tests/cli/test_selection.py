@@ -114,17 +114,6 @@ def actors(tmp_path, folder, monkeypatch):
 QUICK = "--set updates=5 hidden=8 members=2 horizon=3"
 
 
-def test_the_simulator_learns_from_a_measured_log_too(shell, actors, folder):
-    episodes = folder / "episodes.npz"
-    steps = log(3, 20)
-    parts = ("states", "actions", "next_states", "terminals", "timeouts")
-    np.savez(episodes, rewards=steps.rewards + 1, **{part: getattr(steps, part) for part in parts})
-    plain, informed = (shell(f"select {actors} {QUICK} {more} --json") for more in ("", f"--measured-log {episodes}"))
-    assert plain["table"]["Simulator"] != informed["table"]["Simulator"]
-    refused = shell(f"select {actors} --returns all.json --measured-log {episodes}", code=2)
-    assert "values are not by a simulator" in refused
-
-
 def test_the_exit_code_says_whether_to_measure_if_it_is_asked_for(shell, actors):
     for returns, kind, code in (("", "measure", 3), ("--returns all.json", "deploy", 0)):
         for option, expected in (("--exit-code", code), ("", 0)):

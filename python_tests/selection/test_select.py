@@ -370,7 +370,7 @@ def test_the_result_is_a_table_of_80_columns_a_dict_a_frame_and_a_plot():
     assert content["verdict"] == selection.verdict.kind
     assert content["table"]["policy"][0] == selection.names[int(selection.predicted.argmax())]
     frame = selection.to_pandas()
-    assert " ".join(frame) == "return low high best known note nearest distance copies Simulator"
+    assert " ".join(frame) == "return low high best known note distance copies Simulator"
     assert frame["best"].sum() == pytest.approx(1)
     assert len(selection.plot().get_yticklabels()) == 16
     assert selection.verdict.text in selection._repr_html_()

@@ -1,16 +1,13 @@
 """The verdict of `select`: what to deploy, keep or measure, and why."""
 
-import re
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from support.selection_problems import BEST, CANDIDATES, KNOWN, RETURNS, TRUTH, Scripted, choose, log, simulator
 
 from sopr_fast.estimators.gaussian_process_posterior import Posterior
 from sopr_fast.selection import select
-from sopr_fast.selection.draws import best_to_measure, draw_returns, probability_beats, probability_best
-from sopr_fast.selection.verdict import as_good, likelier
+from sopr_fast.selection.compared import distance_ratios
+from sopr_fast.selection.draws import best_to_measure, draw_returns, probability_best
 
 
 def far(name="far", value=-1.0):
@@ -36,24 +33,6 @@ def test_one_candidate_is_deployed_measured_or_neither(value, known, options, te
     assert selection.verdict.kind == text.split()[0].lower() and selection.verdict.policies[0] in text
     assert selection.measure_next(3) == (["right-20"] if "right-20" in text else [])
     assert ("but only 5 returns are known. It may return as little as " in selection.verdict.reason) == (len(few) < 6)
-
-
-@pytest.mark.parametrize(
-    ("mean", "rankable", "why"),
-    [
-        (-1e-3, True, "its expected return is lower"),
-        (0.5, True, "it would gain too little"),
-        (0.5, False, "it cannot be ranked"),
-    ],
-)
-def test_a_likelier_best_policy_that_is_not_deployed_is_explained(mean, rankable, why):
-    """The first policy is uncertain, so it is the likelier one."""
-    posterior = Posterior(np.array([mean, 0.0]), np.diag([5.0, 1e-3]) ** 2, 1.0, np.full((2, 2), np.nan))
-    best = probability_best(posterior, draw_returns(posterior, 0))
-    best[0] += 0.1  # as if a third policy took part
-    told = {"names": ["a", "b"], "posterior": posterior, "probability_best": best, "rankable": [rankable, True]}
-    told = SimpleNamespace(**told, are_costs=False)
-    assert re.fullmatch(rf"\. a is likelier to be the best \(\d\d %\), but {why}", likelier(told, 1))
 
 
 @pytest.mark.parametrize(("most", "first"), [(np.inf, 0), (40, 1)])
@@ -99,30 +78,18 @@ def test_a_known_policy_that_may_beat_the_incumbent_is_measured_again():
     assert selection.verdict.reason.startswith("left-01 beats right-00 with a probability of ")
 
 
-def test_only_measured_policies_get_a_verdict_with_ties(monkeypatch):
+def test_only_measured_policies_get_a_verdict(monkeypatch):
     rollouts = {name: [-5.0 - i // 3, -4.0 - i // 3, -3.0 - i // 3] for i, name in enumerate(KNOWN)}
     right = simulator(**{name: returns[1] for name, returns in rollouts.items()})
     selection = select(KNOWN, log(), returns=rollouts, simulator=right)
     assert selection.verdict.kind == "deploy"
-    assert ", one of 3 equally good; measured -4.00 ± 0.58" in selection.verdict.text
+    assert "; measured -4.00 ± 0.58" in selection.verdict.text
     assert selection.candidates == []
     kept = select(KNOWN, log(), returns=rollouts, simulator=right, incumbent=selection.verdict.policies[0])
     assert kept.verdict.kind == "keep"
     monkeypatch.setattr("sopr_fast.selection.values.Simulator", None)  # which is not needed
     selection = select(KNOWN, log(), returns=RETURNS)
     assert selection.verdict.policies == (BEST,) and selection.values is None
-
-
-def test_an_uncertain_policy_with_a_lower_return_is_not_equally_good():
-    mean, posterior = np.array([10, 9.9, 5]), np.diag([1e-3, 1, 20]) ** 2
-    posterior = Posterior(mean, posterior, 1.0, np.full((2, 3), np.nan))
-    assert probability_beats(posterior, 0)[2] > 0.35
-    assert as_good(
-        SimpleNamespace(posterior=posterior, predicted=mean, expected=mean, rankable=np.ones(3, bool)), 0
-    ).tolist() == [
-        0,
-        1,
-    ]
 
 
 def test_without_known_returns_only_the_simulator_ranks():
@@ -239,3 +206,9 @@ def test_one_disastrous_return_does_not_end_measuring():
     returns = RETURNS | {min(RETURNS, key=RETURNS.get): -1e4}
     selection = choose(returns=returns, simulator=simulator(**dict.fromkeys(CANDIDATES, RETURNS[BEST])))
     assert selection.verdict.kind == "measure" and len(selection.measure_next(2)) == 2
+
+
+def test_a_near_policy_can_be_ranked_after_two_twins_of_it_were_measured():
+    places = np.array([0.0, 0.1, 0.3, 3, 5, 8])
+    ratios = distance_ratios((places[:, None] - places) ** 2, np.array([0, 1]))
+    assert ratios[2] < 0.1 and ratios[5] > 1.4

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ..inputs.policies import Policies
 
-_INPUTS = ("policies", "returns", "states", "log", "measured_log", "model", "subsets", "groups", "progress")
+_INPUTS = ("policies", "returns", "states", "log", "model", "subsets", "groups", "progress")
 _OUTPUTS = ("out", "checkpoint", "report")
 
 

@@ -105,7 +105,6 @@ def select(options: argparse.Namespace) -> int:
     is_set = options.simulator or options.set
     simulator = _read_estimator(options.simulator or "Simulator", options.set) if is_set else None
     policies, log, returns = _read(options)
-    episodes = None if options.measured_log is None else read_log(options.measured_log, options)
     selected = selection.select(
         policies,
         log,
@@ -117,8 +116,6 @@ def select(options: argparse.Namespace) -> int:
         checkpoints=options.checkpoints,
         seed=options.seed,
     )
-    if episodes is not None:
-        selected = selected.update(log=episodes)
     text, more = str(selected), {}
     if options.measure:
         more["measure_next"] = selected.measure_next(options.measure)

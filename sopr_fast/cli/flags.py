@@ -118,9 +118,6 @@ FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # groups of `--help`, and what 
             "FILE", "JSON object of policy and training step: the later of a run count as better", type=Path
         ),
         "--groups": _value("FILE", "JSON object of policy and group; with --progress, of policy and run", type=Path),
-        "--measured-log": _value(
-            "FILE", "log of measured episodes, from which the simulator learns too; it is read as --log is", type=Path
-        ),
         "--measure": _value("N", "name up to N candidates to measure next", type=int, default=0),
         "--exit-code": _switch(
             f"end with {MEASURE_CODE} if the verdict is to measure, 0 if it is to deploy or keep, 2 after an error"
@@ -180,8 +177,7 @@ COMMANDS = {
         "say which policy to deploy, keep or measure",
         f"{_INPUT} --measure 2",
         "--policies --log",
-        f"{_OF_LOG} --checkpoints --incumbent --progress --groups --measured-log --measure --simulator "
-        "--exit-code --report",
+        f"{_OF_LOG} --checkpoints --incumbent --progress --groups --measure --simulator --exit-code --report",
     ),
     "estimate": Command(
         "value policies by an estimator",

@@ -102,24 +102,18 @@ def _first_alike(parts: Iterable[np.ndarray]) -> np.ndarray:
     return np.array([firsts.setdefault(digest.digest(), i) for i, digest in enumerate(digests)])
 
 
-def distance_ratios(distances: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distance (P,) to the nearest other known policy, and that policy's index (P,).
+def distance_ratios(distances: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Return the distance (P,) to the nearest other known policy; NaN without one.
 
-    The unit is the median between two known policies; if these are fewer than six, not more than that between any two.
-    Without another known policy they are NaN and -1.
+    The unit is the median between two known policies; if these are fewer than six, that between any two.
     """
-    groups = [known] if len(known) >= FEWEST_KNOWN else [known, np.arange(len(distances))]
-    between = [distances[np.ix_(own, own)][np.triu_indices(len(own), 1)] for own in groups]
-    unit = min((float(np.median(each)) for each in between if each.any()), default=1.0) or 1.0
-    ratios, nearest = np.full(len(distances), np.nan), np.full(len(distances), -1)
-    if not len(known):
-        return ratios, nearest
+    among = known if len(known) >= FEWEST_KNOWN else np.arange(len(distances))
+    between = distances[np.ix_(among, among)][np.triu_indices(len(among), 1)]
+    unit = float(np.median(between)) if between.any() else 1.0
     apart = distances[:, known].copy()
     apart[known, np.arange(len(known))] = np.inf
-    found = np.isfinite(apart).any(1)
-    ratios[found] = apart[found].min(1) / unit
-    nearest[found] = known[apart[found].argmin(1)]
-    return ratios, nearest
+    nearest = apart.min(1, initial=np.inf)
+    return np.where(np.isfinite(nearest), nearest, np.nan) / (unit or 1.0)
 
 
 def possible_returns(log: Transitions) -> tuple[float, float]:

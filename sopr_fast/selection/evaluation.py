@@ -19,7 +19,7 @@ from ..inputs.returns import with_returns
 from ..results.metrics import regret_at_k, spearman
 from ..results.numbers import number
 from ..results.result import Result
-from ..results.tables import Column, column, plain, to_html, to_text, wrapped
+from ..results.tables import Column, column, plain, to_text, wrapped
 from ..runtime.checks import integer
 from ..runtime.progress import Timings, part
 from ..runtime.text import one_line
@@ -29,7 +29,6 @@ from .values import checkpoint_file, quiet
 
 KINDS = {"random": "policies like the known ones", "group": "a new group of policies"}
 MEASURES = ("spearman", "regret@1", "regret@3")  # the first orders methods
-_ENDS = ("mean", "low", "high")
 _REPLICATES = 200
 _LEVEL = 0.9
 FEWEST_RANKED = 3  # policies whose order says something
@@ -168,7 +167,7 @@ class Evaluation(Result):
         bootstrapped over policies.
 
         Args:
-            kind: One of `kinds`; None for the first.
+            kind: One of `kinds`; None for the last, which is the hardest.
 
         Returns:
             Method -> measure -> mean, lower and upper end of the 90 % interval; NaN where undefined. The first method
@@ -185,7 +184,7 @@ class Evaluation(Result):
         A method is left out if a better one has a higher rank correlation in 95 % of the bootstrap's samples.
 
         Args:
-            kind: One of `kinds`; None for the first.
+            kind: One of `kinds`; None for the last, which is the hardest.
         """
         found = {method: each[1:, 0] for method, each in self._of(kind).items()}
         best = next(iter(found))
@@ -193,7 +192,7 @@ class Evaluation(Result):
 
     def _of(self, kind: str | None) -> dict[str, np.ndarray]:
         """Return `_replicates` of one kind of folds."""
-        kind = self.kinds[0] if kind is None else kind
+        kind = self.kinds[-1] if kind is None else kind
         if kind not in self.kinds:
             raise ValueError(f"no folds of kind {kind!r}; choose from {', '.join(self.kinds)}")
         return self._replicates[kind]
@@ -250,39 +249,21 @@ class Evaluation(Result):
         notes = [f"{method} was dropped: {reason}" for method, reason in self.dropped.items()] + self.notes
         return "\n\n".join(filter(None, [*blocks, "\n".join(map(wrapped, notes))]))
 
-    def _repr_html_(self) -> str:
-        return "\n".join(to_html(self.title(kind), self.cells(kind)) for kind in self.kinds)
-
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists and numbers, ready for JSON (NaN where a measure is undefined)."""
-        measures: dict[str, Any] = {}
-        for kind, method, name, *interval in self._rows():
-            measures.setdefault(kind, {}).setdefault(method, {})[name] = dict(zip(_ENDS, interval, strict=True))
-        folds = [
-            {
-                "kind": kind,
-                "name": name,
-                "policies": [self.names[i] for i in test],
-                "values": {method: values[kind][test] for method, values in self.values.items()},
-            }
-            for kind, each in self.folds.items()
-            for name, test in each.items()
-        ]
-        shown = ("names", "returns", "return_errors", "groups", "dropped", "seconds", "notes")
-        return plain({name: getattr(self, name) for name in shown} | {"measures": measures, "folds": folds})
+        shown = ("names", "returns", "return_errors", "groups", "folds", "values", "dropped", "seconds", "notes")
+        measures = {kind: self.measures(kind) for kind in self.kinds}
+        return plain({name: getattr(self, name) for name in shown} | {"measures": measures})
 
     def columns(self) -> dict[str, Any]:
         """Return one row for each kind of folds, method and measure."""
-        return dict(zip(("folds", "method", "measure", *_ENDS), zip(*self._rows(), strict=True), strict=True))
-
-    def _rows(self) -> list[tuple[Any, ...]]:
-        """Return kind of folds, method, measure, mean, low and high of all measures."""
-        return [
+        rows = [
             (kind, method, name, *interval)
             for kind in self.kinds
             for method, each in self.measures(kind).items()
             for name, interval in each.items()
         ]
+        return dict(zip(("folds", "method", "measure", "mean", "low", "high"), zip(*rows, strict=True), strict=True))
 
 
 def _values(

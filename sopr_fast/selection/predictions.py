@@ -213,14 +213,9 @@ class Predictions:
         return self.measured.place(name)
 
     @cached_property
-    def nearest_known(self) -> tuple[np.ndarray, np.ndarray]:
-        """Distance ratio (P,) to the nearest other known policy, and its index (P,), see `distance_ratios`."""
-        return distance_ratios(self.distances, np.flatnonzero(self.known))
-
-    @property
     def distance_ratio(self) -> np.ndarray:
-        """(P,) float64 action distance to the nearest other known policy, over the median between two known ones."""
-        return self.nearest_known[0]
+        """(P,) float64 action distance to the nearest other known policy, over a usual one, see `distance_ratios`."""
+        return distance_ratios(self.distances, np.flatnonzero(self.known))
 
     @property
     def rankable(self) -> np.ndarray:

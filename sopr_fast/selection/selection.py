@@ -241,7 +241,6 @@ class Selection(Predictions, Result):
             "best": self.probability_best.tolist(),
             "known": self.known.tolist(),
             "note": self.flags,
-            "nearest": ["" if i < 0 else self.names[i] for i in self.nearest_known[1]],
             "distance": self.distance_ratio.tolist(),
             "copies": self.measured.copies,
         }

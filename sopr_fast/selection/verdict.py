@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,8 +16,6 @@ DEPLOY, KEEP, MEASURE = "deploy", "keep", "measure"
 SURE = 0.9  # probability of a higher return from which a policy replaces another
 NEGLIGIBLE = 0.1  # gain of one more measurement, as a share of the spread of all predictions
 UNDECIDED = 0.2  # probability of a higher return from which a policy may be as good as another
-_CLEARLY = 0.05  # more probable, beyond the noise of draws
-_TIED, _NEAR = 0.35, 0.25  # such a probability of equally good policies; their gap, as a share of that spread
 
 
 @dataclass(frozen=True)
@@ -39,9 +36,6 @@ class Verdict:
 
     def __str__(self) -> str:
         return f"{self.text}. {self.reason}"
-
-    def _repr_html_(self) -> str:
-        return f"<p><b>{html.escape(self.text)}.</b> {html.escape(self.reason)}</p>"
 
 
 def find_rival(told: Predictions) -> int | None:
@@ -90,14 +84,6 @@ def _spread(returns: np.ndarray) -> float:
     return min(usual or np.inf, float(returns.std()))
 
 
-def as_good(told: Predictions, i: int) -> np.ndarray:
-    """Return the policies (Q,) that are as good as policy i as far as can be told, with i."""
-    beats, gap = probability_beats(told.posterior, i), told.expected[i] - told.expected
-    tied = (beats >= _TIED) & (gap <= _NEAR * told.predicted.std()) & told.rankable
-    tied[i] = True
-    return np.flatnonzero(tied)
-
-
 def judge(told: Predictions) -> Verdict:
     """Return what to do."""
     rival, (settled, first) = find_rival(told), decide(told, 2)
@@ -125,10 +111,8 @@ def judge(told: Predictions) -> Verdict:
         reason = f"All policies are measured, and none {more}"
     else:
         reason = f"No {'policy' if told.known.all() else 'candidate'} is likely to be much better"
-    tied = len(as_good(told, settled))
-    among = f", one of {tied:,} equally good" if tied > 1 else ""
-    text = f"{kind.capitalize()} {names[settled]}{among}; {_value(told, settled)}"
-    return Verdict(kind, (told.names[settled],), text, f"{reason}{likelier(told, settled)}.")
+    text = f"{kind.capitalize()} {names[settled]}; {_value(told, settled)}"
+    return Verdict(kind, (told.names[settled],), text, f"{reason}.")
 
 
 def _suspicion(told: Predictions, i: int) -> str:
@@ -141,20 +125,6 @@ def _suspicion(told: Predictions, i: int) -> str:
     value = Numbers(told.shown[0])(told.shown[0, i])
     reason = f"The log does not allow its {told.unit}, {value}: check both, or add its episodes to the log"
     return reason if told.impossible[i] else ""
-
-
-def likelier(told: Predictions, chosen: int) -> str:
-    """Return why a policy that is likelier to be the best is not chosen; "" if there is none."""
-    best = told.probability_best
-    first = int(best.argmax())
-    if best[first] - best[chosen] < _CLEARLY:
-        return ""
-    why = "it would gain too little"
-    if not told.rankable[first]:
-        why = "it cannot be ranked"
-    elif told.posterior.mean[first] <= told.posterior.mean[chosen]:
-        why = f"its expected {'cost is higher' if told.are_costs else 'return is lower'}"
-    return f". {printable(told.names[first], NAME_WIDTH)} is likelier to be the best ({chance(best[first])}), but {why}"
 
 
 def _doubt(told: Predictions, beats: float) -> str:
