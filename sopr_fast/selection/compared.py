@@ -81,7 +81,8 @@ def read(
     kept = np.unique(first)
     distances, is_discrete = mutual_distances(columns)[np.ix_(kept, kept)], layout.kind == "discrete"
     compared = Compared([adapted[i] for i in kept], log, distances, len(states), found, is_discrete)
-    return compared, Measured([*policies], first, returns, incumbent, total)
+    noise = float(compared.log.rewards.std()) if compared.is_bandit else 0.0
+    return compared, Measured([*policies], first, returns, incumbent, total, noise)
 
 
 def _one_episode(log: Any) -> list[str]:

@@ -23,6 +23,7 @@ class Measured:
     table: pandas.DataFrame  # columns return, error and rollouts of the P policies as they were given, NaN if unknown
     incumbent: str | None = None
     states: int = 0  # in which copies act alike
+    noise: float = 0.0  # standard deviation of the return of one episode, by the log; 0 if unknown
 
     @cached_property
     def firsts(self) -> np.ndarray:
@@ -62,8 +63,8 @@ class Measured:
         """Returns (G,) of groups, NaN where unknown, and their standard errors (G,), 0 where unknown.
 
         Returns of copies count as further rollouts of one policy: their difference is noise. A single rollout, or
-        several equal ones, get the standard deviation that rollouts of other policies have in common; so does a plain
-        number among copies.
+        several equal ones, get the standard deviation that rollouts of other policies have in common, or that of the
+        log's; so does a plain number among copies.
         """
         columns = [self.table[part].to_numpy(np.float64) for part in ("return", "error", "rollouts")]
         cells = np.array([_pool(*(column[group] for column in columns)) for group in self.groups])
@@ -71,10 +72,11 @@ class Measured:
         for kind in (0, 1):
             own = is_plain == kind
             equal, several = own & (counts > 0) & ~(errors > 0), own & (counts > 1) & (errors > 0)
-            if equal.any() and several.any():
+            variance = 0.0 if kind else self.noise**2
+            if several.any():
                 weights = counts[several] - 1
                 variance = (weights * counts[several] * errors[several] ** 2).sum() / weights.sum()
-                errors[equal] = np.sqrt(variance / counts[equal])
+            errors[equal] = np.sqrt(variance / counts[equal])
         return returns, np.nan_to_num(errors)
 
     def note(self) -> list[str]:

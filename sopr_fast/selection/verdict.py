@@ -15,6 +15,7 @@ from .predictions import Predictions
 DEPLOY, KEEP, MEASURE = "deploy", "keep", "measure"
 SURE = 0.9  # probability of a higher return from which a policy replaces another
 NEGLIGIBLE = 0.1  # gain of one more measurement, as a share of the spread of all predictions
+FEW = 0.1  # error of a bandit's policy, as a share of the spread of rewards: that of a hundred episodes
 UNDECIDED = 0.2  # probability of a higher return from which a policy may be as good as another
 
 
@@ -122,7 +123,10 @@ def _suspicion(told: Predictions, i: int) -> str:
     if told.is_reversed:
         swapped = "costs were returns" if told.are_costs else "returns were costs"
         return f"Values by {told.method} order the known policies in reverse, as if {swapped}"
-    value = Numbers(told.shown[0])(told.shown[0, i])
+    show, error = Numbers(told.shown[0]), told.return_errors[i]
+    if told.covariance is not None and error > FEW * told.logged_spread:
+        return f"Its {told.unit} is known to ± {show(error)} only"
+    value = show(told.shown[0, i])
     reason = f"The log does not allow its {told.unit}, {value}: check both, or add its episodes to the log"
     return reason if told.impossible[i] else ""
 
