@@ -10,7 +10,7 @@ from sopr_fast.estimators import FQE, GaussianProcess, NearestPolicy, Simulator
 from sopr_fast.estimators.gaussian_process_posterior import fit
 from sopr_fast.results.metrics import policy_distances
 from sopr_fast.selection import evaluate
-from sopr_fast.selection.folds import group_folds
+from sopr_fast.selection.evaluation import group_folds
 from sopr_fast.selection.values import checkpoint_file
 
 POLICIES = gains(12)

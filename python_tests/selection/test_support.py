@@ -184,7 +184,8 @@ def test_later_snapshots_count_as_better_until_known_returns_correct_that():
 
 
 def test_progress_is_a_share_of_the_last_step_of_a_run():
-    shares = trained_shares(
-        {"a1": 5, "a2": 10, "b1": 3, "c1": 2, "c2": 8}, ["a1", "a2", "b1", "c1", "c2", "d"], [*"aabccd"]
-    )
+    names = ["a1", "a2", "b1", "c1", "c2", "d"]
+    steps = {"a1": 5, "a2": 10, "b1": 3, "c1": 2, "c2": 8}
+    shares = trained_shares(steps, names, {name: name[0] for name in names})
     np.testing.assert_array_equal(shares, [0.5, 1, np.nan, 0.25, 1, np.nan])
+    np.testing.assert_array_equal(trained_shares(steps, names), [0.5, 1, 0.3, 0.2, 0.8, np.nan])

@@ -84,7 +84,6 @@ def ranking(*, hostile: bool = False, count: int = 6, known: int = 8) -> Ranking
         in_training=[False] * count,
         training=Training(
             [f"known <{i}>" for i in range(known)],
-            random.standard_normal(known),
             {"validation_rank_correlation": [0.1, 0.8, 0.7], "best_step": 1, "collapsed": False},
             {"seed": 0, "steps": 3},
         ),

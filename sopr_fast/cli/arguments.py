@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import importlib
 import os
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from .._version import __version__
@@ -98,26 +97,16 @@ def read_policies(options: argparse.Namespace) -> Policies:
 
 
 def _named_object(option: str, text: str) -> Any:
-    """Return the object that "package.file:name" names from the working folder, or "file.py:name" anywhere."""
+    """Return the object that "package.file:name" or "package/file.py:name" names from the working folder."""
     place, _, name = text.rpartition(":")
-    if not place or not name.isidentifier():
-        raise ValueError(f"--{option} {text}: expected package.file:name or file.py:name")
+    module = place.removesuffix(".py").replace("/", ".")
+    if not all(part.isidentifier() for part in [*module.split("."), name]):
+        raise ValueError(f"--{option} {text}: expected package.file:name or file.py:name, from the working folder")
     sys.path.insert(0, os.getcwd())
-    module = _module_at(place) if place.endswith(".py") else importlib.import_module(place.replace("/", "."))
-    if not hasattr(module, name):
-        raise ValueError(f"--{option} {text}: {place} has no {name!r}{suggest(name, vars(module))}")
-    return getattr(module, name)
-
-
-def _module_at(path: str) -> ModuleType:
-    """Return the module in a file, named as from the working folder, so that it can import its neighbours."""
-    spec = importlib.util.spec_from_file_location(".".join(Path(path).with_suffix("").parts), path)
-    assert spec and spec.loader  # as of every .py file
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(spec.name, module)  # where dataclasses look
-    sys.path.insert(1, os.path.dirname(os.path.abspath(path)))
-    spec.loader.exec_module(module)
-    return module
+    holder = importlib.import_module(module)
+    if not hasattr(holder, name):
+        raise ValueError(f"--{option} {text}: {place} has no {name!r}{suggest(name, vars(holder))}")
+    return getattr(holder, name)
 
 
 def read_returns(options: argparse.Namespace, names: Sequence[str]) -> pandas.DataFrame:

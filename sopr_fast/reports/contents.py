@@ -151,7 +151,6 @@ def _selection_table(selection: Selection) -> Table:
         f"{selection.unit.capitalize()}s{predicted}",
         columns,
         [f"{kind} chosen" if name in chosen else kind for name, kind in zip(names, kinds, strict=True)],
-        [[name for name in selection.measured.copies[i] if name != selection.names[i]] for i in order],
     )
 
 

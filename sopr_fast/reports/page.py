@@ -43,7 +43,6 @@ class Table:
     caption: str
     columns: Sequence[Column]
     classes: Sequence[str]
-    copies: Sequence[Sequence[str]] = ()  # further names of each row
 
     @property
     def names(self) -> Column:

@@ -11,7 +11,7 @@ import numpy as np
 from ..inputs.accepted import ReturnsLike
 from ..inputs.returns import check_returns
 from ..results.numbers import without_outliers
-from ..results.ranking import Ranking, ranks_of
+from ..results.ranking import Ranking
 from ..runtime.process import in_notebook
 from ..runtime.text import list_names, printable
 from ..selection.evaluation import Evaluation
@@ -39,9 +39,8 @@ def plot_ranking(
 ) -> Axes:
     """Plot scores with their standard errors, or true returns over scores.
 
-    Without returns the best candidate is on top, and ticks below are the scores of training policies. With returns the
-    legend names the foreign candidates, which are crossed rings; a label names the candidate whose rank by score
-    differs most from its rank by return. Foreign candidates have no error bar.
+    Without returns the best candidate is on top. With returns the legend names the foreign candidates, which are
+    crossed rings. Foreign candidates have no error bar.
     """
     order, foreign = ranking.places, ranking.foreign
     if returns is not None:
@@ -49,9 +48,8 @@ def plot_ranking(
     shown = order[:rows]
     scores, errors = ranking.scores[shown, None], np.where(foreign, np.nan, ranking.standard_errors)[shown, None]
     kinds = np.where(foreign[shown], "foreign", "candidate").tolist()
-    ticks = None if ranking.training is None else ranking.training.scores
     values = np.hstack([scores, scores - errors, scores + errors])
-    ax = _intervals([ranking.names[i] for i in shown], values, kinds, ax=ax, ticks=ticks)
+    ax = _intervals([ranking.names[i] for i in shown], values, kinds, ax=ax)
     ax.set(xlabel="score (± standard error)")
     return ax
 
@@ -99,20 +97,12 @@ def plot_left_out(selection: Selection, ax: Axes) -> None:
     ax.locator_params(nbins=6)
 
 
-def _intervals(
-    names: Sequence[str],
-    values: np.ndarray,
-    kinds: Sequence[str],
-    *,
-    ax: Axes | None,
-    ticks: np.ndarray | None = None,
-) -> Axes:
-    """Plot n values with intervals, (n, 3), the first on top, and ticks in a row of their own.
+def _intervals(names: Sequence[str], values: np.ndarray, kinds: Sequence[str], *, ax: Axes | None) -> Axes:
+    """Plot n values with intervals, (n, 3), the first on top.
 
     An outlier is an arrow at the side, so that the others keep the room.
     """
-    count = len(names) + (ticks is not None)
-    ax = _axes(ax, height_of(count))
+    ax = _axes(ax, height_of(len(names)))
     labels = [printable(name, _LABEL) for name in names]
     for kind, colour in _KINDS.items():
         places = np.flatnonzero(np.array(kinds) == kind)
@@ -121,17 +111,14 @@ def _intervals(
             face = COLOURS["surface"] if kind == "foreign" else colour
             ax.hlines(places, low, high, color=colour, linewidth=1.6)
             ax.plot(centre, places, "o", color=colour, markerfacecolor=face, markersize=5, label=kind)
-    if ticks is not None:
-        ax.vlines(ticks, count - 1.3, count - 0.7, color=_KINDS["known"], linewidth=0.9)
-        labels.append(f"{len(ticks)} known policies")
     usual = without_outliers(values[:, 0])
     if len(usual) < np.isfinite(values[:, 0]).sum():
         low, high = usual[0] - np.ptp(usual), usual[-1] + np.ptp(usual)
         ax.set_xlim(low, high)
         for mark, edge, beyond in (("<", low, values[:, 0] < low), (">", high, values[:, 0] > high)):
             ax.plot(np.full(beyond.sum(), edge), np.flatnonzero(beyond), mark, color=COLOURS["muted"], clip_on=False)
-    ax.set_yticks(range(count), labels, parse_math=False)
-    ax.set_ylim(count - 0.4, -0.6)
+    ax.set_yticks(range(len(names)), labels, parse_math=False)
+    ax.set_ylim(len(names) - 0.4, -0.6)
     ax.grid(axis="x", alpha=0.6)
     ax.spines["left"].set_visible(False)
     ax.locator_params(axis="x", nbins=6)
@@ -153,7 +140,7 @@ def _legend(ax: Axes) -> None:
 
 
 def _plot_returns(ranking: Ranking, y: np.ndarray, order: np.ndarray, foreign: np.ndarray, ax: Axes | None) -> Axes:
-    """Plot true returns over scores; name foreign candidates, and the one that is farthest from its place."""
+    """Plot true returns over scores, and name foreign candidates."""
     ax = _axes(ax, 4.2)
     x, errors = ranking.scores, np.nan_to_num(ranking.standard_errors)
     ax.errorbar(x[~foreign], y[~foreign], xerr=errors[~foreign], fmt="o", color="C0", ecolor="C0", elinewidth=0.6)
@@ -162,13 +149,6 @@ def _plot_returns(ranking: Ranking, y: np.ndarray, order: np.ndarray, foreign: n
         names = [printable(ranking.names[i], _LABEL) for i in order if foreign[i]]
         legend = ax.legend([marks], [f"foreign: {list_names(names, most=3)}"], loc="lower right")
         legend.get_texts()[0].set_parse_math(False)
-    by_return = ranks_of(y)
-    gaps = np.abs(by_return - ranking.ranks)
-    misfit = int(np.lexsort((by_return, gaps))[-1])  # of equal gaps, that of a policy that is scored too high
-    if gaps[misfit] > 1:
-        name = printable(ranking.names[misfit], _LABEL)
-        label = f"{name}\nrank {ranking.ranks[misfit]}, true rank {by_return[misfit]}"
-        ax.annotate(label, (x[misfit], y[misfit]), (8, -4), textcoords="offset points", va="top", parse_math=False)
     ax.set(xlabel="score (± standard error)", ylabel="true return")
     ax.grid(alpha=0.3)
     return ax

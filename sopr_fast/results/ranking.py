@@ -25,7 +25,6 @@ class Training:
     """How the model of a ranking was trained on M policies."""
 
     names: list[str]
-    scores: np.ndarray  # (M,) float64, by the model that learned from these policies
     history: dict[str, Any]  # loss and validation results of each step, and how training went
     settings: dict[str, Any]  # seed and configuration, as plain text and numbers
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -15,7 +15,7 @@ from ..estimators.estimator import Request
 from ..estimators.methods import MethodsLike, read_methods
 from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
 from ..inputs.policies import load_policies
-from ..inputs.returns import with_returns
+from ..inputs.returns import check_groups, with_returns
 from ..results.metrics import regret_at_k, spearman
 from ..results.numbers import number
 from ..results.result import Result
@@ -24,7 +24,6 @@ from ..runtime.checks import integer
 from ..runtime.progress import Timings, part
 from ..runtime.text import one_line
 from .compared import Compared, read
-from .folds import group_folds, random_folds, read_groups
 from .values import checkpoint_file, quiet
 
 KINDS = {"random": "policies like the known ones", "group": "a new group of policies"}
@@ -32,6 +31,8 @@ MEASURES = ("spearman", "regret@1", "regret@3")  # the first orders methods
 _REPLICATES = 200
 _LEVEL = 0.9
 FEWEST_RANKED = 3  # policies whose order says something
+FEWEST_TRAINING = 4  # policies with returns, to learn from some and test others
+_LEAST_SHARE = 0.25  # of the policies, to learn from if a group is left out
 
 
 def evaluate(
@@ -76,14 +77,14 @@ def evaluate(
     seed = integer(0)("seed", seed)
     chosen = read_methods(methods)
     known, table = with_returns(load_policies(policies), returns)
-    group_of = dict(zip(known, read_groups(groups, list(known)), strict=True))
+    group_of = dict(zip(known, ["all"] * len(known) if groups is None else check_groups(groups, [*known]), strict=True))
     cv = integer(2)("cv", cv)
     compared, measured = read(known, log, table)
     names, (values, errors) = measured.representatives, measured.pooled
     folds = {"random": random_folds(len(names), cv, seed)}
     if np.ptp(values) == 0:
         raise ValueError("the returns of all policies are equal: there is no order to evaluate")
-    labels = [group_of[name] for name in names]
+    labels = [str(group_of[name]) for name in names]
     if foreign := group_folds(labels):
         folds["group"] = foreign
     found, dropped, timings = _values(chosen, compared, values, errors, folds, seed, checkpoints)
@@ -264,6 +265,26 @@ class Evaluation(Result):
             for name, interval in each.items()
         ]
         return dict(zip(("folds", "method", "measure", "mean", "low", "high"), zip(*rows, strict=True), strict=True))
+
+
+def random_folds(count: int, folds: int, seed: int) -> dict[str, np.ndarray]:
+    """Split policies, at least four, into two or more folds of nearly equal size, at most one for each policy."""
+    if count < FEWEST_TRAINING:
+        needed = f"at least {FEWEST_TRAINING} policies with known returns are needed"
+        raise ValueError(f"{needed}, got {count}; those that act alike count once")
+    order = np.random.default_rng([seed, 7]).permutation(count)
+    return {str(k): np.sort(part) for k, part in enumerate(np.array_split(order, min(folds, count)), 1)}
+
+
+def group_folds(groups: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return one fold for each group, to learn from the other groups and value the policies of this one.
+
+    A group has no fold if it holds one policy, or leaves fewer than two or a quarter of all to learn from.
+    """
+    labels = np.array(groups, dtype=object)
+    found = {label: np.flatnonzero(labels == label) for label in dict.fromkeys(groups)}
+    most = len(labels) - max(2.0, _LEAST_SHARE * len(labels))
+    return {label: inside for label, inside in found.items() if 2 <= len(inside) <= most}
 
 
 def _values(

@@ -17,7 +17,7 @@ from ..estimators.simulator import guessed
 from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
 from ..inputs.logs import load_transitions
 from ..inputs.policies import load_policies
-from ..inputs.returns import check_ordered, find_returns, is_ordered
+from ..inputs.returns import check_groups, check_ordered, find_returns, is_ordered
 from ..results.numbers import Numbers, chance
 from ..results.result import Result
 from ..results.tables import Column, column, to_text, wrapped
@@ -25,7 +25,6 @@ from ..runtime.checks import integer
 from ..runtime.text import list_names, printable
 from .compared import read
 from .doubts import doubts
-from .folds import read_groups
 from .predictions import EPISODES, SHORT_EPISODES, Predictions
 from .values import default_method, of_log, of_method, without_values
 from .verdict import Verdict, decide, find_rival, judge
@@ -97,7 +96,7 @@ def select(
     table = pandas.DataFrame(np.nan, names, ["return", "error", "rollouts"])
     if returns is not None:
         table = find_returns(returns, names)
-    shares = None if progress is None else trained_shares(progress, names, read_groups(groups, names))
+    shares = None if progress is None else trained_shares(progress, names, groups)
     compared, measured = read(loaded, log, table, incumbent)
     known = np.isfinite(measured.pooled[0])
     told = of_log(compared)
@@ -301,7 +300,9 @@ class Selection(Predictions, Result):
         }
 
 
-def trained_shares(progress: Mapping[str, float], names: Sequence[str], runs: Sequence[str]) -> pandas.Series:
+def trained_shares(
+    progress: Mapping[str, float], names: Sequence[str], groups: Mapping[str, str] | None = None
+) -> pandas.Series:
     """Return how far each policy (P,) was trained, as a share of the last step of its run.
 
     It is NaN for a policy without a step, or whose run has no other one. ValueError is raised if a name is unknown, or
@@ -314,8 +315,9 @@ def trained_shares(progress: Mapping[str, float], names: Sequence[str], runs: Se
     for name, step in progress.items():
         if not 0 < step < np.inf:
             raise ValueError(f"progress of {name!r} must be a number of steps above 0, got {step}")
+    runs = [""] * len(names) if groups is None else check_groups(groups, names)
     steps = pandas.Series([progress.get(name, np.nan) for name in names], dtype=float)
-    of_run = steps.groupby(list(runs))
+    of_run = steps.groupby(runs)
     return (steps / of_run.transform("max")).where(of_run.transform("nunique") > 1)
 
 

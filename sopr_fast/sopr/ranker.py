@@ -158,7 +158,6 @@ class Ranker:
             timings=dict(timings),
             training=Training(
                 names=training.names,
-                scores=training.scores.numpy(),
                 history=self.history,
                 settings={"seed": self.seed, **self.config.to_dict()},
             ),
