@@ -17,9 +17,7 @@ MESSAGES = {
     "pass Config(subset_size=…, clusters=…)": "pass --subset-size … --clusters …",
     "pass columns={'episodes': ['id', 'agent']} and ends='cut'": "pass --columns episodes=id,agent and --ends cut",
     "pass returns=…, or by load_log(…, columns={'rewards': …})": "pass --returns …, or by --columns rewards=…",
-    "a--b.npz: pass ends='cut'; these are options of sopr_fast.load_log(log, …): pass what it returns": (
-        "a--b.npz: pass --ends cut"
-    ),
+    "a--b.npz: pass load_log(…, ends='cut')": "a--b.npz: pass --ends cut",
     "pass returns=…, or simulator='BehaviourQ'": "pass --returns …, or --simulator BehaviourQ",
     "pass model=…, or set SOPR_FAST_MODEL": "pass --model …, or set SOPR_FAST_MODEL",
     "--columns states=x actions: expected PART=NAME": "--columns states=x actions: expected PART=NAME",

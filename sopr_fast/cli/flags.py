@@ -196,7 +196,6 @@ _NAMES = [flag[2:].replace("-", "_") for group in FLAGS.values() for flag in gro
 _PARAMETERS = "|".join([*_NAMES, "subset_size", "clusters"])  # the last are those of `Config`
 _VALUE = r"(?:\{[^}]*\}|\[[^\]]*\]|'[^']*'|[^\s,;:()]*[^\s,;:().])"
 _OPTION = re.compile(r"(?<![\w-])--[a-z]")
-_DOOR = re.compile(r"; these are options of sopr_fast\.load_log\(log, …\): pass what it returns")
 _PAIR = re.compile(rf"\b({_PARAMETERS})=({_VALUE})")
 _CALL = re.compile(rf"(?:sopr_fast\.)?\b(?:load_\w+|Config)\((?:…, |'[^']*', )?((?:\w+={_VALUE}(?:, )?)+)\)")
 _CALL_OR_PAIR = re.compile(f"{_CALL.pattern}|{_PAIR.pattern}")
@@ -209,7 +208,7 @@ def with_flags(message: str) -> str:
     """
     if _OPTION.search(message):
         return message
-    message = _DOOR.sub("", message).replace("load_returns(…, columns=", "load_returns(…, return_columns=")
+    message = message.replace("load_returns(…, columns=", "load_returns(…, return_columns=")
     return _CALL_OR_PAIR.sub(_translated, message)
 
 

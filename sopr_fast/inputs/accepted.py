@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence, Sized
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from numpy.typing import ArrayLike
-
-
-class Predicts(Protocol):
-    """A model with `predict`, as of Stable-Baselines3, d3rlpy or scikit-learn."""
-
-    @property
-    def predict(self) -> Callable[..., Any]:
-        """Function from states to actions."""
-
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
 """Path of a file or folder."""
 
-PolicyLike: TypeAlias = "Callable[..., Any] | Predicts | ArrayLike | PathLike"
+PolicyLike: TypeAlias = "Callable[..., Any] | ArrayLike | PathLike | Any"
 """A function or module from states to actions, an object with `predict`, actions in every logged state, or a path."""
 
 PoliciesLike: TypeAlias = "Mapping[str, PolicyLike] | Sequence[PolicyLike] | PolicyLike"

@@ -12,9 +12,8 @@ import torch
 
 from ..estimators.action_distance import act_on_log, mutual_distances
 from ..estimators.estimator import data_rows, read_rows
-from ..inputs.logs import Transitions
-from ..inputs.logs.loading import load_given
-from ..inputs.policies import ArrayPolicy, Policies, Policy, collect_shared, facts, other_answers, whole_numbers
+from ..inputs.logs import Transitions, load_log
+from ..inputs.policies import ArrayPolicy, Policies, Policy, collect_shared, doubtful_answers, facts
 from ..runtime.text import counted
 from .measured import Measured
 
@@ -66,12 +65,11 @@ def read(
     policies: Policies, log: Any, returns: pandas.DataFrame, incumbent: str | None = None
 ) -> tuple[Compared, Measured]:
     """Read the log and ask policies for their actions; return those that act differently, and what is known of all."""
-    given, log = log, load_given(log)
+    given, log = log, load_log(log)
     adapted, total = policies.for_log(data_rows(log), given), len(log)
     rows, states, source, layout, columns = act_on_log(adapted, log)
     found = facts(adapted, layout, columns, states.numpy(), getattr(log, "actions", None), rows) + _one_episode(log)
-    found += other_answers(adapted, torch.from_numpy(columns), states, source, layout)
-    found += whole_numbers(adapted, columns[:, :, : layout.action_dim], layout)
+    found += doubtful_answers(adapted, torch.from_numpy(columns), states, source, layout)
     first = _first_alike([columns])
     for group in [np.flatnonzero(first == i) for i in np.unique(first)]:
         if len(group) > 1 and total > len(rows):

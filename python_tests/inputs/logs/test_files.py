@@ -181,7 +181,7 @@ def test_parts_are_mapped_to_columns(tmp_path, arrays):
     for wrong, message in (
         ({**columns, "states": "z"}, r"log\.csv: no column 'z' for the states; it has x_"),
         ({"stats": "x"}, "columns name the part 'stats'; a log's parts are states, actions"),
-        ({"states": "x_0,x_1"}, r"no column 'x_0,x_1' .*; of several, pass columns={'states': \['x_0', 'x_1'\]}"),
+        ({"states": "x_0,x_1"}, r"no column 'x_0,x_1' .*; of several, pass .*columns={'states': \['x_0', 'x_1'\]}"),
         ({"states": []}, "columns must map parts of the log to names, .* got {'states': "),
         (["x", "r"], r"columns must map parts of the log to names, .* got \['x', 'r'\]"),
     ):
@@ -282,7 +282,6 @@ WRONG = {  # file → content, message
     ],
     "log.json": [
         ("[1, 2]", "expected an object of arrays, or a list of objects"),
-        ('{"obs": "BCJN", "rewards": [1, 2]}\n' * 2, "0 has 0 'obs' for 2 'rewards', but text: if RLlib"),
     ],
     "log.jsonl": [(BATCHES, r"no rewards but in batch/p0 and batch/p1: pass those of one, .item.'batch'..'p0'. for")],
     "log.npz": [(OBJECTS, "'rewards': .*not a plain array .of Python objects, if you trust the file, pass numpy.load")],
@@ -297,7 +296,6 @@ WRONG = {  # file → content, message
         (pickle.dumps([{"obs": [1], "rewards": [1]}, {"obs": [1]}]), "episode 1 has no 'rewards'"),
     ],
     "log.hdf5": [("version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS, .*: run git lfs pull")],
-    "log.safetensors": [("", "weights or subsets where a log belongs: pass a model as")],
     "log.xlsx": [("", r"expected a log in a file of \.npy, \.npz, .*open others by their library, such as pandas")],
     "log.parquet": [
         (LISTS.assign(actions=UNEVEN), r"'actions': lists of equal .* 2 and 1 at row 11$"),

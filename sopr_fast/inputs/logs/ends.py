@@ -23,7 +23,7 @@ from .schema import ITEM, UNREAD, advise
 
 WORDS = ("terminal", "cut")
 _KINDS = ("terminals", "truncations")  # flags that say why an episode ended
-_SAY = "pass ends='terminal' or ends='cut'"
+_SAY = "pass load_log(…, ends='terminal') or ends='cut'"
 _STACK = "pass {name: numpy.stack([x[name] for x in log]) for name in log[0]}, arrays of time and environment"
 
 
@@ -200,7 +200,7 @@ class Statement:
                 f"if environments take turns, sort the rows by their numbers, and name these by {advise('agents')}"
             )
             if self.word is None and self.limit is None and not self.borders and "truncations" not in self.rows:
-                remedy = f"pass ends='cut' if episodes were cut there; or {remedy}"
+                remedy = f"pass load_log(…, ends='cut') if episodes were cut there; or {remedy}"
         self._refuse_if(broken, name, f" {what}: {remedy}")
         if self.linked[cut].all() and (following[cut] != states[cut]).any():
             what = "is the first state of the next episode, as where environments reset themselves"
@@ -229,10 +229,12 @@ class Statement:
             remedy = f"{_SAY} for all, or max_episode_steps=…, or {advise('terminals')}"
         elif "terminals" in self.rows:
             what = f"where the environment ended {said} where a limit cut episodes"
-            remedy = f"pass ends='terminal' if it cut none, or max_episode_steps=…, or {advise('truncations')}"
+            remedy = (
+                f"pass load_log(…, ends='terminal') if it cut none, or max_episode_steps=…, or {advise('truncations')}"
+            )
         elif "truncations" in self.rows:
             what = f"where a limit cut episodes {said} where the environment ended"
-            remedy = f"pass ends='cut' if it never did, or {advise('terminals')}"
+            remedy = f"pass load_log(…, ends='cut') if it never did, or {advise('terminals')}"
         else:
             what = "where episodes end is not said"
             if self.limit is not None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,19 +18,6 @@ from .sources import name_of, read_arrays
 from .states import StoredStates
 from .stores import filled_rows
 from .transitions import Transitions, build
-
-_OPTION = re.compile(r"\b(columns|ends|max_episode_steps)=")
-
-
-@contextlib.contextmanager
-def _naming_load_log() -> Iterator[None]:
-    """Say whose options an error advises, for functions that have no such options."""
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        if _OPTION.search(str(error)) and "load_log(" not in str(error):
-            error.args = (f"{error}; these are options of sopr_fast.load_log(log, …): pass what it returns",)
-        raise
 
 
 @escaped_errors()
@@ -85,24 +70,17 @@ def load_log(
         return build(parts, ends, limit, filled_rows(arrays, parts.count or 0))
 
 
-@_naming_load_log()
-def load_given(source: LogLike) -> Transitions | StoredStates:
-    """Load a log that a function without the options of `load_log` got."""
-    return load_log(source)
-
-
 def load_transitions(source: LogLike) -> Transitions:
     """Load a log with actions and rewards, see `load_log`."""
-    log = load_given(source)
+    log = load_log(source)
     if isinstance(log, Transitions):
         return log
     raise ValueError(
-        f"{log.name or 'the log'}: {log.summary}; actions and rewards are needed too: load_log(…, {advise('rewards')}) "
-        f"or {advise('costs')}"
+        f"{log.name or 'the log'}: {log.summary}; actions and rewards are needed too: {advise('rewards')} or "
+        f"{advise('costs')}"
     )
 
 
-@_naming_load_log()
 @escaped_errors()
 def load_states(states: LogLike, *, columns: str | Sequence[str] | None = None) -> StoredStates:
     """Return logged states in the form that drawing reads; of `.npy` and HDF5 files, only drawn rows are read.

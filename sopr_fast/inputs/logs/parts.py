@@ -23,11 +23,7 @@ LABELS = ("episodes", "agents")
 _MARKS = (*FLAGS, "first", "valid")
 _EXACT = ("steps", "times")  # as float64
 _PIECE = 4096  # rows that are checked together
-_DICTIONARIES = (
-    "; pass a list of dictionaries, one for each episode or step: of tuples, [dict(zip(('state', 'action', …), step)) "
-    "for step in log]; of a dictionary of lists, [dict(zip(log, one)) for one in zip(*log.values())]; of arrays of all "
-    "rows, one dictionary, dict(zip(('state', 'action', …), log))"
-)
+_DICTIONARIES = "; pass a dictionary of arrays of all rows, or a list of dictionaries, one for each episode or step"
 _FILL = "fill it, or leave the row out"
 _REMEDIES = {  # part → what to do where it is not finite
     **dict.fromkeys(
@@ -68,7 +64,8 @@ class Parts:
         sizes = {part: int(np.prod(shape_of(x), dtype=np.float64)) for part, x in self.arrays.items()}
         stored = [sizes[part] * x.dtype.itemsize for part, x in self.arrays.items() if isinstance(x, _STORED)]
         result = 4 * (sum(sizes.values()) + sizes["states"] * ("next_states" not in sizes))
-        return result + max(stored, default=0) + 48 * (self.count or 0)  # of flags and numbers of rows
+        copied = 4 * max(sizes["states"], sizes["actions"])  # while rows are left out
+        return result + max([*stored, copied]) + 48 * (self.count or 0)  # of flags and numbers of rows
 
     def read(self, part: str) -> np.ndarray:
         """Return the checked values of a part, in memory of their own.
@@ -104,10 +101,10 @@ class Parts:
             return logs
         first = repr(self.names["probabilities"])
         _refuse(first, values, values <= 0, "must be above 0", "name logarithms 'log_probs'")
-        if logs is not None and not np.allclose(np.exp(logs), values, rtol=1e-3, atol=1e-6):
-            second = repr(self.names["log_probs"])
-            raise ValueError(f"{first} and {second} disagree; leave one out by columns={{'unread': {first}}}")
-        return np.log(values) if logs is None else logs
+        if logs is not None:
+            both = f"{first} and {self.names['log_probs']!r} mean the same"
+            raise ValueError(f"{both}; leave one out by columns={{'unread': {first}}}")
+        return np.log(values)
 
     def numbers(self, part: str) -> np.ndarray:
         """Return the values of an array, which must be numbers, or labels, for each row."""

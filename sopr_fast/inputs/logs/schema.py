@@ -72,7 +72,7 @@ def advise(part: str, *names: str) -> str:
     """Return how to say which arrays are a part of a log."""
     names = (*map(printable, names[:10]), *["…"] * (len(names) > 10))
     shown = [*names] if len(names) > 1 else repr(names[0]) if names else "…"
-    return f"columns={{{part!r}: {shown}}}"
+    return f"load_log(…, columns={{{part!r}: {shown}}})"
 
 
 def missing(part: str, arrays: Mapping[str, Any]) -> ValueError:

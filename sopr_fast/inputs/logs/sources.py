@@ -82,11 +82,6 @@ def _read_path(path: Path) -> Any:
     if (suffix := path.suffix.lower()) in READERS:
         check_regular(path)
         return READERS[suffix](path)
-    if suffix == ".safetensors":
-        raise ValueError(
-            "weights or subsets where a log belongs: pass a model as model=…, other weights as policies, and subsets "
-            "to fit or rank"
-        )
     raise ValueError(
         f"expected a log in a file of {', '.join(READERS)}; open others by their library, such as pandas, torch.load "
         "or minari.load_dataset, and pass the data frame, the arrays or the dataset"
@@ -168,8 +163,6 @@ def _join_episodes(episodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             if values[place] is None:
                 raise ValueError(f"episode {place} has no {key!r}")
             hint = f", expected as many or {counts[place] + 1}" if part == "states" else ""
-            if isinstance(values[place], str):
-                hint = ", but text: if RLlib packed it, write it with compress_columns=[]"
             found = f"{max(lengths[place], 0)} {key!r} for {counts[place]} {counter!r}{hint}"
             raise ValueError(f"episode {place} has {found}")
     if any(part_of(key) == "episodes" for key in joined):

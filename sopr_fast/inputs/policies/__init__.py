@@ -3,7 +3,7 @@
 from .acting import collect, collect_shared, new_columns, together
 from .actor import Actor
 from .array_policy import ArrayPolicy
-from .meeting import check_widths, facts, other_answers, probe, warn_of_answers, whole_numbers
+from .meeting import check_widths, doubtful_answers, facts, probe, warn_of_answers
 from .output import Layout, Output
 from .policies import Policies, load_policies
 from .policy import Policy
@@ -18,12 +18,11 @@ __all__ = [
     "check_widths",
     "collect",
     "collect_shared",
+    "doubtful_answers",
     "facts",
     "load_policies",
     "new_columns",
-    "other_answers",
     "probe",
     "together",
     "warn_of_answers",
-    "whole_numbers",
 ]

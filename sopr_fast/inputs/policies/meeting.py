@@ -22,6 +22,7 @@ _CHOOSE_COLUMNS = (
 )
 _FROM_ONE = "subtract 1 from the log's actions, let policies return such indices, and pass their number as action_count"
 _PROBE_ROWS = 13  # unlikely to be mistaken for an action width
+_ROUNDED_ROWS = 4096  # of which whole numbers are told
 _BATCH_ROUNDING = 0.02  # of the largest action: half precision and TF32 round otherwise in batches of other sizes
 _WIDER, _NARROWER = 1.5, 0.51  # ranges are shown where policies leave the logged one by half, or fill half of it
 
@@ -62,43 +63,44 @@ def warn_of_answers(
     policies: Sequence[Policy], columns: Tensor, states: Tensor, source: Tensor, layout: Layout
 ) -> None:
     """Ask policies again in a few states; warn if they answer otherwise, or in whole numbers."""
-    acted = columns[:, : min(_PROBE_ROWS, current().batch_size), : layout.action_dim].numpy()
-    for note in other_answers(policies, columns, states, source, layout) + whole_numbers(policies, acted, layout):
+    for note in doubtful_answers(policies, columns, states, source, layout):
         warn(note)
 
 
-def other_answers(
+def doubtful_answers(
     policies: Sequence[Policy], columns: Tensor, states: Tensor, source: Tensor, layout: Layout
 ) -> list[str]:
-    """Ask policies again in a few states, in another batch; return a note on those that answer otherwise, or none."""
-    means = columns[:, : min(_PROBE_ROWS, current().batch_size), : layout.action_dim]
-    few = torch.arange(means.shape[1], device="cpu").flip(0)[: max(1, means.shape[1] // 2)]
+    """Return notes on policies that answer otherwise in another batch of a few states, or in whole numbers."""
+    count = min(_PROBE_ROWS, current().batch_size, columns.shape[1])
+    few, notes = torch.arange(count, device="cpu").flip(0)[: max(1, count // 2)], []
     changing = []
-    for policy, before in zip(policies, means, strict=True):
+    for policy, own in zip(policies, columns[:, :count, : layout.action_dim], strict=True):
         if isinstance(policy, Called):
             after, again = (policy.output(states[few], source[few]).mean for _ in range(2))
-            rounding = _BATCH_ROUNDING * before.abs().amax(0) + 1e-5
-            is_same = after.shape == again.shape == before[few].shape and torch.allclose(after, again, 1e-3, 1e-5)
-            if not is_same or ((after - before[few]).abs() > rounding).any():
+            rounding = _BATCH_ROUNDING * own.abs().amax(0) + 1e-5
+            is_same = after.shape == again.shape == own[few].shape and torch.allclose(after, again, 1e-3, 1e-5)
+            if not is_same or ((after - own[few]).abs() > rounding).any():
                 changing.append(policy.name)
-    text = (
-        f"policies {list_names(changing)} give different actions when asked again for some of the states: return the "
-        "mean action (predict with deterministic=True) or the distribution, and answer each state on its own, without "
-        "statistics of the batch or reading its rows as a sequence"
-    )
-    return [text] if changing else []
+    if changing:
+        notes.append(
+            f"policies {list_names(changing)} give different actions when asked again for some of the states: return "
+            "the mean action (predict with deterministic=True) or the distribution, and answer each state on its own, "
+            "without statistics of the batch or reading its rows as a sequence"
+        )
+    acted = columns[:, :_ROUNDED_ROWS, : layout.action_dim].numpy()
+    if layout.kind != "discrete" and _may_be_indices(acted):
+        notes.append(
+            f"policies {list_names([policy.name for policy in policies])} return whole numbers, which are taken as "
+            "continuous actions: if they are indices, return integers, and call load_policies(…, action_count=N)"
+        )
+    return notes
 
 
-def whole_numbers(policies: Sequence[Policy], acted: np.ndarray, layout: Layout) -> list[str]:
-    """Return a note on continuous actions (P, n, dim_a) that may be indices; none without such."""
-    if not len(acted) or layout.kind == "discrete" or (acted != np.abs(np.round(acted))).any():
-        return []
-    if (acted == acted[:, :1]).all() or (layout.action_dim > 1 and acted.max() <= 1):  # several of 0 and 1 are no index
-        return []
-    return [
-        f"policies {list_names([policy.name for policy in policies])} return whole numbers, which are taken as "
-        "continuous actions: if they are indices, return integers, and call load_policies(…, action_count=N)"
-    ]
+def _may_be_indices(acted: np.ndarray) -> bool:
+    """Return whether actions (P, n, dim_a) are whole numbers that change; several columns of 0 and 1 are no index."""
+    if not len(acted) or (acted != np.abs(np.round(acted))).any() or (acted == acted[:, :1]).all():
+        return False
+    return acted.shape[2] == 1 or acted.max() > 1
 
 
 def check_widths(policies: Sequence[Policy], width: int, whose: str = "the log", remedy: str = _CHOOSE_COLUMNS) -> None:
