@@ -1,1 +1,3 @@
 """Results: rankings, estimates, metrics and warnings."""
+
+from . import metrics as metrics

@@ -31,12 +31,9 @@ def spearman(a: ArrayLike, b: ArrayLike) -> float:
     """
     from scipy.stats import rankdata
 
-    a, b = _pair("spearman", a, b)
-    if len(a) < 2:
-        return float("nan")
-    a, b = (rankdata(x) - (len(x) + 1) / 2 for x in (a, b))
-    norm = np.sqrt((a @ a) * (b @ b))
-    return float(a @ b / norm) if norm > 0 else float("nan")
+    first, second = (np.asarray(rankdata(x) - (len(x) + 1) / 2) for x in _pair("spearman", a, b))
+    norm = np.sqrt((first @ first) * (second @ second))
+    return float(first @ second / norm) if norm > 0 else float("nan")
 
 
 def agreement(replicates: np.ndarray) -> float:
