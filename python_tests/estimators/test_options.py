@@ -1,9 +1,7 @@
 """Options, seeds and discounts that estimators accept and refuse."""
 
 import math
-from dataclasses import replace
 
-import numpy as np
 import pytest
 from support.estimators import each_method, gains, unwarned
 
@@ -41,14 +39,3 @@ def test_message_names_the_invalid_option(method, options):
 def test_message_names_an_invalid_seed(method, seed, log):
     with pytest.raises(ValueError, match="^seed must be"):
         method.estimate(gains(), log, seed=seed)
-
-
-@each_method
-def test_options_may_be_numpy_numbers(method, log, tmp_path):
-    path = tmp_path / "run.safetensors"
-    numbers = {key: np.array(value)[()] for key, value in vars(method).items() if type(value) in (int, float)}
-    other = replace(method, **numbers, hidden=[np.int64(width) for width in method.hidden])
-    expected = method.estimate(gains(std=0.3), log, seed=3, checkpoint=path).values
-    seed = np.int64(3)
-    np.testing.assert_array_equal(other.estimate(gains(std=0.3), log, seed=seed).values, expected)
-    np.testing.assert_array_equal(other.estimate(gains(std=0.3), log, seed=seed, checkpoint=path).values, expected)

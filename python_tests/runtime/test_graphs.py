@@ -140,23 +140,6 @@ def test_a_run_that_reads_rarely_is_that_of_the_cpu(monkeypatch):
     assert len(ahead_history["loss"]) == SHORT.steps
 
 
-def test_a_replayed_run_resumes_from_its_checkpoint(tmp_path, monkeypatch):
-    stand_in(monkeypatch)
-    path, step = tmp_path / "checkpoint.safetensors", _Trainer.step
-    whole = fit(SHORT, validation=VALIDATION)
-
-    def interrupted(trainer):
-        if trainer.done == 4:
-            raise KeyboardInterrupt
-        step(trainer)
-
-    monkeypatch.setattr(_Trainer, "step", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        fit(SHORT, validation=VALIDATION, checkpoint=path)
-    monkeypatch.setattr(_Trainer, "step", step)
-    assert_same(fit(SHORT, validation=VALIDATION, checkpoint=path), whole)
-
-
 @pytest.mark.parametrize("options", [{}, {"score": "sort"}, {"encoder": "mlp"}], ids=str)
 def test_replayed_tiles_have_the_scores_of_an_eager_run(options, monkeypatch, generator):
     config = dataclasses.replace(TINY, **options)

@@ -231,11 +231,6 @@ def test_arrays_on_another_log_have_no_distance(ranker, candidates, change):
     np.testing.assert_allclose(ranking.subset_scores[:3], expected.subset_scores, rtol=1e-6)
 
 
-def test_one_step_and_one_subset_are_not_several():
-    config = dataclasses.replace(TINY, steps=1, subsets=1)
-    assert "in 1 step, " in (text := repr(fit(config, keep_subsets=1))) and text.endswith(" 1 subset kept)")
-
-
 def test_equal_training_policies_are_warned_of():
     twins = dict.fromkeys("abcdefghijkl", LinearPolicy(0.2))
     with pytest.warns(UserWarning, match="all training policies act alike") as caught:
