@@ -89,7 +89,7 @@ const std::string kSegmentAttention =
     "q, k, v, offsets, out, statistics, segments, heads, dim, scale, rng, dropout, level, layer, site, segment_base, "
     "order";
 const std::string kSegmentAttentionBackward = kSegmentAttention + ", grad_out, grad_q, grad_k, grad_v";
-const std::string kKMeansInit = "points, seeds, rows, problems, count, clusters, width, restart, plus_plus";
+const std::string kKMeansInit = "points, seeds, rows, problems, count, clusters, width";
 const std::string kKMeans =
     "points, centroids, labels, rows, offsets, inertia, steps_done, problems, count, clusters, width, steps, tolerance";
 const std::string kSegmentEncoder =

@@ -61,15 +61,13 @@ struct SegmentAttentionBackward {
     float *grad_q, *grad_k, *grad_v;  // (T, H, D)
 };
 
-// rows[b] = initial centroids by greedy k-means++ or, without plus_plus, K distinct rows drawn at random. They depend
-// only on points[b], seeds[b] and restart. When distinct points run out, k-means++ repeats its first row.
+// rows[b] = initial centroids by greedy k-means++. They depend only on points[b] and seeds[b]. When distinct points run
+// out, it repeats its first row.
 struct KMeansInit {
     const float* points;   // (B, N, D)
     const int64_t* seeds;  // (B)
     int32_t* rows;         // (B, K)
     int64_t problems, count, clusters, width;
-    int64_t restart;
-    bool plus_plus;
 };
 
 // Lloyd's iterations until labels repeat, centroids move by at most `tolerance` (sum of squares, relative to the mean

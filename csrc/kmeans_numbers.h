@@ -76,12 +76,12 @@ struct VarianceUnit {
 };
 
 struct ClusteringDraw {
-    int64_t seed, restart;
+    int64_t seed;
 
     // A random integer in [0, bound) for a candidate of a round.
     SOPR_INLINE uint64_t operator()(uint64_t bound, int64_t round, int64_t candidate) const {
         const Philox4 bits = philox(uint32_t(seed), uint32_t(uint64_t(seed) >> 32), uint32_t(candidate),
-                                    uint32_t(round), uint32_t(restart), philox_place(kClusteringLevel, 0, 0, 0));
+                                    uint32_t(round), 0, philox_place(kClusteringLevel, 0, 0, 0));
         const uint64_t fraction = uint64_t(bits.word[1]) << 32 | bits.word[0];
         return uint64_t((static_cast<unsigned __int128>(fraction) * bound) >> 64);
     }

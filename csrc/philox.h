@@ -8,7 +8,7 @@
 // The 128 bits hold eight 16-bit draws: column % 8 = 2 i + j takes the low (j = 0) or high (j = 1) half of word i.
 // A value is dropped if its draw is below threshold = round(65536 p), else multiplied by 65536 / (65536 - threshold).
 //
-// k-means draws 64 bits (words 1 and 0). Key: (seed mod 2^32, seed / 2^32). Counter: (candidate, round, restart,
+// k-means draws 64 bits (words 1 and 0). Key: (seed mod 2^32, seed / 2^32). Counter: (candidate, round, 0,
 // clustering level << 24), where round r chooses centroid r.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Initial centroids of k-means: greedy k-means++, or distinct rows at random.
+// Initial centroids of k-means: greedy k-means++.
 //
 // Greedy k-means++ (Arthur & Vassilvitskii 2007): each round draws candidates among the points, with probability
 // proportional to their squared distance to the nearest centre, and keeps the one that reduces the sum most.
@@ -249,18 +249,6 @@ void PlusPlus::choose(const float* raw_points, const ClusteringDraw& draw, int32
     }
 }
 
-// Floyd's method: after step j, the rows are a uniform sample of the first count - clusters + j + 1.
-void draw_distinct(const ClusteringDraw& draw, int64_t count, int64_t clusters, uint8_t* taken, int32_t* rows) {
-    for (int64_t i = 0; i < count; ++i) taken[i] = 0;
-    for (int64_t j = 0; j < clusters; ++j) {
-        const int64_t last = count - clusters + j;
-        const int64_t drawn = int64_t(draw(uint64_t(last) + 1, j, 0));
-        const int64_t row = taken[drawn] ? last : drawn;
-        taken[row] = 1;
-        rows[j] = int32_t(row);
-    }
-}
-
 }  // namespace
 
 void kmeans_init(const KMeansInit& p, int threads) {
@@ -269,12 +257,8 @@ void kmeans_init(const KMeansInit& p, int threads) {
     const WorkerMemory scratch(measure.bytes(), problems_at_a_time(p.problems, threads));
     for_problems(p.problems, threads, [&](int64_t b, int worker, int inner_threads) {
         Arena memory = scratch.arena(worker);
-        const ClusteringDraw draw = {p.seeds[b], p.restart};
-        int32_t* rows = p.rows + b * p.clusters;
-        if (p.plus_plus)
-            PlusPlus(p, inner_threads, memory).choose(p.points + b * p.count * p.width, draw, rows, inner_threads);
-        else
-            draw_distinct(draw, p.count, p.clusters, memory.take<uint8_t>(p.count), rows);
+        PlusPlus(p, inner_threads, memory)
+            .choose(p.points + b * p.count * p.width, {p.seeds[b]}, p.rows + b * p.clusters, inner_threads);
     });
 }
 

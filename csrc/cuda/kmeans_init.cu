@@ -356,32 +356,14 @@ __global__ void __launch_bounds__(kProblemThreads)
             plan.stride,
             candidates};
     __syncthreads();
-    problem->choose(team, {p.seeds[b], p.restart}, p.rows + b * p.clusters);
+    problem->choose(team, {p.seeds[b]}, p.rows + b * p.clusters);
     team.wait();  // others may still read this block's memory
-}
-
-// Floyd's method, in one thread: after step j, the rows are a uniform sample of the first N - K + j + 1.
-__global__ void __launch_bounds__(kProblemThreads) distinct_kernel(KMeansInit p, KMeansInitMemory memory) {
-    const ClusteringDraw draw = {p.seeds[blockIdx.x], p.restart};
-    int32_t* rows = p.rows + blockIdx.x * p.clusters;
-    float* taken = memory.squared + blockIdx.x * p.count;
-    for (int64_t i = threadIdx.x; i < p.count; i += kProblemThreads) taken[i] = 0;
-    __syncthreads();
-    if (threadIdx.x != 0) return;
-    for (int64_t j = 0; j < p.clusters; ++j) {
-        const int64_t last = p.count - p.clusters + j;
-        const int64_t chosen = int64_t(draw(uint64_t(last) + 1, j, 0));
-        const int64_t row = taken[chosen] != 0 ? last : chosen;
-        taken[row] = 1;
-        rows[j] = int32_t(row);
-    }
 }
 
 }  // namespace
 
 void kmeans_init(const KMeansInit& p, const KMeansInitMemory& memory, cudaStream_t stream) {
     if (p.problems == 0) return;
-    if (!p.plus_plus) return launch("kmeans_init", distinct_kernel, p.problems, 1, kProblemThreads, stream, p, memory);
     const int candidates = candidates_of(p.clusters);
     const KMeansShape shape = {
         p.problems, p.count, p.clusters, p.width, init_bytes(p.width, candidates), (candidates + 3) / 4 * 4};

@@ -70,13 +70,11 @@ REFUSED = {  # operator → changes of its arguments, message
     "kmeans": [
         ({"k": 0}, "k must be between 1 and 30"),
         ({"k": 31}, "k must be between 1 and 30, the number of points of a problem, got 31"),
-        ({"init": "means"}, r"init must be 'k-means\+\+', 'random' or a tensor"),
-        ({"init": np.zeros((2, 3, 3))}, "or a tensor of centroids, got ndarray"),
+        ({"init": np.zeros((2, 3, 3))}, "init must be a tensor, got ndarray"),
         ({"init": torch.zeros(2, 4, 3)}, r"init must have shape \(2, 3, 3\), got \(2, 4, 3\)"),
-        ({"init": torch.zeros(2, 3, 3), "restarts": 2}, "restarts must be 1 if init is a tensor"),
         ({"init": torch.full((2, 3, 3), torch.nan)}, "init must be finite; problem 0, centroid 0"),
         ({"iterations": -1}, "iterations and tolerance"),
-        ({"tolerance": torch.nan}, "iterations and tolerance must be at least 0 and .* got 300, nan and 1"),
+        ({"tolerance": torch.nan}, "iterations and tolerance must be at least 0, got 300 and nan"),
         ({"seeds": torch.zeros(3, dtype=torch.int64)}, r"seeds must have shape \(2\)"),
         ({"seeds": torch.zeros(2)}, "seeds must be torch.int64"),
         ({"seeds": 2**63 - 2}, r"seeds must be between -2\^63 and 2\^63 - 1 - 2, got 9223372036854775806"),
@@ -91,9 +89,6 @@ REFUSED = {  # operator → changes of its arguments, message
     "kmeans_init": [
         ({"points": torch.zeros(1, 5, 0)}, r"points must have at least one column, got shape \(1, 5, 0\)"),
         ({"points": at((1, 17, 2), torch.inf)}, "points must be finite; problem 1, row 17, column 2 is inf"),
-        ({"method": "means"}, r"method must be 'k-means\+\+' or 'random'"),
-        ({"restart": -1}, r"restart must be between 0 and 2\^32 - 1, got -1"),
-        ({"restart": 2**32}, r"restart must be between 0 and 2\^32 - 1"),  # would draw as restart 0
     ],
     "segment_mean": [({"offsets": ints(*wrong)}, "offsets") for wrong in ([0, 3], [1, 236], [0, 5, 4, 236], [])],
     "segment_dropout": [

@@ -3,7 +3,6 @@ import pytest
 import torch
 from support.problems import log
 
-from sopr_fast import Config
 from sopr_fast.inputs.logs import load_states
 from sopr_fast.sopr.subsets import Drawing, Subsets
 
@@ -49,17 +48,6 @@ def test_a_subset_depends_on_seed_and_number_alone():
     assert torch.equal(taken.states, few.states) and torch.equal(taken.rows, few.rows)
     other = draw(states, 2, seed=6)
     assert not torch.equal(few.source[few.rows[0].long()], other.source[other.rows[0].long()])
-
-
-def test_restarts_improve_the_clusters():
-    def errors(**options):
-        config = Config(subset_size=100, clusters=20, **options)
-        subsets = Drawing.draw(load_states(log()), 8, size=100, seed=0).clustered(config, torch.device("cpu"))
-        nearest = [torch.cdist(*states_and_centroids(subsets, s)).amin(1) for s in range(8)]
-        return torch.stack(nearest).square().sum(1)
-
-    plain, restarted = errors(), errors(kmeans_restarts=5)
-    assert (restarted <= plain * (1 + 1e-6)).all() and (restarted < 0.999 * plain).any()
 
 
 @pytest.mark.parametrize("size", [1, 30, 299, 301, 600])

@@ -74,7 +74,7 @@ def _lloyd(points: Tensor, start: Tensor) -> tuple[Tensor, ...]:
 
 
 def _init(points: Tensor) -> Tensor:
-    return reference.kmeans_init(points, 12, torch.tensor([5, 6, 7]), 0, True)
+    return reference.kmeans_init(points, 12, torch.tensor([5, 6, 7]))
 
 
 def _random(*shape: int, seed: int = 0) -> Tensor:

@@ -89,20 +89,13 @@ def kmeans_assign(points, centroids):
     return labels.int(), squared.gather(-1, labels[..., None])[..., 0]
 
 
-def kmeans_init(points, k, seeds, restart, plus_plus):
-    """See `ops.kmeans_init`; without `plus_plus`, distinct rows by Floyd's method."""
+def kmeans_init(points, k, seeds):
+    """See `ops.kmeans_init`."""
 
     def draw(seed, round, candidate):
-        counter = torch.tensor([candidate]), round, restart, 255 << 24
+        counter = torch.tensor([candidate]), round, 0, 255 << 24
         low, high, *_ = philox(seed & _WORD, seed >> 32 & _WORD, *counter)
         return int(high) << 32 | int(low)
-
-    def distinct(x, seed):
-        rows = []
-        for last in range(len(x) - k, len(x)):
-            row = draw(seed, len(rows), 0) * (last + 1) >> 64
-            rows.append(last if row in rows else row)
-        return rows
 
     def greedy(x, seed):
         rows = [draw(seed, 0, 0) * len(x) >> 64]
@@ -117,8 +110,7 @@ def kmeans_init(points, k, seeds, restart, plus_plus):
             squared = reduced[best]
         return rows + rows[:1] * (k - len(rows))
 
-    choose = greedy if plus_plus else distinct
-    rows = [choose(x, seed) for x, seed in zip(points, seeds.tolist(), strict=True)]
+    rows = [greedy(x, seed) for x, seed in zip(points, seeds.tolist(), strict=True)]
     return torch.tensor(rows, dtype=torch.int32, device=points.device).reshape(len(points), k)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,10 +39,9 @@ def kmeans(
     points: Tensor,
     k: int,
     *,
-    init: Literal["k-means++", "random"] | Tensor = "k-means++",
+    init: Tensor | None = None,
     iterations: int = 300,
     tolerance: float = 1e-4,
-    restarts: int = 1,
     seeds: Tensor | int = 0,
 ) -> KMeans:
     """Cluster every problem of a batch with Lloyd's algorithm (paper section 3.1).
@@ -55,11 +54,10 @@ def kmeans(
     Args:
         points: (B, N, D) float32, finite.
         k: Clusters per problem, at most N.
-        init: ``"k-means++"`` or ``"random"`` (see `kmeans_init`), or initial centroids (B, k, D) float32.
+        init: Initial centroids (B, k, D) float32; None for those of `kmeans_init`.
         iterations: Maximum number of Lloyd iterations. 0 assigns points to the initial centroids.
         tolerance: Sum of squared moves relative to the mean variance of the columns, as in scikit-learn. 0 stops only
             at a fixed point.
-        restarts: Independent starts, of which the one with the least inertia is kept; 1 with initial centroids.
         seeds: (B,) int64, or an integer s for s, s + 1, …
 
     Returns:
@@ -74,42 +72,18 @@ def kmeans(
                 c[:] = torch.stack([x[l == cluster].mean(0) for cluster in range(k)])
     """
     points = check_tensor("points", points, "B, N, D").detach()
-    if not (iterations >= 0 and tolerance >= 0 and restarts >= 1):  # true of NaN
-        raise ValueError(
-            "iterations and tolerance must be at least 0 and restarts at least 1, "
-            f"got {iterations}, {tolerance} and {restarts}"
-        )
-    if isinstance(init, Tensor):
-        if restarts != 1:
-            raise ValueError(f"restarts must be 1 if init is a tensor, got {restarts}")
-        start = check_tensor("init", init, f"{len(points)}, {k}, {points.shape[2]}").detach()
-        return _result(_lloyd(points, start, iterations, tolerance))
-    if not isinstance(init, str) or init not in ("k-means++", "random"):
-        shown = repr(init) if isinstance(init, str) else type(init).__name__
-        raise ValueError(f"init must be 'k-means++', 'random' or a tensor of centroids, got {shown}")
-
-    seeds = check_seeds(seeds, points)
-    best: tuple[Tensor, ...] = ()
-    for restart in range(restarts):
-        rows = kmeans_init(points, k, seeds, method=init, restart=restart).long()
+    if not (iterations >= 0 and tolerance >= 0):  # true of NaN
+        raise ValueError(f"iterations and tolerance must be at least 0, got {iterations} and {tolerance}")
+    if init is None:
+        rows = kmeans_init(points, k, seeds).long()
         start = points.gather(1, rows.unsqueeze(2).expand(-1, -1, points.shape[2]))
-        new = _lloyd(points, start, iterations, tolerance)
-        if best:
-            is_better = new[2] < best[2]  # less inertia
-            places = [is_better.view(-1, *[1] * (part.dim() - 1)) for part in new]
-            new = tuple(torch.where(*parts) for parts in zip(places, new, best, strict=True))
-        best = new
-    return _result(best)
+    else:
+        start = check_tensor("init", init, f"{len(points)}, {k}, {points.shape[2]}").detach()
+    centroids, labels, inertia, steps, rows, offsets = _lloyd(points, start, iterations, tolerance)
+    return KMeans(centroids, labels, offsets.diff(dim=1), inertia, steps, rows, offsets)
 
 
-def kmeans_init(
-    points: Tensor,
-    k: int,
-    seeds: Tensor | int = 0,
-    *,
-    method: Literal["k-means++", "random"] = "k-means++",
-    restart: int = 0,
-) -> Tensor:
+def kmeans_init(points: Tensor, k: int, seeds: Tensor | int = 0) -> Tensor:
     """Choose k rows of every problem as initial centroids.
 
     Greedy k-means++ tries 2 + ⌊ln k⌋ candidates per round (Arthur & Vassilvitskii 2007). When distinct points run
@@ -119,8 +93,6 @@ def kmeans_init(
         points: (B, N, D) float32, finite.
         k: Rows per problem, 1 to N.
         seeds: (B,) int64, or an integer s for s, s + 1, …
-        method: ``"k-means++"``, or ``"random"`` for distinct random rows.
-        restart: Number of the restart, below 2^32; each draws other rows.
 
     Returns:
         (B, k) int32.
@@ -130,16 +102,7 @@ def kmeans_init(
         [sklearn.cluster.kmeans_plusplus(x.numpy(), k)[1] for x in points]  # with other random draws
     """
     points = check_tensor("points", points, "B, N, D").detach()
-    if not 0 <= restart < 2**32:
-        raise ValueError(f"restart must be between 0 and 2^32 - 1, got {restart}")
-    if method not in ("k-means++", "random"):
-        raise ValueError(f"method must be 'k-means++' or 'random', got {method!r}")
-    return _init(points, k, check_seeds(seeds, points), restart, method == "k-means++")
-
-
-def _result(outputs: tuple[Tensor, ...]) -> KMeans:
-    centroids, labels, inertia, iterations, rows, offsets = outputs
-    return KMeans(centroids, labels, offsets.diff(dim=1), inertia, iterations, rows, offsets)
+    return _init(points, k, check_seeds(seeds, points))
 
 
 # Shapes and dtypes of what a GPU takes besides arguments and results.
@@ -160,6 +123,7 @@ _SCRATCH = {
 
 def _run(kernel: str, fields: Fields) -> None:
     points, module = fields["points"], native._cuda
+    fields = {"restart": 0, "plus_plus": True} | fields
     if native.on_gpu(points.device):
         sizes = {"distances": module.kmeans_distances, "stride": module.kmeans_stride(fields["width"])}
         sizes |= fields | {"bins": -(-fields["count"] // module.kmeans_bin)}
@@ -200,7 +164,7 @@ _lloyd = define(
 )
 
 _init = define(
-    "kmeans_init(Tensor points, SymInt clusters, Tensor seeds, int restart, bool plus_plus) -> Tensor rows",
+    "kmeans_init(Tensor points, SymInt clusters, Tensor seeds) -> Tensor rows",
     {"points": "problems, count, width", "seeds": "problems", "rows": "problems, clusters"},
     check_sizes=check_problems,
     check=_check_finite,

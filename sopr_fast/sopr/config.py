@@ -31,7 +31,6 @@ class Config(Checked):
         subset_size: States in a subset.
         clusters: Clusters in a subset.
         subsets: Subsets to train on, one a step, in turn; with as many as `steps` every step has its own.
-        kmeans_restarts: Runs of k-means, of which the best is kept.
         steps: Updates; each scores training policies on one subset.
         policy_share: Share of the training policies that are drawn for a step, at least 4 of each 8; all with
             preferences.
@@ -59,7 +58,6 @@ class Config(Checked):
     subset_size: int = option(1024, integer(1))
     clusters: int = option(16, integer(1))
     subsets: int = option(120, integer(1))
-    kmeans_restarts: int = option(1, integer(1))
     steps: int = option(120, integer(1))
     policy_share: float = option(0.5, number(above=0, most=1))
     tie_margin: float = option(0.0, number())
@@ -81,8 +79,8 @@ class Config(Checked):
     def paper(cls, **changes: Any) -> Config:
         """Return the paper's settings (appendix A.1, and its released code for what the paper leaves open).
 
-        Three differ from the released code, which has no warm-up and no limit of the gradient, so that many runs
-        collapse, and runs k-means ten times. Pass `warmup_steps=0, gradient_clip=0, kmeans_restarts=10` for its values.
+        Two differ from the released code, which has no warm-up and no limit of the gradient, so that many runs
+        collapse: pass `warmup_steps=0, gradient_clip=0` for its values. It keeps the best of ten runs of k-means.
 
         Args:
             changes: Options with other values.

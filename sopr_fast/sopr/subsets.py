@@ -204,8 +204,7 @@ class Drawing:
         sorted_rows, offsets = [members[:0]], [members.new_empty(0, clusters + 1)]
         with progress_bar(len(members), "clustering", "subset") as bar:
             for some, own_seeds in zip(members.split(_CLUSTERED_AT_ONCE), seeds.split(_CLUSTERED_AT_ONCE), strict=True):
-                points, restarts = states[some.long()], config.kmeans_restarts
-                clustering = ops.kmeans(points, clusters, restarts=restarts, seeds=own_seeds)
+                clustering = ops.kmeans(states[some.long()], clusters, seeds=own_seeds)
                 sorted_rows.append(some.gather(1, clustering.rows.long()))
                 offsets.append(clustering.offsets)
                 bar.update(len(some))
