@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from ..inputs.policies.actor import ACTIVATIONS, Actor, Standardisation, flatten, layer_names, perceptron
+from ..inputs.lazy_arrays import flatten
+from ..inputs.policies.actor import ACTIVATIONS, Actor, Standardisation, layer_names, perceptron
 from ..inputs.policies.callables import RECURRENT, adapt
 from ..inputs.policies.output import Bounds
 from ..inputs.policies.policy import Policy
@@ -54,7 +55,7 @@ def _actor(config: dict[str, Any], weights: dict[str, Any], options: ReadingOpti
     module, is_discrete = _PARTS[kind]
     if module == "q_funcs" and (params.get("n_critics") != 1 or _typed(params, "q_func_factory")[0] != "mean"):
         raise RefusedError(f"{kind} with several or distributional critics")
-    arrays, stem = flatten(weights[module]), "0." if module == "q_funcs" else ""
+    arrays, stem = flatten(weights[module], separator="."), "0." if module == "q_funcs" else ""
     activation, step = _encoder(params)
     last = [name for name in (f"{stem}_mu", f"{stem}_fc") if f"{name}.weight" in arrays]
     if not last:

@@ -16,8 +16,9 @@ import torch
 from safetensors.torch import load
 from torch import nn
 
+from ..inputs.lazy_arrays import flatten
 from ..inputs.logs.schema import KEYS, check_is_policy
-from ..inputs.policies.actor import ACTIVATIONS, Actor, Standardisation, flatten, floats, layer_names, perceptron
+from ..inputs.policies.actor import ACTIVATIONS, Actor, Standardisation, floats, layer_names, perceptron
 from ..inputs.policies.callables import acts, adapt
 from ..inputs.policies.output import Bounds, to_array
 from ..inputs.policies.policy import Policy
@@ -125,13 +126,13 @@ def _read(content: Any, options: ReadingOptions, path: Path) -> Policy:
     """Return the policy of a state dict or checkpoint: what acts in it, the user's module, or that of a known form."""
     if acts(content):
         return adapt(options.name, content)
-    arrays = flatten(content)
+    arrays = _flatten(content)
     if options.key is not None:
-        arrays = _under(arrays, options.take("key"))
+        arrays = _under(arrays, options.key)
         if acts(arrays.get("")):
             return adapt(options.name, arrays[""])
     if options.module is not None:
-        return adapt(options.name, _built(options.take("module"), _arrays(arrays), options.key))
+        return adapt(options.name, _built(options.module, _arrays(arrays), options.key))
     for form in FORMS:
         if names := _layers(form, path.suffix.lower(), arrays):
             return _of_form(form, names, arrays, options, path)
@@ -145,6 +146,14 @@ def _read(content: Any, options: ReadingOptions, path: Path) -> Policy:
         f"where make_actor() returns the torch.nn.Module from states to actions{choice}; its arrays are "
         f"{list_names(shapes, 12)}"
     )
+
+
+def _flatten(content: Any) -> dict[str, Any]:
+    """Return values in nested mappings by dotted names, without states of optimisers; of a tuple or list, the first."""
+    content = content[0] if isinstance(content, tuple | list) and content else content
+    values = flatten(content, separator=".") if isinstance(content, Mapping) else {}
+    optimisers = tuple(name.removesuffix("param_groups") for name in values if name.endswith(".param_groups"))
+    return {name.replace("/", "."): value for name, value in values.items() if not name.startswith(optimisers)}
 
 
 def _arrays(arrays: Arrays) -> dict[str, Any]:
@@ -199,7 +208,7 @@ def _layers(form: Form, suffix: str, arrays: Arrays) -> list[str]:
 
 def _of_form(form: Form, names: list[str], arrays: Arrays, options: ReadingOptions, path: Path) -> Actor:
     """Return the actor of a file of a known form."""
-    if (activation := str(arrays.get(form.says[0], form.activation)) or options.take("activation")) is None:
+    if (activation := str(arrays.get(form.says[0], form.activation)) or options.activation) is None:
         raise ValueError(f"a file of {form.library} does not say its activation: pass activation=…")
     squash = str(arrays.get(form.says[1], form.squash))
     squash = _WORDS.get(squash, squash)

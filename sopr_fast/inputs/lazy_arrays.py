@@ -45,14 +45,14 @@ def check_names(names: Iterable[Any]) -> None:
         raise ValueError(f"an array whose name is longer than {LONGEST_NAME} characters")
 
 
-def flatten(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(tree: Mapping[Any, Any], prefix: str = "", separator: str = "/") -> dict[str, Any]:
     """Return the leaves of nested mappings by their paths, such as `observations/position`; lists become arrays."""
     leaves: dict[str, Any] = {}
     for key, value in tree.items():
         name = f"{prefix}{key}"
         check_names([name])
         if isinstance(value, Mapping):
-            leaves |= flatten(value, f"{name}/")
+            leaves |= flatten(value, f"{name}{separator}", separator)
         elif value is not None:
             leaves[name] = np.asarray(value) if isinstance(value, list) and shape_of(value) else value
     return leaves

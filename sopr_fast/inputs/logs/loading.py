@@ -145,10 +145,10 @@ def describe(log: LogLike) -> str:
     if isinstance(log, Transitions):
         returns = log.returns
         lines.append(f"returns of episodes: {returns.min():.6g} to {returns.max():.6g}, mean {returns.mean():.6g}")
-    facts = {}
-    for name, x in columns.items():
-        share = len(np.unique(x)) / len(x)
-        distinct = "constant" if x.min() == x.max() else f"{share:.2%}"
-        facts[name] = x.min(), x.max(), x.mean(dtype=np.float64), x.std(dtype=np.float64), distinct
-    table = pandas.DataFrame.from_dict(facts, orient="index", columns=["low", "high", "mean", "std", "distinct"])
+    facts = {
+        name: {"low": x.min(), "high": x.max(), "mean": x.mean(dtype=np.float64), "std": x.std(dtype=np.float64)}
+        | {"distinct": "constant" if x.min() == x.max() else f"{len(np.unique(x)) / len(x):.2%}"}
+        for name, x in columns.items()
+    }
+    table = pandas.DataFrame.from_dict(facts, orient="index")
     return "\n".join([*lines, table.to_string(float_format="{:.4g}".format, max_rows=40)])

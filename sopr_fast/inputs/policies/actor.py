@@ -18,7 +18,6 @@ from .output import Bounds, Output, one_hot, to_array
 from .policy import Policy
 
 _ROWS = 4096  # of a batch, whose activations stay in cache
-_MOST_ARRAYS, _LONGEST_NAME = 10_000, 400  # a file that repeats long names in long ones would fill the memory
 
 ACTIVATIONS = {
     **{"relu": torch.relu_, "tanh": torch.tanh_, "sigmoid": torch.sigmoid_, "identity": lambda x: x},
@@ -117,27 +116,6 @@ class Actor(Policy):
                 outputs = ops.mlp(hidden, self._parameters, self._sizes, activation=self.activation)
                 parts.append(outputs if hidden.dim() == 3 else outputs[0])
         return torch.cat(parts, -2)
-
-
-def flatten(content: Any) -> dict[str, Any]:
-    """Return the values in nested mappings by dotted names, without states of optimisers.
-
-    Slashes in names become dots. Of a tuple or list, the first item is read.
-    """
-    result: dict[str, Any] = {}
-
-    def add(prefix: str, value: Any) -> None:
-        if isinstance(value, Mapping):
-            if "param_groups" not in value:
-                for key, item in value.items():
-                    add(f"{prefix}{key}.".replace("/", "."), item)
-        elif prefix:
-            result[prefix[:-1]] = value
-        if len(prefix) > _LONGEST_NAME or len(result) > _MOST_ARRAYS:
-            raise ValueError(f"more than {_MOST_ARRAYS:,} values, or one whose name is longer than {_LONGEST_NAME}")
-
-    add("", content[0] if isinstance(content, tuple | list) and content else content)
-    return result
 
 
 def layer_names(arrays: Arrays, pattern: str, first: int = 0, step: int = 2) -> list[str]:

@@ -92,8 +92,8 @@ def load_policies(
         ImportError: A library that a file needs is not installed.
         OSError, MemoryError: A file cannot be read.
         TypeError: An item is not a policy, or a name is not a string.
-        ValueError: There are no policies, or two have one name; or a file is damaged, not supported, needs `trust` or
-            an option; or no file needs an option.
+        ValueError: There are no policies, or two have one name; or a file is damaged, not supported, or needs `trust`
+            or an option.
 
     Warns:
         UserWarning: Something in a file was left unread.
@@ -117,7 +117,6 @@ def load_policies(
             raise ValueError(f"{count} policies are named {name!r}: name them in a dict, or rename their files")
     for policy in result:
         policy.set_action_count(action_count)
-    options.check_used()
     return Policies(result, in_memory=getattr(source, "in_memory", in_memory))
 
 

@@ -6,7 +6,7 @@ import glob
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,26 +22,13 @@ _ERRORS = (FileNotFoundError, ValueError, OSError, ImportError, MemoryError)
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """Options of `sopr_fast.load_policies`, the name of the policy, and the options that some file needed."""
+    """Options of `sopr_fast.load_policies`, and the name of the policy."""
 
     name: str = ""
     activation: str | None = None
     module: Any = None
     key: str | None = None
     trust: bool = False
-    used: set[str] = field(default_factory=set)
-
-    def take(self, key: str) -> Any:
-        """Return an option, and note that a file needs it."""
-        self.used.add(key)
-        return getattr(self, key)
-
-    def check_used(self) -> None:
-        """Raise ValueError if an option was given that no file needed."""
-        for key in ("activation", "module", "key"):
-            if (value := getattr(self, key)) is not None and key not in self.used:
-                shown = "…" if key == "module" else repr(value)
-                raise ValueError(f"no file needs {key}={shown}: leave it out")
 
 
 def own_or_opened(
