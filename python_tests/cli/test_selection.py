@@ -1,6 +1,5 @@
 """`sopr-fast evaluate`, `select` and `estimate` on files."""
 
-import argparse
 import csv
 import json
 
@@ -9,8 +8,6 @@ import pytest
 from support.selection_problems import gains, log, true_values
 
 import sopr_fast
-from sopr_fast.cli.arguments import read_returns
-from sopr_fast.inputs.returns import check_returns
 
 POLICIES = gains(12)
 RETURNS = true_values(POLICIES)
@@ -75,27 +72,6 @@ def test_later_returns_add_to_earlier_ones_and_replace_those_of_the_same_name(sh
     known = {name: value for name, value, is_known in rows if is_known}
     assert known == pytest.approx({name: RETURNS[name] for name in KNOWN} | measured, rel=1e-3)
     assert f"measured.json: replaces the returns of {KNOWN[0]}\n" in shell.errors
-
-
-def test_returns_that_are_empty_in_one_of_several_files_are_told_from_missing_ones(tmp_path):
-    (tmp_path / "empty.csv").write_text("name,return\na,\nb,1\n")
-    (tmp_path / "rest.csv").write_text("name,return\nc,1\n")
-    options = argparse.Namespace(returns=[tmp_path / "empty.csv", tmp_path / "rest.csv"], return_columns=None)
-    with pytest.raises(ValueError, match="the return of policy 'a' is NaN or empty"):
-        check_returns(read_returns(options, [*"abc"]), [*"abc"])
-
-
-def test_returns_of_other_names_are_refused_or_named(shell, folder):
-    (folder / "others.csv").write_text("name,return\nother-00,1\nother-01,2\n")
-    (folder / "empty.csv").write_text("name,return\n")
-    (folder / "typo.csv").write_text((folder / "known.csv").read_text() + "rigth-10,1\n")
-    for file, code, message in (
-        ("others.csv", 2, "no policy has a return: returns are given of other-00, other-01, the policies are "),
-        ("empty.csv", 2, "empty.csv: no returns in it"),
-        ("typo.csv", 0, "returns of rigth-10 are of no policy (did you mean 'right-10'"),
-    ):
-        shell(f"select {INPUTS} --returns {file}", code=code)
-        assert message in shell.errors
 
 
 @pytest.fixture

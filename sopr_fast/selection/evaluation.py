@@ -89,8 +89,6 @@ def evaluate(
         folds["group"] = foreign
     found, dropped, timings = _values(chosen, compared, values, errors, folds, seed, checkpoints)
     notes = [*compared.facts, *measured.note()]
-    if cv > len(names):
-        notes.append(f"There are fewer policies than folds ({cv}): each is left out alone")
     if not any(len(test) >= FEWEST_RANKED for test in foreign.values()):
         notes.append("Nothing shows how foreign candidates are ranked: give groups of three or more policies")
     return Evaluation(

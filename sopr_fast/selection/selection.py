@@ -105,9 +105,6 @@ def select(
         raise ValueError(f"simulator: {method.name} learns from rewards, and the log holds none: {remedy}")
     if method is not None or not known.all():  # else nothing is left to predict
         told |= of_method(compared, method or default_method(compared), checkpoints, seed)
-    if shares is not None and (lone := [name for name in progress or () if np.isnan(shares[names.index(name)])]):
-        alone = f"Progress of {list_names(lone)} has no effect: no other policy of the run has another step"
-        told["facts"] = [*told["facts"], alone]
     if "values" not in told and not known.any():
         raise ValueError(f"{told['facts'][-1]}, and no return is known: pass returns=…, or {without_values(compared)}")
     return Selection(

@@ -108,10 +108,8 @@ def judge(told: Predictions) -> Verdict:
         reason = f"It beats {names[rival]} with a probability of {chance(beats[settled])}"
     elif kind == DEPLOY and told.returns[luckiest] > told.returns[settled]:
         reason = f"{names[luckiest]} {more}, but probably by chance"
-    elif told.known.all() and kind == DEPLOY:
-        reason = f"All policies are measured, and none {more}"
     else:
-        reason = f"No {'policy' if told.known.all() else 'candidate'} is likely to be much better"
+        reason = "No other policy is likely to be much better"
     text = f"{kind.capitalize()} {names[settled]}; {_value(told, settled)}"
     return Verdict(kind, (told.names[settled],), text, f"{reason}.")
 
