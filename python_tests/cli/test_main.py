@@ -98,17 +98,13 @@ def test_fit_says_what_it_trained(files, shell):
     assert "scores all policies alike" in shell.errors
 
 
-def test_rank_prints_a_table_json_or_csv(trained, shell):
+def test_rank_prints_a_table_or_json(trained, shell):
     np.savez("odd.npz", **{"mean.weight": np.full((1, 2, 4), 9.0), "mean.bias": np.zeros((1, 2))})
     ranking, names = f"{RANK} odd.npz", [*NAMES, "odd-000"]
     printed = shell(ranking)
     assert all(name in printed for name in names)
     content = shell(f"{ranking} --json")
     assert content["names"] == names and content["foreign"] == [False] * 12 + [True]
-    frame = pandas.read_csv(io.StringIO(shell(f"{ranking} --csv")), index_col="policy")
-    assert frame["rank"].tolist() == list(range(1, 14))
-    assert frame["distance"][names].tolist() == content["distances"]
-    assert frame["foreign"][names].tolist() == content["foreign"]
     assert shell(f"{ranking} --json --states states.npy --subsets 1")["standard_errors"] == [None] * 13
 
 
@@ -152,10 +148,9 @@ def test_hostile_names_are_escaped_everywhere_but_in_json(trained, shell):
     hostile = "\x1b[2J\u202eevil"
     (trained / "gain.npz").rename(f"{hostile}.npz")
     ranking = f"rank --model model.safetensors --policies {hostile}"
-    for form in ("", "--csv"):
-        printed = shell(f"{ranking}.npz {form}")
-        assert r"\x1b[2J\u202eevil-003" in printed and r"\x1b[2J\u202eevil" in shell.errors
-        assert (printed + shell.errors).replace("\n", "").isprintable()
+    printed = shell(f"{ranking}.npz")
+    assert r"\x1b[2J\u202eevil-003" in printed and r"\x1b[2J\u202eevil" in shell.errors
+    assert (printed + shell.errors).replace("\n", "").isprintable()
     assert f"{hostile}-003" in shell(f"{ranking}.npz --json")["names"]
     assert shell(f"{ranking}.zip", code=2).replace("\n", "").isprintable()
 
@@ -250,7 +245,7 @@ def test_info_and_usage(shell, capsys):
     assert "instruction_set" in shell("info")
     error = shell("info log.npz --columns states=x actions", code=2)
     assert "--columns states=x actions: expected PART=NAME, such as states=x,speed" in error
-    for words in ("rank --policies p --subsets some", "", "fit", "rank --model m --policies p --json --csv"):
+    for words in ("rank --policies p --subsets some", "", "fit"):
         with pytest.raises(SystemExit) as caught:
             main(words.split())
         assert caught.value.code == 2

@@ -1,6 +1,6 @@
 import pytest
 
-from sopr_fast.runtime.text import escaped_errors, printable, to_cell
+from sopr_fast.runtime.text import escaped_errors, printable
 
 
 def test_only_characters_that_do_not_print_are_escaped():
@@ -24,8 +24,3 @@ def test_messages_of_errors_of_all_types_are_escaped_once(error, shown):
     with pytest.raises(type(error)) as caught, escaped_errors():
         raise error
     assert str(caught.value) == shown
-
-
-def test_a_cell_is_no_formula():
-    names = ["=HYPERLINK(1)", "+1", "-1", "@SUM(1)", "a=1", "a\x1b"]
-    assert [to_cell(name) for name in names] == ["'=HYPERLINK(1)", "'+1", "'-1", "'@SUM(1)", "a=1", r"a\x1b"]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from .._version import __version__
 from ..runtime.process import is_first
 from ..runtime.text import list_names, suggest
-from .flags import COMMANDS, FLAGS, ONE_OF, Command
+from .flags import COMMANDS, FLAGS, Command
 
 if TYPE_CHECKING:
     import pandas
@@ -74,7 +74,6 @@ def _add_command(parsers: Any, name: str, command: Command) -> None:
     groups = {title: {flag: flags[flag] for flag in flags if {flag, title} & wanted} for title, flags in FLAGS.items()}
     for title, flags in {**groups, command.title: command.own}.items():
         group: Any = parser if title == "options" else parser.add_argument_group(title)
-        group = group.add_mutually_exclusive_group() if title == ONE_OF else group
         for flag, options in flags.items():
             group.add_argument(flag, **options, **({"required": True} if flag in needed else {}))
     parser.set_defaults(report=None)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..estimators.methods import DEFAULT_METHODS, find_method, make_method
 from ..runtime.process import is_first
-from ..runtime.text import counted, printable, suggest, to_cell
+from ..runtime.text import counted, printable, suggest
 from ..sopr.config import Config
 from .arguments import check_apart, check_outputs, read_log, read_policies, read_returns, read_states, show
 from .flags import MEASURE_CODE
@@ -67,12 +67,7 @@ def rank(options: argparse.Namespace) -> None:
     model = ranker.open_model(options.model)  # before long work
     states = read_states(options.states, options)
     ranking = ranker.rank(read_policies(options), states, model=model, subsets=options.subsets, seed=options.seed)
-    if options.csv:
-        frame = ranking.to_pandas().reset_index()
-        text = frame.assign(policy=frame["policy"].map(to_cell)).to_csv(index=False, lineterminator="\n").rstrip("\n")
-    else:
-        text = ranking.table()
-    show(ranking, options, text)
+    show(ranking, options, ranking.table())
 
 
 def evaluate(options: argparse.Namespace) -> None:

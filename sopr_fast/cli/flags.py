@@ -13,7 +13,6 @@ from ..runtime.checks import descriptions
 from ..sopr.config import Config
 
 MEASURE_CODE = 3  # of `--exit-code`
-ONE_OF = "output, one of"  # group of flags that exclude each other
 _METHODS = ", ".join(f"'{name}'" if "(" in name else name for name in METHODS)
 
 
@@ -123,8 +122,8 @@ FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # groups of `--help`, and what 
             f"end with {MEASURE_CODE} if the verdict is to measure, 0 if it is to deploy or keep, 2 after an error"
         ),
         "--report": _value("FILE", "write a report, one HTML file", type=Path),
+        "--json": _switch("print JSON"),
     },
-    ONE_OF: {"--json": _switch("print JSON"), "--csv": _switch("print CSV")},
 }
 
 
@@ -165,7 +164,7 @@ COMMANDS = {
         "rank candidates with a trained model",
         f"{_POLICIES} --model out/model.safetensors",
         "--policies",
-        "policies --states --columns --seed --device --model --subsets --report --json --csv",
+        "policies --states --columns --seed --device --model --subsets --report --json",
     ),
     "evaluate": Command(
         "measure how well each method ranks policies with known returns",

@@ -44,11 +44,6 @@ def is_cost(name: object) -> bool:
     return not words.isdisjoint(re.split(r"[^a-z]+", str(name).lower()))
 
 
-def to_cell(name: str) -> str:
-    """Return a name as a cell of CSV: escaped, with ' before a character that begins a formula of a spreadsheet."""
-    return f"'{printable(name)}" if name.startswith(("=", "+", "-", "@")) else printable(name)
-
-
 def one_line(message: object) -> str:
     """Return a message of foreign code on one line, escaped and cut to 1000 characters."""
     return printable(" ".join(str(message).split()), _MESSAGE_WIDTH)
