@@ -1,14 +1,11 @@
 """Files and objects of other programs: which function reads which. No module in this folder imports another one.
 
-A function is named as "module:function" and imported when it is needed. Installed packages add functions by entry
-points: group "sopr_fast.policies", a suffix such as ".table" as name.
+A function is named as "module:function" and imported when it is needed; `POLICIES` may get others.
 """
 
 from __future__ import annotations
 
-import functools
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any
 
 POLICIES: dict[str, Any] = {  # suffix → function of a path and `ReadingOptions` that returns policies
@@ -27,16 +24,6 @@ LOGS = {  # package of an object's class → function of the object, or a record
     "stable_baselines3": "sopr_fast.formats.stable_baselines3.buffers:of_buffer",
 }
 EVALUATIONS = "sopr_fast.formats.stable_baselines3.evaluations:read_evaluations"  # function of a path and names
-
-
-def policy_suffixes() -> dict[str, Any]:
-    """Return `POLICIES` with those of installed packages."""
-    return POLICIES | _installed()
-
-
-@functools.cache
-def _installed() -> dict[str, str]:
-    return {point.name.lower(): point.value for point in entry_points(group="sopr_fast.policies")}
 
 
 def load(place: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..runtime.containers import check_size, read_json
-from .file_errors import reading
+from ..runtime.file_errors import reading
 from .lazy_arrays import Lazy
 
 if TYPE_CHECKING:
@@ -60,14 +60,10 @@ def is_frame(source: Any) -> bool:
 
 
 def read_frame(frame: Any) -> dict[str, Any]:
-    """Return the columns of a data frame, and named levels of its index, by name; one without name is `unnamed`."""
+    """Return the columns of a data frame by name; its index is not read."""
     arrays: dict[str, Any] = {}
-    levels = [name for name in getattr(getattr(frame, "index", None), "names", ()) if name is not None]
-    if levels and not {*levels} & {*frame.columns}:
-        frame = frame.reset_index()
     for key in frame.columns:
-        name = "/".join(map(str, key)) if isinstance(key, tuple) else str(key) or "unnamed"
-        if name in arrays:
+        if (name := str(key)) in arrays:
             raise ValueError(f"several columns {name!r}; leave only one of them")
         values = frame[key].to_numpy()
         if values.dtype == object and len(values):

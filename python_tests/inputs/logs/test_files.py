@@ -121,13 +121,6 @@ WRITERS = {
 }
 
 
-def indexed(arrays):
-    """Return a data frame that is indexed by episode and time."""
-    times = pandas.Timestamp("2020-01-01") + pandas.to_timedelta(ROWS, unit="h")
-    index = pandas.MultiIndex.from_arrays([NUMBERS, times], names=["episode", "time"])
-    return frame_of(arrays, "lists").set_index(index)
-
-
 SOURCES = {
     "episodes": episodes_of,
     "tuple of episodes": lambda arrays: tuple(one | {"seed": 3, "date": "May"} for one in episodes_of(arrays)),
@@ -137,11 +130,9 @@ SOURCES = {
     "steps": lambda arrays: [only(row, arrays) for row in ROWS],
     "nested steps": lambda arrays: [only(row, arrays) | {"infos": {"c": row} if row else {}} for row in ROWS],
     "steps of own names": lambda arrays: [only(row, renamed(arrays, OWN)) for row in ROWS],
-    "indexed frame": indexed,
     "short names": lambda arrays: renamed(arrays, SHORT),
     "long names": lambda arrays: frame_of(renamed(arrays, LONG), "{}_{}"),
     "names of Tianshou": lambda arrays: frame_of(renamed(arrays, TIANSHOU), "{}[{}]"),
-    "table of arrow": lambda arrays: needs("pyarrow").Table.from_pandas(indexed(arrays)),
 }
 
 

@@ -75,7 +75,6 @@ def test_wrong_arrays(name, values, message):
 LOADED, LATE = sopr_fast.load_log(USUAL), "columns, ends and max_episode_steps are for logs that are not loaded"
 SUBSETS = sopr_fast.Subsets.draw(np.eye(4), 1, size=4, clusters=2)
 CHANCES = {"pscore": np.full(14, 0.5), "log_probs": np.full(14, -3)}
-LEVELS = pandas.DataFrame([[1, 2]], columns=[["obs", "u"], ["x", ""]])
 
 
 @pytest.mark.parametrize(
@@ -86,7 +85,6 @@ LEVELS = pandas.DataFrame([[1, 2]], columns=[["obs", "u"], ["x", ""]])
         (sopr_fast.load_log, {}, {}, r"'observations' .*columns={'states': …}.; .* are none"),
         (sopr_fast.load_log, {"obs": np.zeros((3, 1)), "rewards": np.zeros(3)}, {}, "'actions'.* are obs, rewards"),
         (sopr_fast.load_log, {"a\x1b[2J\n\u202eb": [0], "c" * 199: [0]}, {}, r"are a\\x1b\[2J\\n\\u202eb, c{49}…c{50}"),
-        (sopr_fast.load_log, LEVELS, {}, r"data frame: the states have names: .*columns={'states': 'obs/x'}"),
         (sopr_fast.load_log, ["a.npz", "b.npz"], {}, r"a list of paths, expected one log; of several .*dict\(numpy"),
         (sopr_fast.load_log, USUAL | {"actions": ["left"] * 14}, {}, "'left' at row 0: .*number them, .*'left': 0"),
         (sopr_fast.load_log, USUAL | {"actions": [[1], [1, 2]]}, {}, "'actions' is no array: .*; pass a dictionary of"),

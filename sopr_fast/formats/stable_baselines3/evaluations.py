@@ -8,8 +8,8 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from ...inputs.file_errors import reading
 from ...runtime.containers import open_archive
+from ...runtime.file_errors import reading
 from ...runtime.files import check_regular
 from ...runtime.text import list_names
 from ...runtime.warn import warn

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from ...runtime.checks import integer
+from ...runtime.file_errors import naming
 from ...runtime.rows import StoredRows
 from ...runtime.text import escaped_errors
 from ..accepted import LogLike
-from ..file_errors import naming
 from .parts import Parts
 from .schema import Columns, advise, check_needed, find_parts, missing
 from .sources import name_of, read_arrays

@@ -90,12 +90,10 @@ def _read_path(path: Path) -> Any:
 
 def _named(content: Any) -> dict[str, Any] | None:
     """Return the arrays of a mapping, frame, dataset, episode, or list of these or of steps; None of anything else."""
-    if hasattr(content, "to_pandas") and not is_frame(content):  # tables of arrow, datasets of Hugging Face
-        content = content.to_pandas()
     if isinstance(content, Mapping):
         return flatten(content)
     if is_frame(content):
-        return read_frame(content) if any(isinstance(name, str | tuple) for name in content.columns) else None
+        return None if all(isinstance(name, int) for name in content.columns) else read_frame(content)
     if isinstance(content, Record) or all(hasattr(content, key) for key in ("observations", "dones", "pos")):
         return dict(formats.load(formats.LOGS["stable_baselines3"])(content))
     if hasattr(content, "iterate_episodes") or hasattr(content, "episodes"):

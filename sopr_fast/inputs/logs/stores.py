@@ -16,10 +16,10 @@ import numpy as np
 
 from ...runtime.containers import check_chunks, check_size, open_archive, open_hdf5, open_parquet
 from ...runtime.extras import library
+from ...runtime.file_errors import reading
 from ...runtime.files import check_regular
 from ...runtime.pickles import SB3_RECORDS, SPACE_RECORDS, RefusedError, read_pickle
 from ...runtime.rows import FileRows, Read, StoredRows
-from ..file_errors import reading
 from ..lazy_arrays import LONGEST_NAME, Lazy, opened_later, shape_of
 
 _GROUPED = re.compile(r"(?:.*/)?(?P<label>(?:episode|demo|traj)_(?P<number>\d+))/(?P<key>.+)")  # Minari, robomimic

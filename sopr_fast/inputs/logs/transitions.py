@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ...runtime.containers import check_size
+from ...runtime.file_errors import naming
 from ...runtime.text import counted, is_cost
-from ..file_errors import naming
 from .ends import WORDS, Statement
 from .parts import FLAGS, Parts
 from .schema import UNREAD, advise, check_needed, find_parts

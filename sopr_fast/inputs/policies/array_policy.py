@@ -9,9 +9,9 @@ import numpy as np
 from torch import Tensor
 
 from ...runtime.containers import open_parquet
+from ...runtime.file_errors import reading
 from ...runtime.text import list_names
 from .. import table_files as tables
-from ..file_errors import reading
 from ..logs.schema import KEYS, check_is_policy, join_numbered, numbered
 from ..logs.stores import open_npy
 from .output import WORDS, Output, to_array

@@ -74,14 +74,14 @@ def _files(path: Path) -> list[Path]:
         folders[:] = [name for name in folders if not name.startswith(".")]
         for file in (Path(parent, name) for name in names):
             suffix = file.suffix.lower()
-            if file.name.startswith(".") or suffix not in formats.policy_suffixes() or _is_companion(file):
+            if file.name.startswith(".") or suffix not in formats.POLICIES or _is_companion(file):
                 passed[suffix or "without suffix"] += 1
             else:
                 files.append(file)
     if not files:
         seen = one_line(", ".join(f"{count} {kind}" for kind, count in passed.most_common(8)))
         raise ValueError(
-            f"{printable(path)}: no policies ({', '.join(formats.policy_suffixes())}) in this folder or below it; "
+            f"{printable(path)}: no policies ({', '.join(formats.POLICIES)}) in this folder or below it; "
             f"passed over: {seen or 'nothing, since it holds no files'}"
         )
     return sorted(files, key=lambda file: file.parts)
@@ -135,9 +135,9 @@ def _reader(path: Path) -> Any:
         raise ValueError("weights of a JAX agent, which do not say their network: pass a callable of states")
     if head == b"PK" and any(name.partition("/")[2].startswith("code/") for name in member_names(path)):
         suffix = ".torchscript"
-    if suffix not in formats.policy_suffixes():
+    if suffix not in formats.POLICIES:
         raise ValueError(
-            f"expected a file of {', '.join(formats.policy_suffixes())}, or rules.py:NAME in the shell; open "
+            f"expected a file of {', '.join(formats.POLICIES)}, or rules.py:NAME in the shell; open "
             "others in Python, and pass a callable of states, or a frame or array of actions in every logged state"
         )
-    return formats.load(formats.policy_suffixes()[suffix])
+    return formats.load(formats.POLICIES[suffix])

@@ -15,11 +15,11 @@ import numpy as np
 
 from ... import formats
 from ...runtime.arrays import as_numbers
+from ...runtime.file_errors import naming
 from ...runtime.files import check_regular
 from ...runtime.text import NAME_WIDTH, escaped_errors, is_cost, list_names, printable, suggest
 from ...runtime.warn import warn
 from ..accepted import ReturnsLike
-from ..file_errors import naming
 from ..lazy_arrays import shape_of
 from ..logs import StoredStates, Transitions
 from ..table_files import load_csv, load_json
