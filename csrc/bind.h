@@ -102,6 +102,7 @@ const std::string kMlp = "x, parameters, sizes, out, members, batch, layers, sha
 const std::string kMlpBackward = kMlp + ", grad_out, grad_x, grad_parameters";
 const std::string kMlpStep =
     kMlp +
-    ", target, weight, thresholds, losses, means, squares, average, step, rate, beta1, beta2, decay, average_rate";
+    ", target, weight, thresholds, losses, means, squares, average, step, rate, beta1, beta2, decay, average_rate, "
+    "scale, runs, run_length, states, bound";
 
 }  // namespace sopr

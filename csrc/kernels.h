@@ -158,6 +158,15 @@ struct MlpBackward {
     float* grad_parameters;  // (C, Z); may be null
 };
 
+// The last count * length rows of a batch: steps of runs, all runs of a step side by side. Later steps read states that
+// the perceptron reached itself: state + scale * output, within the bound. Their targets are less by what the state
+// that they read is ahead of that in x, in units of the scale.
+struct Runs {
+    const float* scale;  // (states): how far the first outputs move the first inputs
+    int64_t count, length, states;
+    float bound;
+};
+
 // One step of AdamW, the step-th. losses[c] = sum of weight * loss(out, target) / B. The loss of column j is Huber's
 // with thresholds[j], half the square below it; without thresholds the logistic loss of logits.
 struct MlpStep {
@@ -170,6 +179,7 @@ struct MlpStep {
     int64_t step;
     double rate, beta1, beta2, decay;
     float average_rate;
+    Runs runs;
 };
 
 // Reads consecutive tensors of SegmentEncoder's `parameters`.

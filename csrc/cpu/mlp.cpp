@@ -17,8 +17,14 @@ constexpr int64_t kSums = 8;    // of gradients of biases
 constexpr int64_t kTasks = 8;   // of each thread, at least, before threads wait for each other
 constexpr float kAdamEpsilon = 1e-8f;
 
+// Rows of a task: `count` from `first` on, and at each further step of a run as many, `stride` rows later.
+struct Rows {
+    int64_t first, count, steps, stride;
+};
+
 struct Network {
     const Mlp& p;
+    const Runs runs = {};
 
     int64_t width(int64_t layer) const { return p.sizes[layer]; }
     int64_t units_before(int64_t layer) const {
@@ -35,26 +41,33 @@ struct Network {
     int64_t bias(int64_t layer) const { return weight(layer) + width(layer - 1) * width(layer); }
     int64_t floats() const { return weight(p.layers + 1); }
     const float* parameters(int64_t member) const { return p.parameters + member * floats(); }
+    const float* x(int64_t member, int64_t row) const {
+        return p.x + ((p.shared ? 0 : member * p.batch) + row) * width(0);
+    }
 
-    int64_t chunks() const { return ceil_div(p.batch, kRows); }
-    int64_t rows(int64_t chunk) const { return min(kRows, p.batch - chunk * kRows); }
+    // Runs take longest and come first.
+    int64_t single() const { return p.batch - runs.count * runs.length; }
+    int64_t chunks() const { return ceil_div(runs.count, kRows) + ceil_div(single(), kRows); }
+    Rows rows(int64_t chunk) const {
+        const int64_t of_runs = ceil_div(runs.count, kRows), first = (chunk - of_runs) * kRows;
+        if (chunk >= of_runs) return {first, min(kRows, single() - first), 1, 0};
+        return {single() + chunk * kRows, min(kRows, runs.count - chunk * kRows), runs.length, runs.count};
+    }
 
-    // Scratch of a chunk: its inputs by row, and a layer's units (width, kRows), of layers 0 to `layers`.
+    // Values or gradients of a chunk's units, of layers 0 to `layers`: those of a layer are (width, kRows).
+    int64_t units() const { return kRows * max(units_before(p.layers + 1), width(0) + pitch(0)); }
+    float* units(float* first, int64_t layer) const { return first + kRows * units_before(layer); }
+
+    // Tape of a member: a layer's values by row (batch, pitch), of layers 0 to layers - 1, and gradients by unit
+    // (width, batch_pitch), of layers 0 to `layers`; inputs have none.
     int64_t pitch(int64_t layer) const { return round_up(width(layer), 16) + 16; }  // no power of two: for the cache
-    int64_t scratch() const { return kRows * (pitch(0) + units_before(p.layers + 1)); }
-    float* units(float* scratch, int64_t layer) const { return scratch + kRows * (pitch(0) + units_before(layer)); }
-
-    // Tape of a member: a layer's values by row (rows, pitch), of layers 0 to layers - 1, and gradients by unit (width,
-    // batch_pitch), of layers 1 to `layers`.
-    int64_t batch_pitch() const { return chunks() * kRows + 16; }
+    int64_t batch_pitch() const { return round_up(p.batch, 16) + 16; }
     int64_t values(int64_t layer) const {
         int64_t floats = 0;
-        for (int64_t i = 0; i < layer; ++i) floats += chunks() * kRows * pitch(i);
+        for (int64_t i = 0; i < layer; ++i) floats += p.batch * pitch(i);
         return floats;
     }
-    int64_t gradients(int64_t layer) const {
-        return values(p.layers) + (units_before(layer) - width(0)) * batch_pitch();
-    }
+    int64_t gradients(int64_t layer) const { return values(p.layers) + units_before(layer) * batch_pitch(); }
     int64_t tape() const { return gradients(p.layers + 1); }
 };
 
@@ -68,90 +81,131 @@ void apply_tanh(float* x, int64_t count) {
     }
 }
 
-// Computes the units of all layers.
-void forward(const Network& net, int64_t member, int64_t chunk, float* scratch) {
+// Computes the units of all layers. If a run goes on, its states are those that `before`, the units of its last step,
+// have reached.
+void forward(const Network& net, int64_t member, int64_t first, int64_t count, const float* before, float* units) {
     const Mlp& p = net.p;
-    const int64_t count = net.rows(chunk), inputs = net.width(0), pitch = net.pitch(0);
-    const float* x = p.x + ((p.shared ? 0 : member * p.batch) + chunk * kRows) * inputs;
-    for (int64_t row = 0; row < count; ++row) std::memcpy(scratch + row * pitch, x + row * inputs, inputs * 4);
-    transpose(scratch, pitch, count, inputs, net.units(scratch, 0), kRows, true);
+    const int64_t inputs = net.width(0), pitch = net.pitch(0);
+    float* by_row = net.units(units, 1);  // of layers computed below
+    for (int64_t row = 0; row < count; ++row)
+        std::memcpy(by_row + row * pitch, net.x(member, first + row), inputs * sizeof(float));
+    transpose(by_row, pitch, count, inputs, units, kRows, true);
+    for (int64_t i = 0; before && i < net.runs.states; ++i)
+        for (int64_t row = i * kRows; row < i * kRows + count; ++row) {
+            const float change = before[kRows * net.units_before(p.layers) + row] * net.runs.scale[i];
+            const float reached = before[row] + change, bound = net.runs.bound;
+            units[row] = reached > bound ? bound : reached < -bound ? -bound : reached;
+        }
     const float* parameters = net.parameters(member);
     for (int64_t layer = 1; layer <= p.layers; ++layer) {
         const int64_t depth = net.width(layer - 1), width = net.width(layer);
         const bool hidden = layer < p.layers;
-        float* units = net.units(scratch, layer);
+        float* out = net.units(units, layer);
         multiply({width,
                   count,
                   depth,
                   {parameters + net.weight(layer), depth, 1},
-                  plain(net.units(scratch, layer - 1), kRows),
+                  plain(net.units(units, layer - 1), kRows),
                   {parameters + net.bias(layer), 1, true},
-                  units,
+                  out,
                   kRows,
                   hidden && !p.tanh});
-        if (hidden && p.tanh) apply_tanh(units, width * kRows);
+        if (hidden && p.tanh) apply_tanh(out, width * kRows);
     }
 }
 
-// From the gradients of a layer's units, computes those of the layer before, (width, out_row).
-void backward(const Network& net, int64_t member, int64_t chunk, float* scratch, int64_t layer, const float* gradients,
-              float* out, int64_t out_row) {
-    const int64_t depth = net.width(layer), width = net.width(layer - 1), count = net.rows(chunk);
-    multiply({width,
-              count,
-              depth,
-              {net.parameters(member) + net.weight(layer), 1, width},
-              plain(gradients, net.batch_pitch()),
-              {},
-              out,
-              out_row});
-    if (layer == 1) return;
-    const float* units = net.units(scratch, layer - 1);
-    for (int64_t unit = 0; unit < width; ++unit)
-        for (int64_t i = 0; i < count; i += kLanes) {
-            const Float value = load(units + unit * kRows + i), gradient = load(out + unit * out_row + i);
-            store(out + unit * out_row + i, net.p.tanh     ? gradient * (1.0f - value * value)
-                                            : value > 0.0f ? gradient
-                                                           : Float{});
+// From the gradients of the last layer's units, computes those of the layers from `first` on.
+void backward(const Network& net, int64_t member, int64_t count, float* units, float* gradients, int64_t first) {
+    for (int64_t layer = net.p.layers; layer > first; --layer) {
+        const int64_t depth = net.width(layer), width = net.width(layer - 1);
+        float* out = net.units(gradients, layer - 1);
+        multiply({width,
+                  count,
+                  depth,
+                  {net.parameters(member) + net.weight(layer), 1, width},
+                  plain(net.units(gradients, layer), kRows),
+                  {},
+                  out,
+                  kRows});
+        const float* values = net.units(units, layer - 1);
+        for (int64_t unit = 0; layer > 1 && unit < width; ++unit, values += kRows, out += kRows)
+            for (int64_t i = 0; i < count; i += kLanes) {
+                const Float value = load(values + i), gradient = load(out + i);
+                store(out + i, net.p.tanh ? gradient * (1.0f - value * value) : value > 0.0f ? gradient : Float{});
+            }
+    }
+}
+
+// Adds to predicted changes what the states of a later step are ahead of the logged ones: targets are less by it.
+void add_lead(const Network& net, int64_t member, int64_t first, int64_t count, const float* states, float* changes) {
+    const float* logged = net.x(member, first);
+    for (int64_t i = 0; i < net.runs.states; ++i)
+        for (int64_t row = 0; row < count && net.runs.scale[i] > 0; ++row)
+            changes[i * kRows + row] += (states[i * kRows + row] - logged[row * net.width(0) + i]) / net.runs.scale[i];
+}
+
+// Divides the gradients `reached` of the states that the next step of a run reads, or 0, among what made them: outputs
+// of this step, whose own gradients are `out`, and the states that it reads, whose lead counts in these outputs too.
+void go_back(const Runs& runs, int64_t count, const float* next_states, float* reached, float* out) {
+    for (int64_t i = 0; i < runs.states; ++i)
+        for (int64_t row = i * kRows; row < i * kRows + count; ++row) {
+            const float scale = runs.scale[i], own = out[row];
+            if (std::fabs(next_states[row]) >= runs.bound) reached[row] = 0;
+            out[row] += reached[row] * scale;
+            if (scale > 0) reached[row] += own / scale;
         }
 }
 
-// Calls output(member, chunk, units, gradients) for the gradients (outputs, batch_pitch) of the last layer's units,
-// then input(member, chunk, gradients) with those of the inputs if `of_input`, and weights(member, first, count,
+// Calls output(member, chunk, row, count, units, gradients) for the gradients of the last layer's units, then
+// input(member, row, count, gradients) with those of the inputs if `of_input`, and weights(member, first, count,
 // gradient) with the gradients of consecutive parameters if `of_weights`.
 template <class Output, class Input, class Weights>
 void differentiate(const Network& net, int threads, bool of_input, bool of_weights, const Output& output,
                    const Input& input, const Weights& weights) {
     const Mlp& p = net.p;
-    const int64_t chunks = net.chunks(), pitch = net.batch_pitch();
+    const int64_t chunks = net.chunks(), longest = max(net.runs.length, 1);
     int64_t blocks = 0, widest = 0;
     for (int64_t layer = 1; layer <= p.layers; ++layer) blocks += ceil_div(net.width(layer), kBlock);
     for (int64_t layer = 0; layer < p.layers; ++layer) widest = max(widest, net.width(layer));
     const int64_t group = min(p.members, ceil_div(kTasks * threads, max(chunks, 1)));  // whose tapes stay in cache
-    Arena measure;
-    measure.take(net.scratch());
-    measure.take(max(kRows * net.width(0), kBlock * (widest + 1)));
-    const WorkerMemory memory(measure.bytes(), threads);
-    const WorkerMemory tapes(net.tape() * sizeof(float), int(group));
+    Arena of_chunk, of_block;
+    of_chunk.take(net.units() * longest);
+    of_chunk.take(net.units());
+    of_chunk.take(kRows * net.runs.states);
+    of_block.take(kBlock * (widest + 1));
+    const WorkerMemory memory(max(of_chunk.bytes(), of_block.bytes()), threads);
+    const WorkerMemory tapes(net.tape() * sizeof(float), of_weights ? int(group) : 0);
     for (int64_t start = 0; start < p.members; start += group) {
         const int64_t members = min(group, p.members - start);
         const auto tape = [&](int64_t i) { return tapes.arena(int(i)).template take<float>(0); };
         parallel_for(members * chunks, threads, [&](int64_t item, int worker) {
-            const int64_t i = item / chunks, chunk = item % chunks, member = start + i, begin = chunk * kRows;
-            const int64_t count = net.rows(chunk);
+            const int64_t i = item / chunks, chunk = item % chunks, member = start + i;
+            const Rows rows = net.rows(chunk);
             Arena arena = memory.arena(worker);
-            float *scratch = arena.take(net.scratch()), *input_gradients = arena.take(kRows * net.width(0));
-            forward(net, member, chunk, scratch);
-            for (int64_t layer = 0; of_weights && layer < p.layers; ++layer)
-                transpose(net.units(scratch, layer), kRows, net.width(layer), count,
-                          tape(i) + net.values(layer) + begin * net.pitch(layer), net.pitch(layer), true);
-            output(member, chunk, net.units(scratch, p.layers), tape(i) + net.gradients(p.layers) + begin);
-            for (int64_t layer = p.layers; layer > 1; --layer)
-                backward(net, member, chunk, scratch, layer, tape(i) + net.gradients(layer) + begin,
-                         tape(i) + net.gradients(layer - 1) + begin, pitch);
-            if (!of_input) return;
-            backward(net, member, chunk, scratch, 1, tape(i) + net.gradients(1) + begin, input_gradients, kRows);
-            input(member, chunk, input_gradients);
+            float *of_steps = arena.take(net.units() * longest), *gradients = arena.take(net.units());
+            float *reached = arena.take(kRows * net.runs.states), *of_outputs = net.units(gradients, p.layers);
+            std::memset(reached, 0, kRows * net.runs.states * sizeof(float));
+            const auto row = [&](int64_t step) { return rows.first + step * rows.stride; };
+            const auto units = [&](int64_t step) { return of_steps + step * net.units(); };
+            for (int64_t step = 0; step < rows.steps; ++step) {
+                forward(net, member, row(step), rows.count, step ? units(step - 1) : nullptr, units(step));
+                for (int64_t layer = 0; of_weights && layer < p.layers; ++layer)
+                    transpose(net.units(units(step), layer), kRows, net.width(layer), rows.count,
+                              tape(i) + net.values(layer) + row(step) * net.pitch(layer), net.pitch(layer), true);
+            }
+            for (int64_t step = rows.steps - 1; step >= 0; --step) {
+                float* outputs = net.units(units(step), p.layers);
+                if (step) add_lead(net, member, row(step), rows.count, units(step), outputs);
+                output(member, chunk, row(step), rows.count, outputs, of_outputs);
+                if (rows.steps > 1)
+                    go_back(net.runs, rows.count, units(min(step + 1, rows.steps - 1)), reached, of_outputs);
+                backward(net, member, rows.count, units(step), gradients, of_input || step ? 0 : 1);
+                for (int64_t j = 0; step && j < kRows * net.runs.states; ++j) reached[j] += gradients[j];
+                if (of_input) input(member, row(step), rows.count, gradients);
+                for (int64_t unit = net.width(0); of_weights && unit < net.units_before(p.layers + 1); ++unit)
+                    std::memcpy(tape(i) + net.gradients(0) + unit * net.batch_pitch() + row(step),
+                                gradients + unit * kRows, rows.count * sizeof(float));
+            }
         });
         if (!of_weights) continue;
         parallel_for(members * blocks, threads, [&](int64_t item, int worker) {
@@ -159,11 +213,9 @@ void differentiate(const Network& net, int threads, bool of_input, bool of_weigh
             int64_t layer = 1, block = item % blocks;
             for (; block >= ceil_div(net.width(layer), kBlock); ++layer) block -= ceil_div(net.width(layer), kBlock);
             const int64_t first = block * kBlock, units = min(kBlock, net.width(layer) - first);
-            const int64_t depth = net.width(layer - 1);
+            const int64_t depth = net.width(layer - 1), pitch = net.batch_pitch();
             const float* gradients = tape(i) + net.gradients(layer) + first * pitch;
-            Arena arena = memory.arena(worker);
-            arena.take(net.scratch());
-            float *of_weight = arena.take(kBlock * (depth + 1)), *of_bias = of_weight + units * depth;
+            float *of_weight = memory.arena(worker).take(0), *of_bias = of_weight + units * depth;
             multiply({units,
                       depth,
                       p.batch,
@@ -226,18 +278,38 @@ Loss logistic(float logit, float target) {
     return {(logit > 0 ? logit : 0.0f) - logit * target + std::log1p(e), probability - target};
 }
 
+// From the last layer's units in `count` rows from `first` on, computes their gradients; returns the sum of the losses.
+// Not inlined, since the sum would not stay in a register.
+[[gnu::noinline]] double differentiate_losses(const MlpStep& p, int64_t first, int64_t count, const float* units,
+                                              float* gradients) {
+    const int64_t outputs = p.forward.sizes[p.forward.layers];
+    const float share = 1.0f / float(p.forward.batch);
+    double sum = 0;
+    for (int64_t i = 0; i < outputs; ++i)
+        for (int64_t row = 0; row < count; ++row) {
+            const int64_t place = (first + row) * outputs + i;
+            const float out = units[i * kRows + row], target = p.target[place];
+            const float weight = p.weight ? share * p.weight[place] : share;
+            const Loss loss = p.thresholds ? huber(out - target, p.thresholds[i]) : logistic(out, target);
+            sum += weight * loss.value;
+            gradients[i * kRows + row] = weight * loss.slope;
+        }
+    return sum;
+}
+
 }  // namespace
 
 void mlp(const Mlp& p, int threads) {
     const Network net{p};
     const int64_t outputs = net.width(p.layers);
-    const WorkerMemory memory(net.scratch() * int64_t(sizeof(float)), threads);
+    const WorkerMemory memory(net.units() * int64_t(sizeof(float)), threads);
     parallel_for(p.members * net.chunks(), threads, [&](int64_t item, int worker) {
-        const int64_t member = item / net.chunks(), chunk = item % net.chunks();
-        float* scratch = memory.arena(worker).take(0);
-        forward(net, member, chunk, scratch);
-        transpose(net.units(scratch, p.layers), kRows, outputs, net.rows(chunk),
-                  p.out + (member * p.batch + chunk * kRows) * outputs, outputs, false);
+        const int64_t member = item / net.chunks();
+        const Rows rows = net.rows(item % net.chunks());
+        float* units = memory.arena(worker).take(0);
+        forward(net, member, rows.first, rows.count, nullptr, units);
+        transpose(net.units(units, p.layers), kRows, outputs, rows.count,
+                  p.out + (member * p.batch + rows.first) * outputs, outputs, false);
     });
 }
 
@@ -246,15 +318,13 @@ void mlp_backward(const MlpBackward& p, int threads) {
     const int64_t outputs = net.width(net.p.layers), inputs = net.width(0), batch = net.p.batch;
     differentiate(
         net, threads, p.grad_x, p.grad_parameters,
-        [&](int64_t member, int64_t chunk, const float*, float* gradients) {
-            const float* grad = p.grad_out + (member * batch + chunk * kRows) * outputs;
+        [&](int64_t member, int64_t, int64_t row, int64_t count, const float*, float* gradients) {
+            const float* grad = p.grad_out + (member * batch + row) * outputs;
             for (int64_t i = 0; i < outputs; ++i)
-                for (int64_t row = 0; row < net.rows(chunk); ++row)
-                    gradients[i * net.batch_pitch() + row] = grad[row * outputs + i];
+                for (int64_t r = 0; r < count; ++r) gradients[i * kRows + r] = grad[r * outputs + i];
         },
-        [&](int64_t member, int64_t chunk, const float* gradients) {
-            transpose(gradients, kRows, inputs, net.rows(chunk), p.grad_x + (member * batch + chunk * kRows) * inputs,
-                      inputs, false);
+        [&](int64_t member, int64_t row, int64_t count, const float* gradients) {
+            transpose(gradients, kRows, inputs, count, p.grad_x + (member * batch + row) * inputs, inputs, false);
         },
         [&](int64_t member, int64_t first, int64_t count, const float* gradient) {
             std::memcpy(p.grad_parameters + member * net.floats() + first, gradient, count * sizeof(float));
@@ -262,29 +332,18 @@ void mlp_backward(const MlpBackward& p, int threads) {
 }
 
 void mlp_step(const MlpStep& p, int threads) {
-    const Network net{p.forward};
-    const int64_t outputs = net.width(net.p.layers), batch = net.p.batch, chunks = net.chunks();
-    const float share = 1.0f / float(batch);
+    const Network net{p.forward, p.runs};
+    const int64_t batch = net.p.batch, chunks = net.chunks();
     const AdamW rule(p);
     const WorkerMemory sums(net.p.members * chunks * int64_t(sizeof(double)), 1);
     double* losses = sums.arena(0).take<double>(0);
+    std::memset(losses, 0, net.p.members * chunks * sizeof(double));
     differentiate(
         net, threads, false, true,
-        [&](int64_t member, int64_t chunk, const float* units, float* gradients) {
-            const int64_t begin = (member * batch + chunk * kRows) * outputs;
-            double sum = 0;
-            for (int64_t i = 0; i < outputs; ++i)
-                for (int64_t row = 0; row < net.rows(chunk); ++row) {
-                    const int64_t place = begin + row * outputs + i;
-                    const float out = units[i * kRows + row], target = p.target[place];
-                    const float weight = p.weight ? share * p.weight[place] : share;
-                    const Loss loss = p.thresholds ? huber(out - target, p.thresholds[i]) : logistic(out, target);
-                    sum += weight * loss.value;
-                    gradients[i * net.batch_pitch() + row] = weight * loss.slope;
-                }
-            losses[member * chunks + chunk] = sum;
+        [&](int64_t member, int64_t chunk, int64_t row, int64_t count, const float* units, float* gradients) {
+            losses[member * chunks + chunk] += differentiate_losses(p, member * batch + row, count, units, gradients);
         },
-        [](int64_t, int64_t, const float*) {},
+        [](int64_t, int64_t, int64_t, const float*) {},
         [&](int64_t member, int64_t first, int64_t count, const float* gradient) {
             const int64_t place = member * net.floats() + first;
             float* parameters = net.p.parameters + place;

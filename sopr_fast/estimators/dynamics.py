@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import ops
 from .learning import Batches, Learner, held_out_rows
 from .log import ROUNDING, Log
 from .networks import StackedMLP
@@ -25,7 +24,6 @@ _END_HIDDEN = (128, 128)
 _MOST_DEVIATIONS = 15.0  # of a state from the log's mean
 _UNROLLED_SHARE, _UNROLLED_STEPS = 1 / 4, 5  # of the updates, the last ones; steps
 _ROWS, _WATCHED_ROWS = 16384, 1024
-_TINY = 1e-30  # weight of what is not learned
 
 
 class Dynamics(Learner):
@@ -121,51 +119,26 @@ class Dynamics(Learner):
         if self._learns_ends:
             end_rows = self._end_batches(update).view(self.members, -1)
             self._end_models.train(self._reached(end_rows), log.terminals[end_rows, None], average_rate=average_rate)
+        runs: dict[str, Any] = {}
         if update >= self._unrolled_from:
-            parts = rows.view(self.members, self._parts, -1)  # half of the rows of each
-            half = parts[..., : parts.shape[2] // 2].flatten(1)
-            return self._unroll(half, self._unrolls(update), average_rate)
+            parts, starts = rows.view(self.members, self._parts, -1), self._unrolls(update)
+            half = parts[..., : parts.shape[2] // 2].flatten(1)  # half of the rows of each
+            rows = torch.cat([half, *(starts + step for step in range(_UNROLLED_STEPS))], 1)
+            runs = {"runs": starts.shape[1], "run_length": _UNROLLED_STEPS, "scale": self.change_scale}
         inputs, target, weight = self._read(rows)
+        if runs:  # counts as much as the other half
+            count = half.shape[1]
+            weight[:, :count] *= rows.shape[1] / 2 / count
+            weight[:, count:] *= rows.shape[1] / 2 / (rows.shape[1] - count)
         return self._models.train(
             inputs,
             target,
             weight=weight,
             thresholds=self._thresholds,  # Huber's loss of changes, half the squared error of rewards
             average_rate=average_rate,
+            bound=_MOST_DEVIATIONS,
+            **runs,
         )
-
-    @torch.enable_grad()
-    def _unroll(self, rows: Tensor, at: Tensor, average_rate: float) -> Tensor:
-        """Update all models once by rows (M, B), and by steps from rows (M, S) on; return their losses (M,)."""
-        models, width, scale = self._models, self.log.state_dim, self.change_scale
-        (count, runs), parameters = (rows.shape[1], at.shape[1]), models.parameters.detach()
-        inputs, target, weight = self._read(torch.cat([rows, *(at + step for step in range(_UNROLLED_STEPS))], 1))
-        read = [inputs[:, : count + runs]]  # then each step from the states that the models reached
-        predicted = [ops.mlp(read[0], parameters, models.sizes).requires_grad_()]
-        for logged in inputs[:, count + runs :].split(runs, 1):
-            reached = read[-1][:, -runs:, :width] + predicted[-1][:, -runs:, :-2] * scale
-            reached = reached.clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)
-            read.append(torch.cat([reached, logged[..., width:]], -1))
-            predicted.append(ops.mlp(read[-1], parameters, models.sizes))
-        given, out = torch.cat(read, 1), torch.cat(predicted, 1)
-        astray = (given - inputs)[..., :width] / self._divisor
-        target = torch.cat([target[..., :-2] - astray, target[..., -2:]], -1)
-        share = weight.new_full((out.shape[1], 1), out.shape[1] / 2 / (out.shape[1] - count))
-        share[:count] = out.shape[1] / 2 / count
-        weight = weight * share
-        missed = (out - target).abs()
-        near = missed.minimum(self._thresholds)
-        losses = (weight * near * (missed - near / 2)).sum(-1).mean(-1)
-        slopes = out.shape[1] * torch.cat(torch.autograd.grad(losses.sum(), predicted), 1)
-        # One step of training, on squared errors that have the slopes of these losses.
-        models.train(
-            given.detach(),
-            (out - slopes / weight.clamp(min=_TINY)).detach(),
-            weight=weight,
-            thresholds=torch.full_like(self._thresholds, math.inf),
-            average_rate=average_rate,
-        )
-        return losses.detach()
 
     def step_forward(
         self, states: Tensor, actions: Tensor, chosen: Tensor, noise: Tensor | float = 0.0

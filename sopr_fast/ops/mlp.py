@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -70,10 +71,18 @@ def mlp_step(
     decay: float = 0.0,
     average: Tensor | None = None,
     average_rate: float = 0.0,
+    runs: int = 0,
+    run_length: int = 1,
+    scale: Tensor | None = None,
+    bound: float = math.inf,
 ) -> Tensor:
     """Train C perceptrons with ReLU by one step of AdamW, on sums of losses over columns, averaged over rows.
 
     The result does not depend on the number of threads.
+
+    The last rows may be runs, in which a perceptron reads what it predicts: the first S inputs are a state, which the
+    first S outputs change. Runs stand side by side, step after step. After the first step, a row reads the state that
+    was reached in place of that in `x`, and targets of changes are less by what it is ahead, in units of `scale`.
 
     Args:
         x: (C, B, in) float32, or (B, in) for all perceptrons.
@@ -91,6 +100,10 @@ def mlp_step(
         decay: Weight decay, relative to the rate.
         average: (C, Z) float32; moves by `average_rate` of the way to the new parameters, in place.
         average_rate: See `average`.
+        runs: Number of runs.
+        run_length: Steps of each.
+        scale: (S,) float32 changes of the state that outputs of 1 stand for; 0 or more.
+        bound: Largest size of a reached state; larger ones become it.
 
     Returns:
         Losses (C,) float32 before the step.
@@ -99,8 +112,8 @@ def mlp_step(
         TypeError: An argument has another dtype.
         ValueError: An argument has another shape, or a tensor that changes is not contiguous.
     """
-    tensors = target, weight, thresholds, parameters, means, squares, average
-    options = list(sizes), step, rate, *betas, decay, average_rate
+    tensors = target, weight, thresholds, parameters, means, squares, average, scale
+    options = list(sizes), step, rate, *betas, decay, average_rate, runs, run_length, bound
     return _step(x[None] if x.dim() == 2 else x, *tensors, *options)
 
 
@@ -116,13 +129,29 @@ def _torch_mlp(fields: Fields) -> Tensor:
     return x
 
 
+def _torch_runs(fields: Fields) -> tuple[Tensor, Tensor]:
+    """Return outputs and targets (C, B, out), both with the states that runs reach."""
+    runs, steps, scale, bound, target = (fields[name] for name in ("runs", "run_length", "scale", "bound", "target"))
+    if not runs:
+        return _torch_mlp(fields), target
+    x, width = fields["x"].expand(len(target), -1, -1), len(scale)
+    first, *later = x.split([x.shape[1] - runs * (steps - 1), *[runs] * (steps - 1)], 1)
+    read, out = [first], [_torch_mlp(fields | {"x": first})]
+    for logged in later:
+        reached = read[-1][:, -runs:, :width] + out[-1][:, -runs:, :width] * scale
+        read.append(torch.cat([reached.clamp(-bound, bound), logged[..., width:]], 2))
+        out.append(_torch_mlp(fields | {"x": read[-1]}))
+    ahead = (torch.cat(read, 1) - x)[..., :width] / scale.where(scale > 0, math.inf)
+    return torch.cat(out, 1), target - functional.pad(ahead, (0, target.shape[2] - width))
+
+
 def _torch_step(fields: Fields) -> Tensor:
-    target, weight, thresholds = fields["target"], fields["weight"], fields["thresholds"]
+    weight, thresholds = fields["weight"], fields["thresholds"]
     parameters, means, squares, average = (fields[name] for name in _CHANGED)
     beta1, beta2, step, rate = (fields[name] for name in ("beta1", "beta2", "step", "rate"))
     leaf = parameters.detach().requires_grad_()
     with torch.enable_grad():
-        out = _torch_mlp(fields | {"parameters": leaf, "tanh": False})
+        out, target = _torch_runs(fields | {"parameters": leaf, "tanh": False})
         if thresholds is None:
             loss = functional.binary_cross_entropy_with_logits(out, target, reduction="none")
         else:
@@ -149,6 +178,13 @@ def _check_sizes(fields: Fields) -> None:
         raise ValueError(f"parameters must have shape (C, {mlp_size(sizes)}), got {tuple(parameters.shape)}")
     if len(x) not in (1, count) or x.shape[2] != sizes[0]:
         raise ValueError(f"x must have shape ({count}, B, {sizes[0]}) or (B, {sizes[0]}), got {tuple(x.shape)}")
+    if runs := fields.get("runs", 0):
+        rows, most = runs * fields["run_length"], min(sizes[0], sizes[-1])
+        if not 0 < rows <= fields["batch"] or not 0 < fields.get("states", 0) <= most:
+            raise ValueError(
+                f"runs must have at most {fields['batch']} rows and a scale of 1 to {most} columns of states, got "
+                f"{runs} runs of {fields['run_length']} rows"
+            )
     for name in _CHANGED if "means" in fields else ():
         if fields[name] is not None and not fields[name].is_contiguous():
             raise ValueError(f"{name} must be contiguous, since it is changed in place")
@@ -161,7 +197,7 @@ def _as_tensor(*sizes: int) -> Tensor:
 
 def _run(kernel: str, fields: Fields) -> None:
     sizes, shared = fields["sizes"], len(fields["x"]) < fields["members"]
-    fields = {"out": None, "tanh": False} | fields | {"shared": shared, "layers": len(sizes) - 1}
+    fields = {"out": None, "tanh": False, "states": 0} | fields | {"shared": shared, "layers": len(sizes) - 1}
     run_kernel(kernel, fields | {"sizes": _as_tensor(*sizes)})
 
 
@@ -214,11 +250,12 @@ _mlp = define(
 
 _step = define(
     "mlp_step(Tensor x, Tensor target, Tensor? weight, Tensor? thresholds, Tensor(a!) parameters, Tensor(b!) means, "
-    "Tensor(c!) squares, Tensor(d!)? average, int[] sizes, int step, float rate, float beta1, float beta2, "
-    "float decay, float average_rate) -> Tensor losses",
+    "Tensor(c!) squares, Tensor(d!)? average, Tensor? scale, int[] sizes, int step, float rate, float beta1, "
+    "float beta2, float decay, float average_rate, int runs, int run_length, float bound) -> Tensor losses",
     {
         **dict.fromkeys(("target", "weight"), "members, batch, O"),
         "thresholds": "O",
+        "scale": "states",
         **dict.fromkeys(_CHANGED, "members, Z"),
         "x": "X, batch, I",
         "losses": "members",
