@@ -159,9 +159,8 @@ class CriticLearner(Learner):
         self.batches = Batches([rows], options.batch_size, seed)
         self.mean, self.scale = value_scale(log.transitions, self.discount)  # outputs and errors are of order 1
         self.range = [(each - self.mean) / self.scale for each in value_range(log.transitions, self.discount)]
-        self.count = 1 if self.shared else len(actions.policies)
-        networks = {"rate": options.learning_rate, "copies": self.count, "seed": seed}
-        self.critic = ActionValue(log, options.hidden, **networks)
+        copies = 1 if self.shared else len(actions.policies)
+        self.critic = ActionValue(log, options.hidden, rate=options.learning_rate, copies=copies, seed=seed)
         self.networks = {"critic": self.critic}
 
     def step(self, update: int) -> Tensor:
@@ -173,26 +172,19 @@ class CriticLearner(Learner):
         weight = torch.ones_like(targets)
         if mask is not None:
             weight = mask * (mask.shape[-1] / mask.sum(-1).clamp(min=1)).view(-1, 1)
-        states, actions = self._for_all(log.states(rows)), self._for_all(torch.embedding(log.actions, rows))
-        return self.critic.fit(states, actions, targets, weight, average_rate=self.target_rate)
+        actions = torch.embedding(log.actions, rows)
+        return self.critic.fit(log.states(rows), actions, targets, weight, average_rate=self.target_rate)
 
     @torch.no_grad()
     def _targets(self, rows: Tensor, update: int) -> Tensor:  # (C, B)
         log = self.log
         next_rows = log.next[rows]
-        if self.shared:
-            actions = log.actions[next_rows.clamp(max=log.count - 1)][None]
-        else:
-            actions = self.actions(next_rows, update)  # (P, B, dim_a)
-        following = self.critic.average.values(self._for_all(log.states(next_rows)), actions)
+        actions = log.actions[next_rows.clamp(max=log.count - 1)] if self.shared else self.actions(next_rows, update)
+        following = self.critic.average.values(log.states(next_rows), actions)
         alive = self.discount * (1 - log.terminals[rows])
         # The value after a terminal is 0, which is not 0 in the critics' units.
         offset = (log.rewards[rows] - self.mean * (1 - alive)) / self.scale
         return (offset + alive * following).clamp_(*self.range)
-
-    def _for_all(self, x: Tensor) -> Tensor:
-        """Repeat (B, …) for all critics: (C, B, …)."""
-        return x.expand(self.count, *x.shape)
 
     def mean_values(self, rows: Tensor) -> np.ndarray:
         """Return the mean value (P,) float64 of each policy's actions in rows (B,) of the table."""

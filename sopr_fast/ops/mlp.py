@@ -103,7 +103,7 @@ def mlp_step(
         runs: Number of runs.
         run_length: Steps of each.
         scale: (S,) float32 changes of the state that outputs of 1 stand for; 0 or more.
-        bound: Largest size of a reached state; larger ones become it.
+        bound: Largest distance of a reached state from 0.
 
     Returns:
         Losses (C,) float32 before the step.
