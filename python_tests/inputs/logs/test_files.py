@@ -124,7 +124,6 @@ WRITERS = {
 SOURCES = {
     "episodes": episodes_of,
     "tuple of episodes": lambda arrays: tuple(one | {"seed": 3, "date": "May"} for one in episodes_of(arrays)),
-    "episodes of own names": lambda arrays: [renamed(each, OWN) for each in episodes_of(arrays)],
     "frames of episodes": lambda arrays: [frame_of(each, "{}_{}") for each in episodes_of(arrays)],
     "batches": lambda arrays: [only(rows, arrays | {"eps_id": NUMBERS}) for rows in (ROWS < 5, ROWS >= 5)],
     "steps": lambda arrays: [only(row, arrays) for row in ROWS],
@@ -283,6 +282,7 @@ WRONG = {  # file → content, message
         (pickle.dumps({"k" * 10**5: {f"_{i}": 0 for i in range(10**5)}}), "name is longer than 400 char"),
         (BUFFER, "ReplayBuffer without observations, actions, rewards, dones, pos"),
         (pickle.dumps(UNEQUAL), "episode 0 has 3 'observations' for 4 'rewards', expected as many or 5"),
+        (pickle.dumps([{"x": np.ones((3, 1)), "r": np.ones(3)}]), "episodes hold x, r: rename arrays to names that"),
         (pickle.dumps([RAGGED]), "episode 0 has 0 'obs' for 2 'reward'"),
         (pickle.dumps([{"obs": [1], "rewards": [1]}, {"obs": [1]}]), "episode 1 has no 'rewards'"),
     ],

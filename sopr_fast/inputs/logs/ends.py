@@ -19,12 +19,11 @@ import numpy as np
 
 from ...runtime.text import counted
 from .parts import FLAGS, Parts
-from .schema import ITEM, UNREAD, advise
+from .schema import UNREAD, advise
 
 WORDS = ("terminal", "cut")
 _KINDS = ("terminals", "truncations")  # flags that say why an episode ended
 _SAY = "pass load_log(…, ends='terminal') or ends='cut'"
-_STACK = "pass {name: numpy.stack([x[name] for x in log]) for name in log[0]}, arrays of time and environment"
 
 
 class Statement:
@@ -245,18 +244,13 @@ class Statement:
             )
             if self.linked is not None:
                 remedy += ", or ends='cut' if rows that do not follow each other are cuts"
-        self._refuse(f"{what}: {remedy}{self.parts.not_read}")
+        raise ValueError(f"{what}: {remedy}{self.parts.not_read}")
 
     def _refuse_if(self, marked: np.ndarray, before: str, after: str, noun: str = "row") -> None:
         """Raise if rows (N,) bool are marked; name how many, and the first of them in the user's data."""
         if marked.any():
             first = self.rows["source"][int(np.argmax(marked))]
-            self._refuse(f"{before} {counted(int(marked.sum()), noun)} (such as row {first}){after}")
-
-    def _refuse(self, what: str) -> NoReturn:
-        if self.names.get("episodes", "").startswith(ITEM):
-            what += f"; if items of the list are steps of several environments, {_STACK}"
-        raise ValueError(what)
+            raise ValueError(f"{before} {counted(int(marked.sum()), noun)} (such as row {first}){after}")
 
     def _without(self, part: str) -> str:
         """Return how to leave an array out, and what is to be said then."""

@@ -64,8 +64,7 @@ class Parts:
         sizes = {part: int(np.prod(shape_of(x), dtype=np.float64)) for part, x in self.arrays.items()}
         stored = [sizes[part] * x.dtype.itemsize for part, x in self.arrays.items() if isinstance(x, _STORED)]
         result = 4 * (sum(sizes.values()) + sizes["states"] * ("next_states" not in sizes))
-        copied = 4 * max(sizes["states"], sizes["actions"])  # while rows are left out
-        return result + max([*stored, copied]) + 48 * (self.count or 0)  # of flags and numbers of rows
+        return result + max(stored, default=0) + 48 * (self.count or 0)  # of flags and numbers of rows
 
     def read(self, part: str) -> np.ndarray:
         """Return the checked values of a part, in memory of their own.

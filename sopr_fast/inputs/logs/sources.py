@@ -13,9 +13,10 @@ import numpy as np
 from ... import formats
 from ...runtime.files import check_regular
 from ...runtime.pickles import Record
+from ...runtime.text import list_names
 from ..lazy_arrays import end_to_end, flatten, opened_later, shape_of
 from ..table_files import is_frame, load_csv, load_json, read_frame
-from .schema import ENDS, ITEM, missing, part_of
+from .schema import ENDS, ITEM, part_of
 from .stores import open_npy, read_hdf5, read_npz, read_parquet, read_pickled
 
 READERS: dict[str, Callable[[Path], Any]] = {  # suffix → function that returns what `_named` takes
@@ -135,19 +136,19 @@ def _join_episodes(episodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """
     first = episodes[0]
     known = [key for part in ("rewards", "costs", "actions", "states") for key in first if part_of(key) == part]
-    rows = {key: shape[0] for key, x in first.items() if (shape := shape_of(x))}
-    # If `columns` names the arrays, the shortest has a row for each step.
-    counter = known[0] if known else min(rows, key=rows.__getitem__, default=None)
-    if counter is None:
-        raise missing("states", first)
+    if not known:
+        raise ValueError(
+            f"episodes hold {list_names([*first])}: rename arrays to names that are known, such as 'observations', "
+            "'actions' and 'rewards'"
+        )
+    counter = known[0]
     counts = [next(iter(shape_of(arrays.get(counter))), 0) for arrays in episodes]
     joined: dict[str, Any] = {}
     for key in (counter, *first):  # an episode without the counter is refused first
         values, part = [arrays.get(key) for arrays in episodes], part_of(key)
         shapes = [*map(shape_of, values)]
         lengths = [shape[0] if shape else -1 for shape in shapes]
-        may_be_longer = not known or part_of(key.split("/")[0]) == "states"
-        longer = may_be_longer and lengths == [count + 1 for count in counts]
+        longer = part_of(key.split("/")[0]) == "states" and lengths == [count + 1 for count in counts]
         if part in ENDS and not any(shapes):
             joined[key] = np.zeros(sum(counts), bool)
             joined[key][np.cumsum(counts) - 1] = [bool(np.asarray(value)) for value in values]
