@@ -72,9 +72,9 @@ class Estimates(Ranking):
         Raises:
             ValueError: The level is not between 0 and 1.
         """
-        from scipy.stats import norm
+        from scipy.special import ndtri
 
-        half = norm.ppf((1 + number(above=0, below=1)("level", level)) / 2) * self.standard_errors
+        half = ndtri((1 + number(above=0, below=1)("level", level)) / 2) * self.standard_errors
         return self.values[:, None] + half[:, None] * [-1, 1]
 
     def columns(self) -> dict[str, Any]:

@@ -172,9 +172,9 @@ class Predictions:
         Raises:
             ValueError: The level is not between 0 and 1.
         """
-        from scipy.stats import norm
+        from scipy.special import ndtri
 
-        width = norm.ppf((1 + number(above=0, below=1)("level", level)) / 2)
+        width = ndtri((1 + number(above=0, below=1)("level", level)) / 2)
         deviation = np.where(self.known, self.return_errors, self.posterior.deviation)
         center = np.where(self.known, self.returns, self.posterior.mean)
         ends = np.stack([center - width * deviation, center + width * deviation], 1)
