@@ -79,7 +79,8 @@ def _as_arrays(policies: list[Policy], columns: Tensor, layout: Layout) -> list[
 
     def output(own: Tensor) -> Output:
         mean, std = own[:, : layout.action_dim], own[:, layout.action_dim :]
-        return Output("gaussian", mean, std) if std.any() else Output(layout.kind.replace("gaussian", "action"), mean)
+        kind = "action" if layout.kind == "gaussian" else layout.kind
+        return Output("gaussian", mean, std) if std.any() else Output(kind, mean)
 
     return [ArrayPolicy(policy.name, output(own)) for policy, own in zip(policies, columns, strict=True)]
 

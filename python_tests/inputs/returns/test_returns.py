@@ -243,9 +243,9 @@ ONE, OF_TWO = {".": [[1.0], [5.0], [3.0]]}, ["a/m_1000_steps", "b/m_1000_steps"]
         (ONE, "", [f"rl_model_{500 * i}_steps" for i in range(1, 7)], [None, 1, None, 5, None, 3]),  # save_freq=500
         (ONE, "", ["m_2000_steps", "epoch_3000", "final", "a_1999_steps"], [5, None, None, None]),
         (ONE, "", ["best_model", "final"], [5, None]),
-        (ONE, "", ["policy_7", "best"], "none of its evaluations belongs to policy_7, best: policies are named as"),
+        (ONE, "", ["policy_7", "best"], "none of its evaluations, in ., belongs to policy_7, best: policies are named"),
         *(({"a": [[1.0]]}, source, OF_TWO, OF_EITHER) for source in ("a", "a/evaluations.npz")),
-        ({"runs/ppo": [[1.0]]}, ".", NAMES, "its returns lie in runs/ppo, and no policy does; pass the folder to"),
+        ({"runs/ppo": [[1.0]]}, ".", NAMES, "none of its evaluations, in runs/ppo, belongs to a, b, 12"),
         ({"a": [[1.0]]}, "none", NAMES, r"none: no returns: expected evaluations\.npz of runs"),
         (ONE, ".", None, "these returns have no names: map names to returns, {name: return}, or pass names="),
         ({".": {"timesteps": [1, 2]}}, "", NAMES, "no array 'results', only timesteps"),

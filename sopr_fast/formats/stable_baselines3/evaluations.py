@@ -34,18 +34,14 @@ def read_evaluations(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
         place = PurePosixPath(name)
         if (run := next((run for run in (place, *place.parents) if run in files), None)) is not None:
             policies.setdefault(run, []).append(name)
-    if not policies:
-        raise ValueError(
-            f"its returns lie in {list_names([*map(str, files)])}, and no policy does; pass the folder to which their "
-            f"names are relative, such as {names[0]!r}"
-        )
     returns: dict[str, np.ndarray] = {}
     for run, of_run in policies.items():
         steps, results = _read(files[run])
         returns |= {name: results[row] for name, row in _choose(steps, results, of_run, str(run)).items()}
     if not returns:
         raise ValueError(
-            f"none of its evaluations belongs to {list_names(names)}: policies are named as callbacks name them, "
+            f"none of its evaluations, in {list_names([*map(str, files)])}, belongs to {list_names(names)}: policies "
+            "are named by the folder of their run, relative to this one, and as callbacks name them, "
             "'model_1000_steps' or 'best_model'; give other returns by name"
         )
     without = [name for of_run in policies.values() for name in of_run if name not in returns]
