@@ -77,31 +77,17 @@ class Config(Checked):
 
     @classmethod
     def paper(cls, **changes: Any) -> Config:
-        """Return the paper's settings (appendix A.1, and its released code for what the paper leaves open).
+        """Return the paper's settings (appendix A.1; its released code for what the paper leaves open), with changes.
 
         Two differ from the released code, which has no warm-up and no limit of the gradient, so that many runs
         collapse: pass `warmup_steps=0, gradient_clip=0` for its values. It keeps the best of ten runs of k-means.
-
-        Args:
-            changes: Options with other values.
-
-        Raises:
-            ValueError: An option has a wrong value.
         """
         own = {"subset_size": 16384, "clusters": 256, "subsets": 200, "steps": 200, "policy_share": 1.0}
         return cls(**own | changes)
 
     @classmethod
     def small(cls, states: int = 512, **changes: Any) -> Config:
-        """Return the settings of a small model that trains in seconds.
-
-        Args:
-            states: Number of logged states, if there are fewer than 512.
-            changes: Options with other values.
-
-        Raises:
-            ValueError: An option has a wrong value.
-        """
+        """Return the settings of a small model that trains in seconds, with changes, for so many logged states."""
         own = {"width": 32, "low_layers": 1, "low_feedforward": 64, "high_layers": 2, "high_heads": 4}
         own |= {"high_feedforward": 128, "subset_size": min(512, states), "clusters": min(16, states), "subsets": 20}
         return cls(**own | {"steps": 80, "policy_share": 1.0} | changes)

@@ -238,9 +238,7 @@ def load(path: str | os.PathLike) -> Ranker:
         path: File to read.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        IsADirectoryError: The path is a folder.
-        ValueError: The file is truncated, damaged, or of another kind or format.
+        OSError, ValueError: The file cannot be read, or is damaged or of another kind or format.
 
     Warns:
         CollapsedTrainingWarning: Training of the model collapsed.
@@ -267,13 +265,7 @@ def rank(
         model: A `Ranker` or the path of a saved one; None for the path in the environment variable SOPR_FAST_MODEL.
 
     Raises:
-        OSError: The model cannot be read.
-        TypeError: The model is neither a `Ranker` nor a path.
-        ValueError: No model is given either way.
-        Exception: See `load` and `Ranker.rank`.
-
-    Warns:
-        UserWarning: See `Ranker.rank`.
+        OSError, TypeError, ValueError: No model is given either way, or it cannot be read; see also `Ranker.rank`.
     """
     if isinstance(states, Ranker):
         raise TypeError("a model stands where states belong: call ranker.rank(candidates), or pass model=ranker")
