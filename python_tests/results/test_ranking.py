@@ -119,7 +119,7 @@ def test_plots_mark_foreign_candidates_without_error_bars():
 def test_an_outlier_is_an_arrow_at_the_side_of_a_plot():
     axes = ranking_of("abcde", [1.0, 1.5, 2.0, 2.5, -1e6]).plot()
     assert axes.get_xlim() == (0.0, 3.0)
-    assert [line.get_xydata().tolist() for line in axes.lines if line.get_marker() == "<"] == [[[0.0, 4]]]
+    assert [line.get_xydata().tolist() for line in axes.lines if line.get_marker() == "<"] == [[[0.02, 4]]]
 
 
 def test_a_long_ranking_is_shortened_in_the_middle():

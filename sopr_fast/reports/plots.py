@@ -115,8 +115,9 @@ def _intervals(names: Sequence[str], values: np.ndarray, kinds: Sequence[str], *
     if len(usual) < np.isfinite(values[:, 0]).sum():
         low, high = usual[0] - np.ptp(usual), usual[-1] + np.ptp(usual)
         ax.set_xlim(low, high)
-        for mark, edge, beyond in (("<", low, values[:, 0] < low), (">", high, values[:, 0] > high)):
-            ax.plot(np.full(beyond.sum(), edge), np.flatnonzero(beyond), mark, color=COLOURS["muted"], clip_on=False)
+        for mark, place, beyond in (("<", 0.02, values[:, 0] < low), (">", 0.98, values[:, 0] > high)):
+            rows = np.flatnonzero(beyond)
+            ax.plot(np.full(len(rows), place), rows, mark, color=COLOURS["muted"], transform=ax.get_yaxis_transform())
     ax.set_yticks(range(len(names)), labels, parse_math=False)
     ax.set_ylim(len(names) - 0.4, -0.6)
     ax.grid(axis="x", alpha=0.6)
