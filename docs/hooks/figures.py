@@ -71,7 +71,7 @@ def of_a_selection() -> dict[str, Figure | str]:
     }
     simulator = estimators.Simulator(updates=500, hidden=(32, 32))
     methods["GaussianProcess(Simulator)"] = estimators.GaussianProcess(mean=simulator)
-    evaluation = sopr_fast.evaluate(known, log, returns, methods=methods, groups=groups, cv=3)
+    evaluation = sopr_fast.evaluate(known, log, returns, methods=methods, groups=groups)
     selection = sopr_fast.select(known | candidates, log, returns, incumbent="brake-0.25", simulator=simulator)
     return {
         "evaluation": evaluation.plot().figure,

@@ -48,7 +48,7 @@ def test_evaluate_prints_a_table_or_json(shell, folder):
     groups = folder / "groups.json"
     groups.write_text(json.dumps({name: "ab"[i % 2] for i, name in enumerate(POLICIES)}))
     content = shell(f"{evaluate} --cv 2 --groups groups.json --json")
-    assert set(content["measures"]) == {"random", "group"} and set(content["groups"]) == {"a", "b"}
+    assert set(content["measures"]) == {"NearestPolicy"} and set(content["folds"]) == {"a", "b"}
     groups.write_text("\ufeff[]", encoding="utf-8")
     refused = shell(f"{evaluate} --groups groups.json", code=2)
     assert "groups must be by name, {policy: group}, got list" in refused

@@ -190,10 +190,9 @@ def test_an_evaluation_sells_no_tie_as_a_win(pages, tmp_path):
     assert page.all("h1")[0][1]["class"] == ""
     assert "FQE was dropped: it diverged" in "".join(page.text("section"))
     rows = cells(page)
-    means = evaluation().measures("random")
+    means = evaluation().measures
     assert {row[0]: row[1].split()[0] for row in rows} == {name: number(means[name]["spearman"][0]) for name in METHODS}
-    folds = {"random": {str(i): np.array([4 + i]) for i in range(2)}}
-    few = replace(evaluation(), folds=folds)
+    few = replace(evaluation(), folds={str(i): np.array([4 + i]) for i in range(2)})
     title = read(few, tmp_path / "r.html").text("h1")
     assert title == ["These policies are too few to choose the best method."]
 

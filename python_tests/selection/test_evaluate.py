@@ -25,22 +25,23 @@ def run(methods, policies=POLICIES, returns=RETURNS, **options):
 
 def test_a_learner_never_sees_the_policies_it_is_asked_about_and_other_methods_value_each_once():
     learner, method = Scripted(RETURNS, supervised=True, needs_rewards=False), Scripted(RETURNS)
-    evaluation = run({"m": learner, "all": method}, groups=GROUPS)
+    evaluation = run({"m": learner, "all": method})
     asked = [names for names, _ in learner.calls]
-    assert sorted(name for names in asked[:3] for name in names) == sorted(NAMES)
+    assert sorted(name for names in asked for name in names) == sorted(NAMES) and len(method.calls) == 1
+    np.testing.assert_array_equal(evaluation.values["all"], VALUES)
+    run({"m": learner}, groups=GROUPS)
+    assert [names for names, _ in learner.calls[3:]] == [
+        [name for name in NAMES if name.startswith(side)] for side in ("right", "left")
+    ]
     assert all(not set(names) & set(known) for names, known in learner.calls)
-    assert asked[3:] == [[name for name in NAMES if name.startswith(side)] for side in ("right", "left")]
-    assert evaluation.kinds == ["random", "group"]
-    assert len(method.calls) == 1
-    np.testing.assert_array_equal([*evaluation.values["all"].values()], [VALUES] * 2)
     other = run({"m": learner}, seed=1)
-    assert other.folds["random"]["1"].tolist() != evaluation.folds["random"]["1"].tolist()
+    assert other.folds["1"].tolist() != evaluation.folds["1"].tolist()
 
 
 def test_measures_are_taken_over_all_random_folds_together():
     random = np.random.default_rng(3)
     says = dict(zip(NAMES, VALUES + random.standard_normal(12), strict=True))
-    measures = run({"m": Scripted(says)}, cv=6).measures("random")["m"]
+    measures = run({"m": Scripted(says)}, cv=6).measures["m"]
     values = np.array([says[name] for name in NAMES])
     assert measures["spearman"][0] == pytest.approx(stats.spearmanr(values, VALUES).statistic)
     regret = (VALUES.max() - VALUES[values.argmax()]) / np.ptp(VALUES)
@@ -55,12 +56,10 @@ def test_measures_of_groups_are_means_over_groups_of_three_or_more():
     evaluation = run({"m": Scripted(says)}, groups=pandas.Series(groups)[::-1])
     parts = [[i for i, name in enumerate(NAMES) if groups[name] == group] for group in "ab"]
     expected = np.mean([stats.spearmanr(VALUES[p], [says[NAMES[i]] for i in p]).statistic for p in parts])
-    assert evaluation.measures("group")["m"]["spearman"][0] == pytest.approx(expected)
-    assert "three or more" not in " ".join(evaluation.notes)
+    assert evaluation.measures["m"]["spearman"][0] == pytest.approx(expected)
+    assert "give groups" not in " ".join(evaluation.notes) and "give groups" in str(run({"m": Scripted(says)}))
     pairs = run({"m": Scripted(says)}, groups={name: str(i // 2) for i, name in enumerate(NAMES)})
-    assert np.isnan(pairs.measures("group")["m"]["spearman"][0]) and "three or more" in " ".join(pairs.notes)
-    with pytest.raises(ValueError, match="no folds of kind 'pair'; choose from random, group"):
-        evaluation.measures("pair")
+    assert np.isnan(pairs.measures["m"]["spearman"][0]) and "too few" in pairs.headline
 
 
 def test_the_model_of_select_is_a_method_and_shares_its_simulator(monkeypatch):
@@ -69,16 +68,15 @@ def test_the_model_of_select_is_a_method_and_shares_its_simulator(monkeypatch):
     monkeypatch.setattr(Simulator, "estimate", lambda *given, **more: runs.append(1) or estimate(*given, **more))
     errors = np.linspace(0, 0.2, 12)
     returns = pandas.DataFrame({"name": NAMES, "return": VALUES, "error": errors})
-    evaluation = run([GaussianProcess(mean=simulator), simulator], returns=returns, groups=GROUPS)
+    evaluation = run([GaussianProcess(mean=simulator), simulator], returns=returns)
     assert list(evaluation.values) == ["GaussianProcess(Simulator)", "Simulator"] and len(runs) == 1
     columns = np.stack([policy(log().states) for policy in POLICIES.values()])
-    distances, simulated = policy_distances(columns, columns), evaluation.values["Simulator"]["random"]
-    for kind, tests in evaluation.folds.items():
-        for test in tests.values():
-            known = np.where(np.isin(np.arange(12), test), np.nan, VALUES)
-            expected = fit(distances, known, errors, simulated).mean[test]
-            values = evaluation.values["GaussianProcess(Simulator)"][kind][test]
-            np.testing.assert_allclose(values, expected, rtol=1e-3, atol=1e-3 * np.ptp(VALUES))
+    distances, simulated = policy_distances(columns, columns), evaluation.values["Simulator"]
+    for test in evaluation.folds.values():
+        known = np.where(np.isin(np.arange(12), test), np.nan, VALUES)
+        expected = fit(distances, known, errors, simulated).mean[test]
+        values = evaluation.values["GaussianProcess(Simulator)"][test]
+        np.testing.assert_allclose(values, expected, rtol=1e-3, atol=1e-3 * np.ptp(VALUES))
 
 
 def test_a_tie_is_called_a_tie():
@@ -86,7 +84,7 @@ def test_a_tie_is_called_a_tie():
     noisy = {name: value + 0.3 * random.standard_normal() for name, value in RETURNS.items()}
     wrong = {name: -value for name, value in RETURNS.items()}
     evaluation = run({"right": Scripted(RETURNS), "near": Scripted(noisy), "wrong": Scripted(wrong)})
-    assert evaluation.tied("random") == ["right", "near"]
+    assert evaluation.tied == ["right", "near"]
     assert "no clear difference: right, near" in str(evaluation)
 
 
@@ -114,7 +112,7 @@ def test_a_simulator_resumes_from_its_folder(tmp_path):
         checkpoint_file(tmp_path, options["methods"]["simulator"]).name
     ]
     again = run(**options)
-    np.testing.assert_array_equal(first.values["simulator"]["random"], again.values["simulator"]["random"])
+    np.testing.assert_array_equal(first.values["simulator"], again.values["simulator"])
     (tmp_path / "returns.csv").touch()
     with pytest.raises(NotADirectoryError, match="returns.csv is a file: name another"):
         checkpoint_file(tmp_path / "returns.csv", options["methods"]["simulator"])
@@ -130,13 +128,14 @@ def test_policies_without_a_return_are_left_out_and_methods_found_in_any_case(na
     ("groups", "expected"),
     [
         (["a", "b", "a", "c", "b"], ["a", "b"]),  # a single policy has no order
-        (["a", "a", "a"], []),
         (["a"] * 10 + ["b"] * 2, ["b"]),  # a quarter must be left to learn from
         (["a"] * 10 + ["b"] * 4, ["a", "b"]),
     ],
 )
 def test_group_folds(groups, expected):
     assert [*group_folds(groups)] == expected
+    with pytest.raises(ValueError, match="groups leave no policies to learn from, or one to order: give larger groups"):
+        group_folds(["a", "a", "a"])
 
 
 @pytest.mark.parametrize(
@@ -169,7 +168,6 @@ def test_bad_input_is_named(options, error, message):
 def test_the_result_is_text_a_dict_a_frame_and_a_plot():
     evaluation = run({"a": Scripted(RETURNS), "b": NearestPolicy()}, groups=GROUPS)
     assert max(map(len, str(evaluation).splitlines())) <= 80
-    assert set(evaluation.to_dict()["measures"]) == {"random", "group"}
-    assert len(evaluation.to_pandas()) == 2 * 2 * 3
+    assert set(evaluation.to_dict()["measures"]) == {"a", "b"} and len(evaluation.to_pandas()) == 2 * 3
     assert evaluation.plot().get_xlabel() == "rank correlation (90 % interval)"
     assert "<table" in evaluation._repr_html_()

@@ -55,8 +55,7 @@ def evaluation(*, hostile: bool = False, count: int = 14) -> Evaluation:
     """Return values of policies by methods, of which the first two are equally good."""
     names, truth = _names(count - 6, 6, hostile), _problem(count - 6, 6)[1]
     labels = ["<g>" if i % 2 and hostile else f"g{i % 2}" for i in range(count)]
-    groups = {label: np.flatnonzero([one == label for one in labels]) for label in dict.fromkeys(labels)}
-    folds = {"random": {str(k + 1): np.arange(k, count, 4) for k in range(4)}, "group": groups}
+    folds = {label: np.flatnonzero([one == label for one in labels]) for label in dict.fromkeys(labels)}
     random = np.random.default_rng(2)
     noise = {name: scale * random.standard_normal(count) for name, scale in zip(METHODS, (5, 6, 90, 300), strict=True)}
     return Evaluation(
@@ -65,7 +64,7 @@ def evaluation(*, hostile: bool = False, count: int = 14) -> Evaluation:
         np.full(count, 3.0),
         labels,
         folds,
-        {name: dict.fromkeys(folds, truth + own) for name, own in noise.items()},
+        {name: truth + own for name, own in noise.items()},
         {"FQE": "it diverged: values are not finite"},
         dict.fromkeys(METHODS, 1.5),
         settings={"seed": 0, "discount": 0.99, "methods": {"SOPR": "SOPR()", METHODS[3]: "Broken(<b>)"}},

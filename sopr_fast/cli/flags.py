@@ -116,7 +116,11 @@ FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # groups of `--help`, and what 
         "--progress": _value(
             "FILE", "JSON object of policy and training step: the later of a run count as better", type=Path
         ),
-        "--groups": _value("FILE", "JSON object of policy and group; with --progress, of policy and run", type=Path),
+        "--groups": _value(
+            "FILE",
+            "JSON object of policy and group, the folds of evaluate; with --progress, of policy and run",
+            type=Path,
+        ),
         "--measure": _value("N", "name up to N candidates to measure next", type=int, default=0),
         "--exit-code": _switch(
             f"end with {MEASURE_CODE} if the verdict is to measure, 0 if it is to deploy or keep, 2 after an error"

@@ -11,7 +11,7 @@ from ..estimators.log_support import agreement_in_words
 from ..results.numbers import chance, number
 from ..results.ranking import Ranking
 from ..results.tables import column
-from ..selection.evaluation import KINDS, Evaluation
+from ..selection.evaluation import Evaluation
 from ..selection.selection import Selection
 from .page import Table
 from .plots import EIGHTY, plot_evaluation, plot_left_out, plot_ranking, plot_selection
@@ -44,7 +44,7 @@ def _ranking_page(ranking: Ranking) -> dict[str, Any]:
         notes=[*getattr(ranking, "notes", []), *(doubt[0].upper() + doubt[1:] for doubt, _ in ranking.doubts)],
         main=draw(lambda ax: plot_ranking(ranking, ax=ax, rows=_ROWS), caption),
         title="All candidates",
-        tables=[_ranking_table(ranking)],
+        table=_ranking_table(ranking),
         legend="Errors and probabilities come from replicates, such as episodes or members of a simulator. Measure a "
         "policy before you deploy it."
         if ranking.subset_scores is None
@@ -76,19 +76,18 @@ def _ranking_evidence(ranking: Ranking) -> list[str]:
 
 @content.register(Evaluation)
 def _evaluation_page(evaluation: Evaluation) -> dict[str, Any]:
-    kind = evaluation.kinds[-1]
-    tied = evaluation.tied(kind)
-    mean = evaluation.measures(kind)[tied[0]]["spearman"][0]
-    caption = f"Rank correlation on {KINDS[kind]}, which the methods had not learned from, with 90 % intervals."
+    cells, tied = evaluation.cells(), evaluation.tied
+    mean = evaluation.measures[tied[0]]["spearman"][0]
+    caption = f"Rank correlation on {evaluation.tested}, which the methods had not learned from, with 90 % intervals."
     return dict(
         kind="Evaluation of methods",
         headline=f"{evaluation.headline}.",
         tone="bad" if mean < _USELESS else "good" if mean >= _GOOD and len(tied) == 1 else "",
         reasons=["Do not rank these policies from this log: measure them."] if mean < _USELESS else [],
         notes=evaluation.notes,
-        main=draw(lambda ax: plot_evaluation(evaluation, kind=kind, ax=ax), f"{caption} 1 is the right order, 0 none."),
+        main=draw(lambda ax: plot_evaluation(evaluation, ax=ax), f"{caption} 1 is the right order, 0 none."),
         title="How well each method ranks",
-        tables=[_evaluation_table(evaluation, kind) for kind in evaluation.kinds],
+        table=Table(evaluation.title, cells, ["chosen" if name in tied else "" for name in cells[0].texts]),
         legend="spearman: rank correlation of values and known returns with its 90 % interval, 1 is the right order, 0 "
         "none; regret@1: what the choice of the highest value loses, in shares of the range of returns, regret@3: of "
         "the three highest; bold: the best methods within the error.",
@@ -97,13 +96,8 @@ def _evaluation_page(evaluation: Evaluation) -> dict[str, Any]:
             *(f"{name} was dropped: {reason}." for name, reason in evaluation.dropped.items()),
         ],
         pictures=[],
-        settings={"policies": len(evaluation.names), "groups": len(set(evaluation.groups)), **evaluation.settings},
+        settings={"policies": len(evaluation.names), "folds": len(evaluation.folds), **evaluation.settings},
     )
-
-
-def _evaluation_table(evaluation: Evaluation, kind: str) -> Table:
-    cells, tied = evaluation.cells(kind), evaluation.tied(kind)
-    return Table(evaluation.title(kind), cells, ["chosen" if name in tied else "" for name in cells[0].texts])
 
 
 @content.register(Selection)
@@ -118,7 +112,7 @@ def _selection_page(selection: Selection) -> dict[str, Any]:
         notes=selection.notes[len(agreed) :],
         main=_selection_figure(selection),
         title="All policies",
-        tables=[_selection_table(selection)],
+        table=_selection_table(selection),
         legend=f"{selection.legend}{distance if known.any() and not known.all() else ''}.",
         evidence=[*(f"{each}." for each in agreed), *_selection_evidence(selection)],
         pictures=_left_out_figure(selection),

@@ -64,7 +64,7 @@ def render(about: str, command: str, *, settings: dict[str, Any], **page: Any) -
     """Return a page as HTML, which may only use its own style, script and images.
 
     `command` makes it again. `page` has a `headline` with its `tone` ("good", "open", "bad" or "" for its colour),
-    sentences (`reasons`, `notes`, `legend`, `evidence`), `title` of the `tables`, and figures (`main`, `pictures`).
+    sentences (`reasons`, `notes`, `legend`, `evidence`), `title` of the `table`, and figures (`main`, `pictures`).
     """
     colours = "".join(f" --{name}: {colour};" for name, colour in COLOURS.items())
     style = f":root {{ color-scheme: light;{colours} }}\n{_template('style.css')}"

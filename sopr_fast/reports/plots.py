@@ -55,9 +55,9 @@ def plot_ranking(
 
 
 @plot.register(Evaluation)
-def plot_evaluation(evaluation: Evaluation, kind: str | None = None, ax: Axes | None = None) -> Axes:
+def plot_evaluation(evaluation: Evaluation, ax: Axes | None = None) -> Axes:
     """Plot the rank correlation of every method with its 90 % interval."""
-    found = evaluation.measures(kind or evaluation.kinds[-1])
+    found = evaluation.measures
     values = np.array([each["spearman"] for each in found.values()])
     ax = _intervals([*found], values, ["candidate"] * len(found), ax=ax)
     ax.set(xlabel="rank correlation (90 % interval)")

@@ -66,10 +66,9 @@ class Result(ABC):
             ax: Axes of matplotlib; those of a new figure by default.
             returns: For a ranking, true returns to plot over scores, see `Ranking.spearman`.
             rows: For a ranking or a selection, the most policies to show.
-            kind: For an evaluation, one of its `kinds`; by default the last, which is the hardest.
 
         Raises:
-            TypeError, ValueError: A candidate has no return, returns are not finite, or there is no such kind.
+            TypeError, ValueError: A candidate has no return, or returns are not finite.
         """
         return import_module("sopr_fast.reports.plots").plot(self, *args, **options)  # figures stand above results
 

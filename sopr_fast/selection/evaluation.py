@@ -26,7 +26,6 @@ from ..runtime.text import one_line
 from .compared import Compared, read
 from .values import checkpoint_file, quiet
 
-KINDS = {"random": "policies like the known ones", "group": "a new group of policies"}
 MEASURES = ("spearman", "regret@1", "regret@3")  # the first orders methods
 _REPLICATES = 200
 _LEVEL = 0.9
@@ -48,8 +47,9 @@ def evaluate(
 ) -> Evaluation:
     """Measure how well methods rank policies that they have not learned from.
 
-    Random folds show how well a method ranks candidates like the known policies; leaving one group out shows how well
-    it ranks foreign ones. Methods that need no returns value every policy once; the others learn anew for every fold.
+    Random folds show how well a method ranks candidates like the known policies; with groups, each of which is left
+    out once, how well it ranks foreign ones. Methods that need no returns value every policy once; the others learn
+    anew for every fold.
 
     Args:
         policies: Policies, see `sopr_fast.load_policies`. Those without a return are left out.
@@ -58,17 +58,17 @@ def evaluate(
         returns: Their returns, see `select`.
         methods: Names (see `sopr_fast.estimators.METHODS`), estimators, or a mapping from label to either; None for
             the default ones. "GaussianProcess(Simulator)" is the model of `select`.
-        groups: Group of each policy by name, each of which is left out once.
+        groups: Group of each policy by name, whose groups are the folds; None for random folds.
         cv: Number of random folds; at most one for each policy.
         seed: Seed of everything random.
         checkpoints: Folder to keep the training of methods in, and to resume from.
 
     Returns:
-        Measures of every method for each kind of folds.
+        Measures of every method.
 
     Raises:
-        ValueError: There are fewer than four known returns, the returns are equal, every method failed, or an argument
-            is invalid.
+        ValueError: There are fewer than four known returns, the returns are equal, every method failed, groups leave
+            nothing to learn from, or an argument is invalid.
         ImportError, MemoryError, OSError, RuntimeError, TypeError: See `load_policies`, `load_log`, `load_returns`.
 
     Warns:
@@ -77,20 +77,18 @@ def evaluate(
     seed = integer(0)("seed", seed)
     chosen = read_methods(methods)
     known, table = with_returns(load_policies(policies), returns)
-    group_of = dict(zip(known, ["all"] * len(known) if groups is None else check_groups(groups, [*known]), strict=True))
+    group_of = {} if groups is None else dict(zip(known, check_groups(groups, [*known]), strict=True))
     cv = integer(2)("cv", cv)
     compared, measured = read(known, log, table)
     names, (values, errors) = measured.representatives, measured.pooled
-    folds = {"random": random_folds(len(names), cv, seed)}
+    labels = [str(group_of[name]) for name in names] if groups is not None else []
+    folds = group_folds(labels) if labels else random_folds(len(names), cv, seed)
     if np.ptp(values) == 0:
         raise ValueError("the returns of all policies are equal: there is no order to evaluate")
-    labels = [str(group_of[name]) for name in names]
-    if foreign := group_folds(labels):
-        folds["group"] = foreign
-    found, dropped, timings = _values(chosen, compared, values, errors, folds, seed, checkpoints)
+    found, dropped, timings = _values(chosen, compared, values, errors, [*folds.values()], seed, checkpoints)
     notes = [*compared.facts, *measured.note()]
-    if not any(len(test) >= FEWEST_RANKED for test in foreign.values()):
-        notes.append("Nothing shows how foreign candidates are ranked: give groups of three or more policies")
+    if not labels:
+        notes.append("Nothing shows how foreign candidates are ranked: give groups")
     return Evaluation(
         names=names,
         returns=values,
@@ -118,10 +116,9 @@ class Evaluation(Result):
         names: P names of policies.
         returns: (P,) float64 returns, in the units in which they were given.
         return_errors: (P,) float64 standard errors of the returns.
-        groups: P groups.
-        folds: Kind of folds ("random", and "group" if there are several groups) -> name of a fold -> (T,) int64 indices
-            of the policies that it tests. Methods learn from all others.
-        values: Method -> kind of folds -> (P,) float64 values in the method's own units, NaN for policies in no fold.
+        groups: P groups, which are the folds; none if these are random.
+        folds: Name of a fold -> (T,) int64 indices of the policies that it tests. Methods learn from all others.
+        values: Method -> (P,) float64 values in the method's own units, NaN for policies in no fold.
         dropped: Method -> reason why it has no values.
         seconds: Method -> seconds spent.
         notes: What limits the evidence.
@@ -133,8 +130,8 @@ class Evaluation(Result):
     returns: np.ndarray
     return_errors: np.ndarray
     groups: list[str]
-    folds: dict[str, dict[str, np.ndarray]]
-    values: dict[str, dict[str, np.ndarray]]
+    folds: dict[str, np.ndarray]
+    values: dict[str, np.ndarray]
     dropped: dict[str, str]
     seconds: dict[str, float]
     notes: list[str] = field(default_factory=list)
@@ -143,86 +140,58 @@ class Evaluation(Result):
 
     @property
     def headline(self) -> str:
-        """The best method on the last kind of folds, which is the hardest, in one sentence."""
-        kind = self.kinds[-1]
-        best, *others = self.tied(kind)
-        mean, *_ = self.measures(kind)[best]["spearman"]
+        """The best method, in one sentence."""
+        best, *others = self.tied
+        mean, *_ = self.measures[best]["spearman"]
         if np.isnan(mean):
             return "These policies are too few to choose the best method"
         rivals = others[0] if len(others) == 1 else f"{len(others)} other methods"
         tie = f"; {rivals} may be as good" if others else ""
-        return f"Best on {KINDS[kind]}: {best} (rank correlation {number(mean)}{tie})"
+        return f"Best on {self.tested}: {best} (rank correlation {number(mean)}{tie})"
 
     @property
-    def kinds(self) -> list[str]:
-        """Kinds of folds: "random", and "group" if there are several groups."""
-        return [*self.folds]
+    def tested(self) -> str:
+        """What policies the folds leave out, in words."""
+        return "a new group of policies" if self.groups else "policies like the known ones"
 
-    def measures(self, kind: str | None = None) -> dict[str, dict[str, tuple[float, float, float]]]:
-        """Compute every measure of every method.
+    @property
+    def measures(self) -> dict[str, dict[str, tuple[float, float, float]]]:
+        """Method -> measure -> mean, lower and upper end of the 90 % interval; NaN where undefined.
 
-        Values of random folds are measured together, since folds of two policies would show no order. A group is
-        measured by itself, if it has three policies or more; the measure is the mean over groups. Intervals are
-        bootstrapped over policies.
-
-        Args:
-            kind: One of `kinds`; None for the last, which is the hardest.
-
-        Returns:
-            Method -> measure -> mean, lower and upper end of the 90 % interval; NaN where undefined. The first method
-            has the highest rank correlation.
-
-        Raises:
-            ValueError: There are no such folds.
+        The first method has the highest rank correlation. Values of random folds are measured together, since folds of
+        two policies would show no order. A group is measured by itself, if it has three policies or more; the measure
+        is the mean over groups. Intervals are bootstrapped over policies.
         """
-        return {method: _summary(replicates) for method, replicates in self._of(kind).items()}
+        return {method: _summary(replicates) for method, replicates in self._replicates.items()}
 
-    def tied(self, kind: str | None = None) -> list[str]:
-        """Return the methods that order policies as well as any, the highest rank correlation first.
+    @property
+    def tied(self) -> list[str]:
+        """Methods that order policies as well as any, the highest rank correlation first.
 
         A method is left out if a better one has a higher rank correlation in 95 % of the bootstrap's samples.
-
-        Args:
-            kind: One of `kinds`; None for the last, which is the hardest.
         """
-        found = {method: each[1:, 0] for method, each in self._of(kind).items()}
+        found = {method: each[1:, 0] for method, each in self._replicates.items()}
         best = next(iter(found))
         return [method for method in found if method == best or np.mean(found[method] < found[best]) < 0.95]
 
-    def _of(self, kind: str | None) -> dict[str, np.ndarray]:
-        """Return `_replicates` of one kind of folds."""
-        kind = self.kinds[-1] if kind is None else kind
-        if kind not in self.kinds:
-            raise ValueError(f"no folds of kind {kind!r}; choose from {', '.join(self.kinds)}")
-        return self._replicates[kind]
-
     @cached_property
-    def _replicates(self) -> dict[str, dict[str, np.ndarray]]:
-        """Measures (1 + 200, measures) by kind and method: of all policies, then of bootstrap samples.
+    def _replicates(self) -> dict[str, np.ndarray]:
+        """Measures (1 + 200, measures) by method, the best first: of all policies, then of bootstrap samples."""
+        tests = [test for test in self.folds.values() if len(test) >= FEWEST_RANKED]
+        if not self.groups:
+            tests = [np.concatenate([*self.folds.values()])]
+        random = np.random.default_rng([self.seed, 8])
+        tables = {method: np.full((1 + len(tests), 1 + _REPLICATES, len(MEASURES)), np.nan) for method in self.values}
+        for row, test in enumerate(tests):
+            samples = [test, *test[random.integers(len(test), size=(_REPLICATES, len(test)))]]
+            for method, values in self.values.items():
+                tables[method][row] = [_measure(self.returns[s], values[s], s) for s in samples]
+        means = {method: np.ma.masked_invalid(table).mean(0).filled(np.nan) for method, table in tables.items()}
+        return dict(sorted(means.items(), key=lambda item: -np.nan_to_num(item[1][0, 0], nan=-2)))
 
-        The method with the highest rank correlation is the first.
-        """
-        found = {}
-        for kind, folds in self.folds.items():
-            tests = [*folds.values()]
-            together = [test for test in tests if len(test) >= FEWEST_RANKED]
-            if kind == "random":
-                together = [np.concatenate(tests)]
-            random = np.random.default_rng([self.seed, 8])
-            tables = {
-                method: np.full((1 + len(together), 1 + _REPLICATES, len(MEASURES)), np.nan) for method in self.values
-            }
-            for row, test in enumerate(together):
-                samples = [test, *test[random.integers(len(test), size=(_REPLICATES, len(test)))]]
-                for method, values in self.values.items():
-                    tables[method][row] = [_measure(self.returns[s], values[kind][s], s) for s in samples]
-            means = {method: np.ma.masked_invalid(table).mean(0).filled(np.nan) for method, table in tables.items()}
-            found[kind] = dict(sorted(means.items(), key=lambda item: -np.nan_to_num(item[1][0, 0], nan=-2)))
-        return found
-
-    def cells(self, kind: str | None = None) -> list[Column]:
-        """Return the columns that text and report show of a kind of folds, see `measures`; the best method first."""
-        measures = self.measures(kind)
+    def cells(self) -> list[Column]:
+        """Return the columns that text and report show, see `measures`; the best method first."""
+        measures = self.measures
         spearman, *others = ([each[name] for each in measures.values()] for name in MEASURES)
         return [
             Column("method", [*measures]),
@@ -231,38 +200,28 @@ class Evaluation(Result):
             column("seconds", [self.seconds[method] for method in measures], lambda value: number(value, 1)),
         ]
 
-    def title(self, kind: str) -> str:
-        """Return what the folds of a kind show."""
-        count = len(self.folds[kind])
-        if kind == "random":
-            return f"Candidates like the known policies: {count} folds of {len(self.names)} policies"
-        return f"Foreign candidates: one of {count} groups left out"
+    @property
+    def title(self) -> str:
+        """What the folds show."""
+        if self.groups:
+            return f"Foreign candidates: one of {len(self.folds)} groups left out"
+        return f"Candidates like the known policies: {len(self.folds)} folds of {len(self.names)} policies"
 
     def table(self, rows: int | None = None) -> str:
         """Return the measures as text of 80 columns, the methods with the best Spearman correlation first."""
-        blocks = []
-        for kind in self.kinds:
-            tied = self.tied(kind)
-            tie = [wrapped(f"no clear difference: {', '.join(tied)}")] if len(tied) > 1 else []
-            blocks.append("\n".join([self.title(kind), to_text(self.cells(kind)), *tie]))
-        notes = [f"{method} was dropped: {reason}" for method, reason in self.dropped.items()] + self.notes
-        return "\n\n".join(filter(None, [*blocks, "\n".join(map(wrapped, notes))]))
+        tie = [f"no clear difference: {', '.join(self.tied)}"] if len(self.tied) > 1 else []
+        dropped = [f"{method} was dropped: {reason}" for method, reason in self.dropped.items()]
+        return "\n".join([self.title, to_text(self.cells()), *map(wrapped, tie + dropped + self.notes)])
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists and numbers, ready for JSON (NaN where a measure is undefined)."""
         shown = ("names", "returns", "return_errors", "groups", "folds", "values", "dropped", "seconds", "notes")
-        measures = {kind: self.measures(kind) for kind in self.kinds}
-        return plain({name: getattr(self, name) for name in shown} | {"measures": measures})
+        return plain({name: getattr(self, name) for name in (*shown, "measures")})
 
     def columns(self) -> dict[str, Any]:
-        """Return one row for each kind of folds, method and measure."""
-        rows = [
-            (kind, method, name, *interval)
-            for kind in self.kinds
-            for method, each in self.measures(kind).items()
-            for name, interval in each.items()
-        ]
-        return dict(zip(("folds", "method", "measure", "mean", "low", "high"), zip(*rows, strict=True), strict=True))
+        """Return one row for each method and measure."""
+        rows = [(method, name, *ends) for method, each in self.measures.items() for name, ends in each.items()]
+        return dict(zip(("method", "measure", "mean", "low", "high"), zip(*rows, strict=True), strict=True))
 
 
 def random_folds(count: int, folds: int, seed: int) -> dict[str, np.ndarray]:
@@ -277,12 +236,16 @@ def random_folds(count: int, folds: int, seed: int) -> dict[str, np.ndarray]:
 def group_folds(groups: Sequence[str]) -> dict[str, np.ndarray]:
     """Return one fold for each group, to learn from the other groups and value the policies of this one.
 
-    A group has no fold if it holds one policy, or leaves fewer than two or a quarter of all to learn from.
+    A group has no fold if it holds one policy, or leaves fewer than two or a quarter of all to learn from. ValueError
+    is raised if none has one.
     """
     labels = np.array(groups, dtype=object)
     found = {label: np.flatnonzero(labels == label) for label in dict.fromkeys(groups)}
     most = len(labels) - max(2.0, _LEAST_SHARE * len(labels))
-    return {label: inside for label, inside in found.items() if 2 <= len(inside) <= most}
+    folds = {label: inside for label, inside in found.items() if 2 <= len(inside) <= most}
+    if not folds:
+        raise ValueError("groups leave no policies to learn from, or one to order: give larger groups, or none")
+    return folds
 
 
 def _values(
@@ -290,12 +253,12 @@ def _values(
     compared: Compared,
     returns: np.ndarray,
     errors: np.ndarray,
-    folds: dict[str, dict[str, np.ndarray]],
+    tests: list[np.ndarray],
     seed: int,
     checkpoints: Any,
-) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, str], Timings]:
-    """Return values (P,) by method and kind of folds, why methods were dropped, and seconds."""
-    found: dict[str, dict[str, np.ndarray]] = {}
+) -> tuple[dict[str, np.ndarray], dict[str, str], Timings]:
+    """Return values (P,) by method, why methods were dropped, and seconds."""
+    found: dict[str, np.ndarray] = {}
     dropped: dict[str, str] = {}
     estimated: dict[str, np.ndarray] = {}  # values (P,) of methods that do not learn from returns
     timings, everyone = Timings(), np.arange(len(returns))
@@ -307,19 +270,18 @@ def _values(
             estimated[repr(method)] = np.asarray(values, np.float64)
         return estimated[repr(method)]
 
-    def value(method: Any) -> dict[str, np.ndarray]:
+    def value(method: Any) -> np.ndarray:
         if method.needs_rewards and not compared.has_rewards:
             raise ValueError("it needs rewards, which the log lacks")
         if method.supervised:
             mean = None if method.mean is None else value_all(method.mean)
             learn = method.prepare(Request(compared.policies, compared.log, seed), mean)
-        values = {kind: np.full(len(returns), np.nan) for kind in folds}
-        for kind, tests in folds.items():
-            for test in tests.values():
-                train = np.setdiff1d(everyone, test)
-                known = returns[train], errors[train]
-                values[kind][test] = learn(test, train, *known).values if method.supervised else value_all(method)[test]
-        everything = np.concatenate([values[kind][test] for kind, tests in folds.items() for test in tests.values()])
+        values = np.full(len(returns), np.nan)
+        for test in tests:
+            train = np.setdiff1d(everyone, test)
+            known = returns[train], errors[train]
+            values[test] = learn(test, train, *known).values if method.supervised else value_all(method)[test]
+        everything = values[np.concatenate(tests)]
         if not np.isfinite(everything).all():
             raise ValueError("it diverged: values are not finite")
         if np.ptp(everything) <= 1e-9 * np.abs(everything).max():
