@@ -16,7 +16,15 @@ import torch
 from torch import Tensor
 
 from ...inputs.policies.actor import ACTIVATIONS, Actor, Standardisation, layer_names, perceptron
-from ...inputs.policies.callables import RECURRENT, Called, adapt, check_moments, check_spaces, shape_of, warn_of_masks
+from ...inputs.policies.callables import (
+    RECURRENT,
+    Called,
+    adapt,
+    check_spaces,
+    shape_of,
+    standardisation_of,
+    warn_of_masks,
+)
 from ...inputs.policies.output import Bounds
 from ...inputs.policies.policy import Policy
 from ...inputs.policies.policy_files import ReadingOptions, own_or_opened
@@ -174,17 +182,9 @@ def _find_statistics(path: Path, settings: dict[str, Any]) -> Path | None:
 
 
 def _read_standardisation(path: Path) -> Standardisation | None:
-    """Read a file that `VecNormalize.save` wrote; return None if it leaves observations as they are."""
+    """Read a file that `VecNormalize.save` wrote."""
     try:
-        statistics = read_pickle(path, records=(*SPACE_RECORDS, *SB3_RECORDS))
-        if not statistics.norm_obs:
-            return None
-        check_moments(statistics)
-        moments = np.array([np.ravel(getattr(statistics.obs_rms, name)) for name in ("mean", "var")], np.float64)
-        if not np.isfinite(moments).all():
-            raise ValueError("a mean or variance that is not finite")
-        mean, std = torch.from_numpy(moments[0]), torch.from_numpy(np.sqrt(moments[1] + float(statistics.epsilon)))
-        return Standardisation(mean, std, float(statistics.clip_obs), str(path))
+        return standardisation_of(read_pickle(path, records=(*SPACE_RECORDS, *SB3_RECORDS)), str(path))
     except Exception as error:  # a damaged pickle may raise nearly any
         kind = RefusedError if isinstance(error, RefusedError) else ValueError
         raise kind(f"statistics in {path.name}: {error}") from error

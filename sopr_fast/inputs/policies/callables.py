@@ -93,24 +93,16 @@ def adapt(name: str, item: Any, *, statistics: Any = None) -> Called:
                     statistics = item.get_vec_normalize_env()
         elif isinstance(item, nn.Module):
             act = partial(_forward, item)
-        is_standardised = statistics is not None and statistics.norm_obs
-        if is_standardised:
-            check_moments(statistics)
+        standardisation = None if statistics is None else standardisation_of(statistics, "its VecNormalize")
     except ValueError as error:
         raise ValueError(f"policy {name!r} cannot be used: {error}") from None
 
     def call(states: np.ndarray) -> Any:
         observations = states.reshape(len(states), *shape) if len(shape) > 1 else states
-        actions = act(statistics.normalize_obs(observations) if is_standardised else observations)
+        actions = act(observations if standardisation is None else statistics.normalize_obs(observations))
         return np.reshape(actions, (len(states), -1)) if shape and np.ndim(actions) > 2 else actions
 
-    called = Called(name, call, item, count, math.prod(shape) if shape else None)
-    if is_standardised:
-        moments = (statistics.obs_rms.mean, statistics.obs_rms.var)
-        mean, variance = (torch.as_tensor(np.ravel(part)).double() for part in moments)
-        std = (variance + statistics.epsilon).sqrt()
-        called.standardisation = Standardisation(mean, std, statistics.clip_obs, "its VecNormalize")
-    return called
+    return Called(name, call, item, count, math.prod(shape) if shape else None, standardisation)
 
 
 def _predict(item: Any, states: np.ndarray) -> Any:
@@ -154,11 +146,18 @@ def check_spaces(observations: Any, actions: Any) -> None:
         raise ValueError(f"{what}: pass a callable of states that returns an index of their combination ({_WHERE})")
 
 
-def check_moments(statistics: Any) -> None:
-    """Raise ValueError if a `VecNormalize`, or a record of one, has statistics of each named observation."""
+def standardisation_of(statistics: Any, source: str) -> Standardisation | None:
+    """Return what a `VecNormalize`, or a record of one, does to observations; None if it leaves them as they are."""
+    if not statistics.norm_obs:
+        return None
     if isinstance(statistics.obs_rms, dict):
         what = f"it standardises observations by name, {list_names([*statistics.obs_rms])}"
         raise ValueError(f"{what}: pass a callable of states that does so and calls the model ({_WHERE})")
+    moments = np.array([np.ravel(part) for part in (statistics.obs_rms.mean, statistics.obs_rms.var)], np.float64)
+    if not np.isfinite(moments).all():
+        raise ValueError("a mean or variance that is not finite")
+    mean, variance = torch.from_numpy(moments)
+    return Standardisation(mean, (variance + float(statistics.epsilon)).sqrt(), float(statistics.clip_obs), source)
 
 
 def shape_of(space: Any) -> tuple[int, ...]:
