@@ -109,7 +109,9 @@ WRITERS = {
     "tabs.tsv": lambda path, arrays: frame_of(arrays, "{}[{}]").to_csv(path, index=False, sep="\t"),
     "lists.csv": lambda path, arrays: pandas.DataFrame(to_json(arrays)).to_csv(path, index=False),
     "columns.parquet": lambda path, arrays: to_parquet(frame_of(arrays, "{}_{}"), path, row_group_size=5),
-    "lists.parquet": lambda path, arrays: to_parquet(frame_of(arrays, "lists"), path, row_group_size=5),
+    "lists.parquet": lambda path, arrays: to_parquet(
+        frame_of(arrays, "lists").assign(episode=pandas.Categorical(NUMBERS)), path, row_group_size=5
+    ),
     "fixed.parquet": write_fixed,
     "log.json": lambda path, arrays: path.write_text(json.dumps(to_json(arrays))),
     "steps.json": lambda path, arrays: frame_of(arrays, "{}_{}").to_json(path, **DIGITS),

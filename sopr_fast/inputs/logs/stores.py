@@ -89,7 +89,7 @@ def _numbers_of(column: Any, where: str, first: int = 0, width: tuple[int, ...] 
     compute = library("pyarrow.compute", "parquet")
     if column.null_count:
         raise ValueError(f"{where} has no value at row {first + compute.index(column.is_null(), True).as_py()}")
-    if not hasattr(column.type, "value_type"):
+    if not hasattr(column.type, "value_field"):  # of lists
         return column.to_numpy(zero_copy_only=False)
     lengths = compute.list_value_length(column).to_numpy(zero_copy_only=False)
     if (wrong := lengths != (*width, lengths[0])[0]).any():

@@ -58,10 +58,8 @@ class Transitions:
     def from_arrays(cls, *, ends: str | None = None, max_episode_steps: int | None = None, **parts: Any) -> Transitions:
         """Make transitions of arrays of N rows, in the order in which they were logged.
 
-        Where episodes end, and whether the environment ended there, must be said completely: by `terminals` and
-        `truncations`; by `episodes`, `first` or `dones` and one of `terminals`, `truncations`, `ends` and
-        `max_episode_steps`; by `terminals` and one of `ends`, `max_episode_steps` and next states that lead from row to
-        row; or by `max_episode_steps=1`, every row an episode.
+        Where episodes end, and whether the environment ended there, must be said completely, such as by `terminals`
+        and `truncations`, or by `episodes` and `ends`; `docs/files.md` lists all ways.
 
         Args:
             ends: See `sopr_fast.load_log`, as for `max_episode_steps`, and for errors.
