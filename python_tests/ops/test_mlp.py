@@ -65,27 +65,6 @@ def test_training_is_that_of_torch_optim(device, generator):
             torch.testing.assert_close(mine[name][c].cpu().double(), expected, atol=2e-5, rtol=0)
 
 
-@pytest.mark.parametrize("single, runs, run_length", [(10, 70, 3), (0, 5, 4), (130, 25, 1)])
-def test_runs_are_trained_through_the_states_that_they_reach(single, runs, run_length, generator):
-    """Next to autograd in float64; some states leave the bound, and a column never changes."""
-    sizes, rows = [6, 40, 30, 5], single + runs * run_length
-    parameters = 0.3 * torch.randn(2, ops.mlp_size(sizes), generator=generator)
-    tensors = {
-        "x": torch.randn(2, rows, 6, generator=generator),
-        "target": torch.randn(2, rows, 5, generator=generator),
-        "weight": torch.rand(2, rows, 5, generator=generator),
-        "thresholds": torch.tensor([0.5, 0.5, 0.5, torch.inf, torch.inf]),
-        "scale": torch.tensor([1.0, 0.0, 0.3]),
-        **{name: torch.zeros_like(parameters) for name in ("means", "squares")},
-    }
-    options = {"sizes": sizes, "step": 1, "rate": 0.0, "runs": runs, "run_length": run_length, "bound": 2.0}
-    exact = {name: tensor.double() for name, tensor in tensors.items()}
-    losses = ops.mlp_step(**tensors, parameters=parameters, **options)
-    expected = ops.mlp_step(**exact, parameters=parameters.double(), **options)
-    torch.testing.assert_close(losses.double(), expected, atol=0, rtol=1e-5)
-    torch.testing.assert_close(tensors["means"].double(), exact["means"], atol=1e-6, rtol=1e-4)
-
-
 def test_a_row_does_not_depend_on_its_batch(generator):
     sizes = [7, 80, 3]
     parameters = torch.randn(1, ops.mlp_size(sizes), generator=generator)

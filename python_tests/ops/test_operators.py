@@ -132,6 +132,8 @@ REFUSED = {  # operator → changes of its arguments, message
             {"means": ARGUMENTS["mlp_step"]["means"].mT.contiguous().mT},
             "means must be contiguous, since it is changed",
         ),
+        ({"runs": 60, "run_length": 3, "scale": torch.ones(2)}, r"run_length must be between 1 and 150, got 60 \* 3"),
+        ({"runs": 5}, r"scale must have shape \(1\) to \(3\)"),
     ],
 }
 

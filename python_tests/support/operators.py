@@ -125,6 +125,7 @@ _training = {
     **{"step": 7, "rate": 1e-2, "decay": 0.1, "average_rate": 0.25},
 }
 _huber = {"weight": _random(3, 150, 3, seed=6).abs(), "thresholds": torch.tensor([1.0, 0.5, torch.inf])}
+_runs = {"scale": torch.tensor([0.5, 0.0]), "bound": 1.5}
 _stepped = partial(_after_step, ops.mlp_step), partial(_after_step, reference.mlp_step), (), 5e-6
 
 CALLS = {
@@ -133,6 +134,8 @@ CALLS = {
         "mlp", ("x", "parameters"), **_mlp | {"x": _random(150, 5)}, activation="tanh"
     ),
     "mlp_step": Call(*_stepped, _training | _huber),
+    "mlp_step of runs": Call(*_stepped, _training | _huber | _runs | {"runs": 46, "run_length": 3}),
+    "mlp_step of many runs": Call(*_stepped, _training | _huber | _runs | {"runs": 70, "run_length": 2}),
     "mlp_step of logits": Call(*_stepped, _training | {"target": _training["target"].sigmoid()}),
     "kmeans": Call(_lloyd, partial(reference.kmeans, iterations=4, tolerance=0), (), 5e-6, _clusters),
     "kmeans_init": Call(lambda points: ops.kmeans_init(points, 12, seeds=5), _init, (), 0, {"points": _points}),

@@ -182,8 +182,8 @@ def _check_sizes(fields: Fields) -> None:
         rows, most = runs * fields["run_length"], min(sizes[0], sizes[-1])
         if not 0 < rows <= fields["batch"] or not 0 < fields.get("states", 0) <= most:
             raise ValueError(
-                f"runs must have at most {fields['batch']} rows and a scale of 1 to {most} columns of states, got "
-                f"{runs} runs of {fields['run_length']} rows"
+                f"with runs, scale must have shape (1) to ({most}), and runs * run_length must be between 1 and "
+                f"{fields['batch']}, got {runs} * {fields['run_length']}"
             )
     for name in _CHANGED if "means" in fields else ():
         if fields[name] is not None and not fields[name].is_contiguous():
