@@ -20,7 +20,6 @@ SMALL = {"subset_size": 1024, "clusters": 16, "subsets": 12, "steps": 12}
 CONFIGS = {
     "pairwise": {},
     "mlp": {"encoder": "mlp"},
-    "sort": {"score": "sort"},
 }
 ESTIMATORS = {
     "FQE": {"updates": 60},

@@ -20,23 +20,12 @@ class ReleasedModel(nn.Module):
         dim_s: Width of a state.
         dim_a: Width of an action.
         encoder: "transformer" or "mlp".
-        score: "mean" or "sort" (which requires non-empty clusters).
-        clusters: Number of clusters K, used only by score "sort".
     """
 
-    def __init__(
-        self,
-        dim_s: int,
-        dim_a: int,
-        *,
-        encoder: str = "transformer",
-        score: str = "mean",
-        clusters: int = 256,
-    ):
+    def __init__(self, dim_s: int, dim_a: int, *, encoder: str = "transformer"):
         super().__init__()
-        if encoder not in ("transformer", "mlp") or score not in ("mean", "sort"):
-            raise ValueError(f"unknown encoder {encoder!r} or score {score!r}")
-        self.score = score
+        if encoder not in ("transformer", "mlp"):
+            raise ValueError(f"unknown encoder {encoder!r}")
         self.fc = nn.Sequential(nn.Linear(dim_s + dim_a, WIDTH), nn.BatchNorm1d(WIDTH), nn.ReLU())
         self.cls_inp = nn.Parameter(torch.randn(WIDTH))  # in every checkpoint, of an option that was never used
         if encoder == "transformer":
@@ -48,7 +37,7 @@ class ReleasedModel(nn.Module):
             self.encoder_lowlev = _mlp(2, feedforward=128)
             self.encoder_hilev = _mlp(6, feedforward=512)
         self.model = nn.Sequential(nn.Linear(WIDTH, 1))
-        self.fc_score = nn.Sequential(nn.Linear(clusters, 1))
+        self.fc_score = nn.Sequential(nn.Linear(256, 1))  # likewise
 
     def forward(self, states: Tensor, actions: Tensor, clustering: Tensor | tuple[Tensor, Tensor]) -> Tensor:
         """Return scores (P,).
@@ -70,10 +59,7 @@ class ReleasedModel(nn.Module):
 
     def score_clusters(self, pooled: Tensor) -> Tensor:
         """Return scores (P,) for vectors (P, K, E) of the non-empty clusters."""
-        scores = self.model(self.encoder_hilev(pooled)).squeeze(-1)  # (P, K)
-        if self.score == "sort":
-            return self.fc_score(scores.sort(-1).values).squeeze(-1)
-        return scores.mean(-1)
+        return self.model(self.encoder_hilev(pooled)).squeeze(-1).mean(-1)
 
 
 def split(clustering: Tensor | tuple[Tensor, Tensor]) -> list[Tensor]:

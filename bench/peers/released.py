@@ -10,14 +10,11 @@ from sopr_fast import Config
 from sopr_fast.sopr.model import ScoringModel
 
 
-def from_released(
-    state_dict: Mapping[str, Tensor], *, score: str = "mean", low_heads: int = 2, high_heads: int = 8
-) -> ScoringModel:
+def from_released(state_dict: Mapping[str, Tensor], *, low_heads: int = 2, high_heads: int = 8) -> ScoringModel:
     """Return the scoring model of a released checkpoint of SOPR-T or SOPR-MLP, in eval mode.
 
     Args:
         state_dict: State dict of the released module.
-        score: "mean" or "sort"; the checkpoint does not say which.
         low_heads: Attention heads inside a cluster; the checkpoint does not say.
         high_heads: Attention heads over the clusters; the checkpoint does not say.
 
@@ -37,8 +34,6 @@ def from_released(
             high_heads=high_heads,
             high_feedforward=len(state_dict[f"encoder_hilev.{first}"]),
             encoder=encoder,
-            score=score,
-            clusters=state_dict["fc_score.0.weight"].shape[1] if score == "sort" else 256,
         )
     except KeyError as missing:
         raise ValueError(f"not a released checkpoint: it has no {missing}") from None
@@ -46,7 +41,7 @@ def from_released(
     renamed = {f"norm.{name}": model.norm.get_buffer(name) for name in ("count", "mean", "covariance")}
     for old, value in state_dict.items():
         new = _renamed(old, encoder)
-        if new is not None and new.partition(".")[0] in dict(model.named_children()):
+        if new is not None:
             renamed[new] = value
     try:
         model.load_state_dict(renamed)
@@ -64,12 +59,7 @@ def _count_layers(state_dict: Mapping[str, Tensor], prefix: str, encoder: str) -
 
 def _renamed(name: str, encoder: str) -> str | None:
     """Return the name of a released parameter here, or None for one that is registered but unused."""
-    stems = {
-        "fc.0": "projection",
-        "fc.1": "norm",
-        "model.0": "score",
-        "fc_score.0": "sorted_score",
-    }
+    stems = {"fc.0": "projection", "fc.1": "norm", "model.0": "score"}
     stem, _, leaf = name.rpartition(".")
     if stem in stems:
         return f"{stems[stem]}.{leaf}"

@@ -25,7 +25,7 @@ def test_the_help_of_a_command_is_no_docstring(command, help_of):
 def test_help_shows_choices_and_defaults_of_every_option(help_of):
     shown = " ".join(help_of("fit").split())
     assert "--steps int updates; each scores training policies on one subset (default: 120)" in shown
-    assert '--score {mean,sort} "mean" for a linear map of the mean cluster vector, "sort" for one' in shown
+    assert '--encoder {transformer,mlp} "transformer" (SOPR-T) or "mlp" (SOPR-MLP, paper section 4.4)' in shown
     described = descriptions(Config)
     for field in dataclasses.fields(Config):
         assert f"--{field.name.replace('_', '-')} " in shown and described[field.name] in shown
@@ -58,7 +58,7 @@ def test_the_examples_run_on_the_files_of_the_demo(tmp_path, monkeypatch, help_o
     [
         ("slect", "no 'slect' (did you mean 'select'?)"),
         ("select --polices runs --log log.npz", "no option --polices (did you mean '--policies'"),
-        ("fit --policies runs --score maen", "no 'maen' (did you mean 'mean'?): choose mean"),
+        ("fit --policies runs --encoder mpl", "no 'mpl' (did you mean 'mlp'?): choose transformer, mlp"),
         ("rank", "the following arguments are required: --policies; see `sopr-fast rank --help`"),
     ],
 )

@@ -105,11 +105,10 @@ def assert_same(ranker, expected):
 @pytest.mark.parametrize(
     ("changes", "options"),
     [
-        ({}, {}),
-        ({"score": "sort"}, {"validation": VALIDATION}),
+        ({}, {"validation": VALIDATION}),
         ({"encoder": "mlp", "gradient_clip": 0.0}, {}),
     ],
-    ids=["plain", "sort", "mlp"],
+    ids=["transformer", "mlp"],
 )
 def test_replayed_steps_are_those_of_an_eager_run(changes, options, monkeypatch):
     config = dataclasses.replace(SHORT, **changes)
@@ -140,7 +139,7 @@ def test_a_run_that_reads_rarely_is_that_of_the_cpu(monkeypatch):
     assert len(ahead_history["loss"]) == SHORT.steps
 
 
-@pytest.mark.parametrize("options", [{}, {"score": "sort"}, {"encoder": "mlp"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"encoder": "mlp"}], ids=str)
 def test_replayed_tiles_have_the_scores_of_an_eager_run(options, monkeypatch, generator):
     config = dataclasses.replace(TINY, **options)
     subsets = Subsets.draw(log(), 7, size=config.subset_size, clusters=config.clusters)

@@ -12,7 +12,7 @@ import sopr_fast
 from sopr_fast.runtime import devices
 
 CANDIDATES = ladder([0.3, 0.7, 1.2])
-OPTIONS = [{}, {"encoder": "mlp"}, {"score": "sort"}]
+OPTIONS = [{}, {"encoder": "mlp"}]
 
 
 def fit(options=None, **more):

@@ -16,14 +16,13 @@ from sopr_fast.sopr import training, update
 from sopr_fast.sopr.training import CollapsedTrainingWarning
 
 VALIDATION = (ladder([0.3, 0.8]), [0.3, 0.8])
-ENCODERS = [{}, {"score": "sort"}, {"encoder": "mlp"}]
+ENCODERS = [{}, {"encoder": "mlp"}]
 
 
 @pytest.mark.parametrize(
     "options",
     [
         {},
-        {"score": "sort"},
         {"encoder": "mlp", "steps": 120},
         {"tie_margin": 0.2},
         {"precision": "bf16"},

@@ -30,7 +30,6 @@ WIDE = replace(TINY, width=32, high_feedforward=256)  # gradients that are scatt
 CONFIGS = [
     replace(WIDE, steps=STEPS),
     replace(TINY, steps=STEPS, encoder="mlp"),
-    replace(TINY, steps=STEPS, score="sort"),
 ]
 KNOWN = ladder(training_gains(19))
 RETURNS = dict(zip(KNOWN, training_gains(19), strict=True))

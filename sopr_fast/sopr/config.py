@@ -27,7 +27,6 @@ class Config(Checked):
         high_feedforward: Feed-forward width of the encoder over a policy's clusters.
         dropout: Dropout probability in training.
         encoder: "transformer" (SOPR-T) or "mlp" (SOPR-MLP, paper section 4.4).
-        score: "mean" for a linear map of the mean cluster vector, "sort" for one of the sorted cluster scores.
         subset_size: States in a subset.
         clusters: Clusters in a subset.
         subsets: Subsets to train on, one a step, in turn; with as many as `steps` every step has its own.
@@ -54,7 +53,6 @@ class Config(Checked):
     high_feedforward: int = option(512, integer(1))
     dropout: float = option(0.1, number(below=1))
     encoder: str = option("transformer", choice("transformer", "mlp"))
-    score: str = option("mean", choice("mean", "sort"))
     subset_size: int = option(1024, integer(1))
     clusters: int = option(16, integer(1))
     subsets: int = option(120, integer(1))

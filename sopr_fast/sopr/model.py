@@ -61,8 +61,6 @@ class ScoringModel(nn.Module):
         self.low = layers(width, config.low_feedforward, config.low_layers, generator)
         self.high = layers(width, config.high_feedforward, config.high_layers, generator)
         self.score = Linear(width, 1, generator)
-        if config.score == "sort":
-            self.sorted_score = Linear(config.clusters, 1, generator)
 
     def train(self, mode: bool = True) -> ScoringModel:
         """Switch to training or evaluation mode; see `InputNorm.settle`."""
@@ -104,12 +102,9 @@ class ScoringModel(nn.Module):
     def weights(self, moments: Moments | None = None) -> Weights:
         """Return the parameters for all policies as one block; batch norm uses the moments of a training batch."""
         projection = self.norm.fold(self.projection, moments)
-        score = [self.score.weight, self.score.bias]
-        if self.config.score == "sort":
-            score += [self.sorted_score.weight, self.sorted_score.bias]
         low, high = [*projection, *_in_order(self.low)], _in_order(self.high)
         flat = nn.utils.parameters_to_vector
-        return Weights(flat(low)[None], flat(high)[None], flat(score)[None])
+        return Weights(flat(low)[None], flat(high)[None], flat(self.score.parameters())[None])
 
     def _encode(
         self,
@@ -121,10 +116,9 @@ class ScoringModel(nn.Module):
         *,
         weights: Weights,
         first_policy: int,
-        pool: bool = True,
         **options: Any,
     ) -> Tensor:
-        """Return the vectors of an encoder, (P, S, K, E), or (P, S, N, E) not pooled."""
+        """Return the vectors of an encoder, (P, S, K, E)."""
         config, parameters = self.config, getattr(weights, level)
         segments = offsets[:, 1:].numel()  # of a policy
         base = first_policy * segments
@@ -132,7 +126,6 @@ class ScoringModel(nn.Module):
             "width": config.width,
             **{name: getattr(config, f"{level}_{name}") for name in ("layers", "heads", "feedforward")},
             "project": level == LOW,
-            "pool": pool,
             "dropout": config.dropout if self.training else 0.0,
             "level": LEVELS.index(level),
         }
@@ -152,11 +145,9 @@ class ScoringModel(nn.Module):
     def _score(
         self, clusters: Tensor, offsets: Tensor, weights: Weights, encode: Callable[..., Tensor]
     ) -> Tensor:  # (P, S)
-        pool = self.config.score == "mean"
         policies, subsets, count, width = clusters.shape
-        parts = [width, 1] if pool else [width, 1, count, 1]
         blocks = zip(weights.score, weights.blocks or [policies], strict=True)
-        weight, bias, *sorted_score = _joined([row.expand(members, -1) for row, members in blocks]).split(parts, 1)
+        weight, bias = _joined([row.expand(members, -1) for row, members in blocks]).split([width, 1], 1)
         filled = offsets[:, 1:] > offsets[:, :-1]  # (S, K)
         index = torch.arange(subsets * count, dtype=torch.int32, device=filled.device).view(subsets, count)
         vectors = clusters.reshape(policies, subsets * count, width)
@@ -169,13 +160,8 @@ class ScoringModel(nn.Module):
             _rows_at(index, filled)[None],
             bounds[None],
             long_tiles=subsets * -(-count // 128) if count > 128 else 0,
-            pool=pool,
-        )[:, 0]  # (P, S, E), or (P, R, E) not pooled
-        scores = (encoded * weight[:, None]).sum(-1) + bias  # (P, S), or (P, R)
-        if pool:
-            return scores
-        slope, offset = sorted_score
-        return (_sort_and_spread(scores, filled) * slope[:, None]).sum(-1) + offset
+        )[:, 0]  # (P, S, E)
+        return (encoded * weight[:, None]).sum(-1) + bias
 
 
 def _rows_at(index: Tensor, filled: Tensor) -> Tensor:
@@ -183,18 +169,6 @@ def _rows_at(index: Tensor, filled: Tensor) -> Tensor:
     if not devices.runs_ahead(filled.device):
         return index[filled]
     return torch.empty_like(index).flatten().index_copy_(0, composed.places(~filled), index.flatten())
-
-
-def _sort_and_spread(scores: Tensor, filled: Tensor) -> Tensor:
-    """Return the scores (P, R) of filled clusters (S, K), sorted and spread evenly over K places, (P, S, K)."""
-    count = filled.shape[1]
-    column = (filled.flatten().cumsum(0) - 1).clamp(min=0)
-    ordered = scores[:, column].view(-1, *filled.shape).masked_fill(~filled, torch.inf).sort(2).values
-    last = filled.sum(1, keepdim=True, dtype=torch.float32) - 1
-    place = torch.arange(count, device=filled.device)
-    step = last / max(count - 1, 1)
-    place = torch.where(place < count // 2, step * place, last - step * (count - 1 - place))  # torch.linspace(0, last)
-    return ordered.gather(2, place.round().long().expand(len(scores), -1, -1))
 
 
 def _joined(blocks: list[Tensor]) -> Tensor:

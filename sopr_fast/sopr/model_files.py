@@ -105,8 +105,7 @@ def _restore(tensors: dict[str, Tensor], description: dict[str, Any]) -> dict[st
     attention = 4 * config.width if config.encoder == "transformer" else 0
     low = config.low_layers * (2 * config.low_feedforward + attention)
     high = config.high_layers * (2 * config.high_feedforward + attention)
-    sorted_scores = config.clusters if config.score == "sort" else 0
-    if config.width * (input_dim + low + high) + sorted_scores > size:  # a lower bound, before any memory is taken
+    if config.width * (input_dim + low + high) > size:  # a lower bound, before any memory is taken
         raise ValueError(f"config needs more weights than the {size} of the file")
     if wrong := [name for name, value in {**training, **weights}.items() if not value.isfinite().all()]:
         raise ValueError(f"tensor {wrong[0]!r} is not finite")
