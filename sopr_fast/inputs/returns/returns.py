@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..policies import Policies
 
 PARTS = ("name", "return", "cost", "error", "rollouts")  # exact names of columns; `columns` names others
-_NAMES = ("name", "policy")
+_PARTS = {"policy": "name"} | {part: part for part in PARTS}  # name of a column → what it is
 _LIMITS = {  # part → least, what is expected
     "return": (-sys.float_info.max, "a finite number, without error or unit"),
     "error": (0, "0 or more"),
@@ -206,15 +206,6 @@ def _as_frame(source: Any, names: Sequence[str] | None) -> pandas.DataFrame:
     return pandas.DataFrame(pairs, columns=["name", "return"], dtype=object)
 
 
-def _part_of(label: Any, columns: Mapping[str, str]) -> str:
-    """Return what a column is by its label, "" if nothing."""
-    if given := [part for part, name in columns.items() if name == label]:
-        return given[0]
-    label = str(label).strip().lower()
-    part = "name" if label in _NAMES else label
-    return part if part in PARTS and part not in columns else ""
-
-
 def _named(frame: pandas.DataFrame, columns: Mapping[str, str]) -> pandas.DataFrame:
     """Return the parts of returns in a frame with a row for each policy, indexed by name."""
     found = printable(", ".join(map(str, frame.columns)))
@@ -225,11 +216,13 @@ def _named(frame: pandas.DataFrame, columns: Mapping[str, str]) -> pandas.DataFr
             f"returns are larger for better policies, but are called {label!r}: pass "
             f"load_returns(…, columns={{'cost': {label!r}}}), or rename them"
         )
+    parts = {label: part for label, part in _PARTS.items() if part not in columns}
+    parts |= {label: part for part, label in columns.items()}
     labels: dict[str, Any] = {}
-    for label in frame.columns:
-        if (part := _part_of(label, columns)) in labels:
+    for label in filter(parts.__contains__, frame.columns):
+        if (part := parts[label]) in labels:
             raise ValueError(printable(f"columns {labels[part]} and {label} mean the same; leave only one of them"))
-        labels |= {part: label} if part else {}
+        labels[part] = label
     if {"return", "cost"} <= labels.keys():
         raise ValueError("columns return and cost: leave only one of them")
     table = frame[[*labels.values()]].set_axis([*labels], axis=1)
