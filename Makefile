@@ -13,7 +13,7 @@ PACKAGE := CMakeLists.txt README.md pyproject.toml $(shell find csrc sopr_fast -
 CPP := $(shell find csrc bench python_tests -name "*.cpp" -o -name "*.h" -o -name "*.cu")
 INSTALLED := .venv/installed-$(SOPR_FAST_CUDA)
 OPERATOR_TESTS := $(wildcard python_tests/ops/test_kmeans*.py python_tests/ops/test_segment_*.py) \
-    python_tests/ops/test_threads.py
+    $(addprefix python_tests/ops/test_,levels.py mlp.py threads.py)
 
 .PHONY: demo test test-bare extras test-all test-emulated test-quality environments fuzz kill soak paper \
         bench lint format sanitize sanitize-threads matrix docs wheel wheel-check gpu-check gpu-tree whole-tree clean
