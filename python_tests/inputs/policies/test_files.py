@@ -115,3 +115,22 @@ def test_a_log_among_policies_is_told_as_such(tmp_path):
     np.savez(tmp_path / "table.npz", observations=np.zeros((2, 3)), actions=np.zeros((2, 1)))
     with pytest.raises(ValueError, match=r"table\.npz: a log \(it holds 'observations'\), not a policy"):
         load(tmp_path / "table.npz")
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (
+            {"x": [1.0, 2.0]},
+            r"expected one of the columns actions, action, act, acts, or actions_0, .*; found x; write",
+        ),
+        ({"action": [1.0], "action_1": [1.0]}, "expected one of the columns .*; found action, action_1"),
+        ({"action_0": [1.0], "action_2": [1.0]}, "numbers of the columns action_0, action_2 leave some out"),
+        ({"action": [[1.0], [2.0, 3.0]]}, r"lists of equal length expected, got \(1,\) and \(2,\) at row 1"),
+        ({"action": ["left", "right"]}, "give words as indices of discrete actions"),
+    ],
+)
+def test_tables_without_a_column_of_actions_are_refused(tmp_path, columns, message):
+    to_parquet(pandas.DataFrame(columns), tmp_path / "table.parquet")
+    with pytest.raises(ValueError, match=rf"table\.parquet: .*{message}"):
+        load(tmp_path)

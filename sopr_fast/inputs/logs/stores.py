@@ -92,9 +92,10 @@ def _numbers_of(column: Any, where: str, first: int = 0, width: tuple[int, ...] 
     if not hasattr(column.type, "value_field"):  # of lists
         return column.to_numpy(zero_copy_only=False)
     lengths = compute.list_value_length(column).to_numpy(zero_copy_only=False)
-    if (wrong := lengths != (*width, lengths[0])[0]).any():
+    expected = width[0] if width else lengths[0]
+    if (wrong := lengths != expected).any():
         row = int(np.argmax(wrong))
-        found = f"{(*width, lengths[0])[0]} and {lengths[row]} at row {first + row}"
+        found = f"{expected} and {lengths[row]} at row {first + row}"
         raise ValueError(f"{where}: lists of equal length expected, got {found}")
     return compute.list_flatten(column).to_numpy(zero_copy_only=False).reshape(len(column), -1)
 

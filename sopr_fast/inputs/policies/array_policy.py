@@ -66,10 +66,12 @@ def read_parquet(path: Path, options: ReadingOptions) -> list[ArrayPolicy]:
     with reading(path, "a parquet file"), open_parquet(path) as file:
         arrays = tables.read_frame(file.read().to_pandas())
     check_is_policy(arrays, ("rewards", "next_states", "terminals"))  # states may accompany actions
-    names = [name for name in join_numbered(arrays) if name in KEYS["actions"]]
-    if len(names) != 1 or (names[0] in arrays and any(numbered(name)[0] in names for name in {*arrays} - {*names})):
+    joined = join_numbered(arrays)
+    names = [name for name in joined if name in KEYS["actions"]]
+    columns = [name for name in arrays if numbered(name)[0] in names]
+    if len(names) != 1 or (names[0] in columns and len(columns) > 1):
         raise ValueError(
             f"expected one of the columns {', '.join(KEYS['actions'])}, or actions_0, actions_1, …; found "
             f"{list_names([*arrays])}; write one table for each policy, with a row for each state"
         )
-    return [ArrayPolicy(options.name, np.asarray(join_numbered(arrays)[names[0]]))]
+    return [ArrayPolicy(options.name, np.asarray(joined[names[0]]))]
