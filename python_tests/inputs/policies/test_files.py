@@ -122,7 +122,7 @@ def test_a_log_among_policies_is_told_as_such(tmp_path):
     [
         (
             {"x": [1.0, 2.0]},
-            r"expected one of the columns actions, action, act, acts, or actions_0, .*; found x; write",
+            r"expected one of the columns actions, action, act, acts, or actions_0, .*; found x;",
         ),
         ({"action": [1.0], "action_1": [1.0]}, "expected one of the columns .*; found action, action_1"),
         ({"action_0": [1.0], "action_2": [1.0]}, "numbers of the columns action_0, action_2 leave some out"),
