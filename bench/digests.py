@@ -25,7 +25,7 @@ ESTIMATORS = {
     "FQE": {"updates": 60},
     "BehaviourQ": {"updates": 60},
     "Simulator": {"updates": 60, "horizon": 10},
-    "ImportanceWeighting": {},
+    "ImportanceWeighting": {"updates": 60},
     "DualDICE": {"updates": 60},
 }
 
@@ -58,7 +58,6 @@ def log(policy, states: np.ndarray) -> dict[str, np.ndarray]:
     return {
         "observations": states[:-1],
         "actions": np.clip(actions + noise, -1, 1).astype(np.float32),
-        "log_probs": -0.5 * np.square(noise / 0.1).sum(1),
         "rewards": states[1:, 8],
         "next_observations": states[1:],
         "terminals": np.zeros(4000, bool),

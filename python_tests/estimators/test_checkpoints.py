@@ -80,6 +80,18 @@ def test_checkpoint_of_a_shared_critic_serves_other_policies(log, tmp_path, monk
     assert estimates.diagnostics["curve"] == whole.diagnostics["curve"]
 
 
+def test_checkpoint_of_a_fitted_behaviour_serves_other_weightings(log, tmp_path, monkeypatch):
+    path, method = tmp_path / "run.safetensors", METHODS["importance-weighting"]
+    method.estimate(gains(), log, checkpoint=path)
+    other = replace(method, clip=(-6, 2), noise=0.3)
+    whole = other.estimate(gains(), log)
+    monkeypatch.setattr(learning.Batches, "__call__", None)
+    estimates = other.estimate(gains(), log, checkpoint=path)
+    np.testing.assert_array_equal(estimates.values, whole.values)
+    with pytest.raises(ValueError, match="is of a run with other"):
+        replace(method, hidden=(4,)).estimate(gains(), log, checkpoint=path)
+
+
 @pytest.mark.parametrize("std", [None, 0.3], ids=["deterministic", "stochastic"])
 def test_checkpoint_is_refused_for_a_policy_that_acts_differently_in_one_state(std, log, tmp_path):
     path, policy, method = tmp_path / "run.safetensors", gains(std=std)["gain-1"], METHODS["fqe"]

@@ -21,7 +21,7 @@ from sopr_fast.runtime import progress
 
 pytestmark = unwarned
 
-EVERY = {**METHODS, "importance-weighting": ImportanceWeighting(discount=0.9), "nearest": NearestPolicy()}
+EVERY = {**METHODS, "nearest": NearestPolicy()}
 KNOWN = {"known": gains(5), "returns": range(5)}
 
 
@@ -33,7 +33,8 @@ def test_same_seed_same_result(method, std, log):
     np.testing.assert_array_equal(first.values, second.values)
     np.testing.assert_array_equal(first.standard_errors, second.standard_errors)
     other = method.estimate(gains(std=std), log, seed=4)
-    assert (other.values != first.values).all()
+    if not isinstance(method, ImportanceWeighting):
+        assert (other.values != first.values).all()
     assert json.loads(json.dumps(first.to_dict()))["names"] == first.names
 
 
@@ -63,14 +64,14 @@ def test_estimates_do_not_depend_on_the_other_policies(method, log):
         ("fqe", ["acting", "FQE", "evaluating"]),
         ("behaviour-q", ["BehaviourQ", "evaluating"]),
         ("dual-dice", ["acting", "DualDICE", "evaluating"]),
-        ("importance-weighting", ["weighting"]),
+        ("importance-weighting", ["behaviour", "weighting"]),
         ("simulator", ["simulator", "rolling out"]),
     ],
 )
 def test_progress_of_each_phase_reaches_its_end(name, phases, log, monkeypatch, caplog):
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0)
     with caplog.at_level("INFO", "sopr_fast"):
-        EVERY[name].estimate(gains(), log)
+        METHODS[name].estimate(gains(), log)
     lines = [re.match(r"(.*): \S+ (\d+) of (\d+)", record.getMessage()) for record in caplog.records]
     done = {line[1]: int(line[2]) / int(line[3]) for line in lines if line}
     assert done == dict.fromkeys(phases, 1) and [*done] == phases
@@ -119,7 +120,7 @@ def test_values_are_in_the_units_of_rewards_whatever_those_of_states_and_actions
 
 def test_one_episode_tells_no_standard_error(log):
     one = with_other(log, episodes=np.array([0, len(log)]), timeouts=np.arange(len(log)) == len(log) - 1)
-    method = ImportanceWeighting(clip=(-0.01, 0.01))
+    method = ImportanceWeighting(updates=30, hidden=(8,), clip=(-0.01, 0.01))
     assert np.isfinite(method.estimate(gains(), log).standard_errors).all()
     assert np.isnan(method.estimate(gains(), one).standard_errors).all()
 
@@ -182,7 +183,7 @@ def test_arrays_of_actions_cannot_be_rolled_out(log):
 @pytest.mark.parametrize("name", ["fqe", "behaviour-q", "dual-dice", "importance-weighting", "nearest"])
 def test_arrays_of_actions_have_the_rows_of_the_data(name, log):
     """Without next states, the last rows of episodes are dropped from the log, but not from the arrays."""
-    data = {key: getattr(log, key) for key in ("states", "actions", "rewards", "terminals", "timeouts", "log_probs")}
+    data = {key: getattr(log, key) for key in ("states", "actions", "rewards", "terminals", "timeouts")}
     shifted = load_log(data)
     assert len(shifted) == 108 and shifted.source_count == 120
     arrays = {name: policy(log.states) for name, policy in gains().items()}
@@ -227,10 +228,11 @@ def test_few_rows_are_held_out_of_training(lengths, count):
         np.testing.assert_array_equal(np.diff(chosen)[np.diff(episode) == 0], 1)
 
 
-def test_a_log_of_one_row_is_refused_where_rows_are_held_out():
+@pytest.mark.parametrize("name", ["importance-weighting", "simulator"])
+def test_a_log_of_one_row_is_refused_where_rows_are_held_out(name):
     zero = np.zeros((1, 1))
     with pytest.raises(ValueError, match="log: one row is too few"):
-        METHODS["simulator"].estimate([np.tanh], transitions(zero, zero, zero, zero))
+        METHODS[name].estimate([np.tanh], transitions(zero, zero, zero, zero))
 
 
 @each_method

@@ -102,12 +102,14 @@ def test_dual_dice_of_a_table(tabular, seed):
         assert size == pytest.approx(len(log) * (ratios * pairs).sum() ** 2 / (ratios**2 * pairs).sum(), rel=0.05)
 
 
-def test_importance_weighting_of_a_table(tabular):
+@pytest.mark.parametrize("fitted", [False, True])
+def test_importance_weighting_of_a_table(tabular, fitted):
     """Values are within three standard errors, which are under 4 % of the values."""
     mdp, _, tables, _ = tabular
     behaviour = 0.5 * mdp.policy(10) + 0.5 / 3
     for seed in (0, 1):
-        log, method = mdp.log(behaviour, 2000, 8, seed=seed, log_probs=True), ImportanceWeighting(discount=DISCOUNT)
+        log = mdp.log(behaviour, 2000, 8, seed=seed, log_probs=not fitted)
+        method = ImportanceWeighting(updates=1000, hidden=(), discount=DISCOUNT)
         estimates = method.estimate(policies(tables), log, seed=seed)
         expected = np.array([mdp.value_within(t, DISCOUNT, 8) for t in tables.values()])
         errors = estimates.standard_errors

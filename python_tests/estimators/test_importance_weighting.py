@@ -46,11 +46,6 @@ def test_noise_of_deterministic_policies_is_before_tanh_within_its_range(largest
     assert estimates.values[0] == pytest.approx(weights @ rewards / weights.sum(), rel=1e-4)
 
 
-def test_a_log_without_probabilities_is_refused(log):
-    with pytest.raises(ValueError, match="ImportanceWeighting needs the probabilities of logged actions .*; without"):
-        ImportanceWeighting().estimate(gains(), with_other(log, log_probs=None))
-
-
 def test_log_ratios_are_clipped(log):
     log = with_other(log, log_probs=np.zeros(len(log), np.float32))
     clipped = ImportanceWeighting(discount=0.9, clip=(-1e-9, 1e-9)).estimate(gains(), log)
@@ -90,10 +85,12 @@ def test_an_episode_without_density_has_no_weight():
 
 
 @loud
-def test_importance_weighting_warns_of_disjoint_support():
+@pytest.mark.parametrize("fitted", [False, True])
+def test_importance_weighting_warns_of_disjoint_support(fitted):
     policies, log = disjoint()
+    log = with_other(log, log_probs=None) if fitted else log
     with pytest.warns(UncertainEstimateWarning, match=r"hardly covers 'never' \(0\): fewer"):
-        estimates = ImportanceWeighting(discount=0.9).estimate(policies, log)
+        estimates = ImportanceWeighting(discount=0.9, updates=500, hidden=(16,)).estimate(policies, log)
     effective = estimates.diagnostics["effective_sample_size"]
     assert effective[0] == 0 and effective[1] > 100
     assert math.isnan(estimates.standard_errors[0]) and estimates.standard_errors[1] < 0.5

@@ -21,7 +21,7 @@ pytestmark = unwarned
         (FQE, {"target_rate": 1.5}),
         (BehaviourQ, {"learning_rate": math.inf}),
         *((DualDICE, {name: 0}) for name in ("updates", "batch_size", "nu_rate", "zeta_rate")),
-        (ImportanceWeighting, {"noise": 0}),
+        *((ImportanceWeighting, {name: 0}) for name in ("updates", "noise")),
         *((ImportanceWeighting, {"clip": clip}) for clip in ((1, 0), 2.0, (1, 2, 3), ("a", "b"), (None, 2))),
         *((Simulator, {name: 0}) for name in ("updates", "members", "rollouts", "horizon")),
         (Simulator, {"hidden": (0,)}),

@@ -5,7 +5,7 @@ import pytest
 from support.mdps import Linear, LinearGain, TablePolicy, Tabular
 from support.problems import transitions
 
-from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, Simulator
+from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, ImportanceWeighting, Simulator
 from sopr_fast.estimators.log import read
 from sopr_fast.estimators.policy_actions import PolicyActions
 from sopr_fast.inputs.logs import Transitions, load_transitions
@@ -16,6 +16,7 @@ METHODS = {
     "fqe": FQE(**SMALL),
     "behaviour-q": BehaviourQ(**SMALL),
     "dual-dice": DualDICE(**SMALL),
+    "importance-weighting": ImportanceWeighting(updates=30, hidden=(8,), discount=0.9),
     "simulator": Simulator(updates=30, hidden=(8,), members=2, horizon=5),
 }
 each_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
@@ -24,8 +25,8 @@ loud = pytest.mark.filterwarnings("default::sopr_fast.estimators.UncertainEstima
 
 
 def small_log() -> Transitions:
-    """Return twelve episodes of ten steps, with densities of their actions."""
-    return Linear.small().log(np.array([0.0, -0.3]), 0.5, 12, 10, seed=0, log_probs=True)
+    """Return twelve episodes of ten steps."""
+    return Linear.small().log(np.array([0.0, -0.3]), 0.5, 12, 10, seed=0)
 
 
 def gains(count=3, std=None):

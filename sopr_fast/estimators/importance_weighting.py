@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,26 +16,32 @@ from torch.distributions import Normal
 from ..inputs.logs import Transitions
 from ..inputs.policies import Policy
 from ..results.estimates import warn_about
-from ..runtime.checks import interval, number, option, optional
+from ..runtime.checks import integer, interval, number, option, optional, widths
 from ..runtime.options import current
 from ..runtime.progress import each
 from .doubly_robust import replicated
+from .learning import Batches, Learner, held_out_rows, learn
 from .log import Log
+from .networks import StackedMLP
 from .policy_actions import PolicyActions
 from .reward_estimator import Evaluated, RewardEstimator
 
 EDGE = 1 - 1e-4  # actions beyond ±EDGE are clipped, so that their inverse tanh stays small
 _FEWEST_EFFECTIVE_EPISODES = 5
 _NEGLIGIBLE = 0.1  # share of the discounted weight of steps
+_COMPONENTS = 5  # normals in the mixture of the behaviour
+_BATCH, _LEARNING_RATE = 256, 1e-3  # of the behaviour's fit
 
 
 @dataclass(frozen=True)
 class ImportanceWeighting(RewardEstimator):
     """Per-decision importance weighting (Precup et al., 2000), self-normalised over episodes at every step.
 
-    The log must hold the probabilities or densities of its actions. A deterministic policy has no density, so it gets
-    normal noise with standard deviation `noise`: before tanh if all its actions and all logged ones lie within ±1 (as
-    in policy_eval), clipped to ±(1 - 1e-4), else around its action.
+    The log-probabilities of the behaviour are those in the log, if it has any. Otherwise a mixture of five normals
+    behind tanh is fitted to the log (probabilities for discrete actions). A deterministic policy has no density, so it
+    gets normal noise with standard deviation `noise`: before tanh if all its actions and all logged ones lie within
+    ±1 (as in policy_eval), else around its action. For noise and for a fitted behaviour, actions are clipped to
+    ±(1 - 1e-4).
 
     The value is the discounted return over the length of the longest episode. An episode that ended at a terminal
     continues with reward 0 and its last weight. One that was cut drops out where it ends, because what followed is
@@ -42,11 +50,15 @@ class ImportanceWeighting(RewardEstimator):
     Attributes:
         clip: Bounds (low, high) of the log-ratio of every step, or None; policy_eval's are (-6, 2).
         noise: Standard deviation of the noise of deterministic policies, before tanh or in units of actions.
+        updates: Gradient steps of the behaviour's fit.
+        hidden: Widths of the hidden layers of the fit.
 
     Diagnostics:
         effective_sample_size: (P,) effective number of episodes at the worst step, but for steps that hold a tenth of
             the discounted weight. At each step it is the smaller of (Σ w)² / Σ w² and Σ w, since weights of a policy
             that the log covers have mean 1.
+        curve: See `FQE`; of the behaviour's fit, if there was one.
+        held_out_log_prob: Mean log-probability of held-out actions under the fit, if there was one.
 
     Standard errors and replicates rest on what each episode adds to the value, to first order.
 
@@ -56,15 +68,18 @@ class ImportanceWeighting(RewardEstimator):
 
     clip: tuple[float, float] | None = option(None, optional(interval))
     noise: float = option(0.1, number(above=0))
+    updates: int = option(5000, integer(1))
+    hidden: tuple[int, ...] = option((256, 256), widths)
 
     def _evaluate(self, actions: PolicyActions, checkpoint: str | os.PathLike | None) -> Evaluated:
         log, policies = actions.log, actions.policies
-        if log.transitions.log_probs is None:
-            raise ValueError(
-                "ImportanceWeighting needs the probabilities of logged actions (columns={'probabilities': …}); without "
-                "them, use FQE, BehaviourQ or Simulator"
-            )
-        behaviour, rows = log.transitions.log_probs.astype(np.float64), []
+        diagnostics: dict[str, Any] = {}
+        if log.transitions.log_probs is not None:
+            behaviour = log.transitions.log_probs.astype(np.float64)
+        else:
+            behaviour, diagnostics = self._fit(log, actions.seed, checkpoint)
+
+        rows = []
         for policy in each(policies, "weighting", "policy"):
             ratios = self._log_probs(policy, log) - behaviour
             if self.clip is not None:
@@ -79,7 +94,20 @@ class ImportanceWeighting(RewardEstimator):
             f"the log hardly covers {{}}: fewer than {_FEWEST_EFFECTIVE_EPISODES} effective episodes at steps that "
             "matter; log more of these policies, or rely on another estimator",
         )
-        return values, replicates, {"effective_sample_size": effective}
+        return values, replicates, {"effective_sample_size": effective, **diagnostics}
+
+    def _fit(self, log: Log, seed: int, checkpoint: str | os.PathLike | None) -> tuple[np.ndarray, dict[str, Any]]:
+        """Return log-probabilities (N,) of the logged actions under a fitted behaviour, and diagnostics of the fit."""
+        behaviour = _Behaviour(log, self.hidden, seed)
+        curve = learn(
+            behaviour,
+            self.updates,
+            description="behaviour",
+            checkpoint=checkpoint,
+            identity=lambda: (self.updates, self.hidden, seed, *log.identity()),
+        )
+        log_probs = behaviour.log_probs()
+        return log_probs, {"curve": curve, "held_out_log_prob": float(log_probs[behaviour.held_out].mean())}
 
     def _log_probs(self, policy: Policy, log: Log) -> np.ndarray:
         """Return log-probabilities (N,) float64 of the logged actions under a policy."""
@@ -149,3 +177,49 @@ def _before_tanh(actions: Tensor) -> tuple[Tensor, Tensor]:
     """Return the inverse tanh of actions (B, dim_a), and the logarithm (B,) of its derivative."""
     actions = actions.clamp(-EDGE, EDGE)
     return actions.atanh(), -torch.log1p(-actions.square()).sum(1)
+
+
+class _Behaviour(Learner):
+    """Network of log b(a | s), the density of logged actions, fitted by maximum likelihood.
+
+    For continuous actions it is a mixture of normals, behind tanh if all logged actions lie within ±1; for discrete
+    actions it gives probabilities. A share of the episodes is held out.
+    """
+
+    def __init__(self, log: Log, hidden: Sequence[int], seed: int):
+        self.log = log
+        self.squash = not log.discrete and bool((np.abs(log.transitions.actions) <= 1).all())
+        self.actions = torch.from_numpy(log.transitions.actions) if self.squash else log.actions
+        width = log.action_dim if log.discrete else _COMPONENTS * (2 * log.action_dim + 1)
+        sizes = [log.state_dim, *hidden, width]
+        self.network = StackedMLP(sizes, rate=_LEARNING_RATE, seed=seed)
+        self.networks = {"behaviour": self.network}
+        self.held_out = held_out_rows(log, seed)
+        rows = np.delete(np.arange(log.count), self.held_out)
+        self.batches = Batches([rows], _BATCH, seed)
+
+    def step(self, update: int) -> Tensor:
+        """Update the network once and return its loss (1,)."""
+        loss = -self._log_prob(self.batches(update)[0]).mean()
+        self.network.adam.step(torch.autograd.grad(loss, [self.network.parameters]), most=10.0)
+        return loss.detach()[None]
+
+    def _log_prob(self, rows: Tensor) -> Tensor:
+        """Return log-densities (B,) of the actions logged in rows (B,), in the log's units."""
+        log, actions = self.log, self.actions[rows]
+        out = self.network(log.states(rows))[0]
+        if log.discrete:
+            return (out.log_softmax(1) * actions).sum(1)
+        log_jacobian: Tensor | float = -float(np.log(log.action_scale).sum())  # of the change of units
+        if self.squash:
+            actions, log_jacobian = _before_tanh(actions)
+        weight, mean, log_std = out.split([_COMPONENTS, *2 * [_COMPONENTS * log.action_dim]], 1)
+        mean, log_std = (x.unflatten(1, (_COMPONENTS, -1)) for x in (mean, log_std))
+        normal = Normal(mean, log_std.clamp(-5, 2).exp(), validate_args=False).log_prob(actions[:, None]).sum(2)
+        return torch.logsumexp(weight.log_softmax(1) + normal, 1) + log_jacobian
+
+    @torch.no_grad()
+    def log_probs(self) -> np.ndarray:
+        """Return log-densities (N,) float64 of all logged actions."""
+        rows = torch.arange(self.log.count, device="cpu")
+        return torch.cat([self._log_prob(chunk).double() for chunk in rows.split(16384)]).numpy()

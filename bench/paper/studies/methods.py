@@ -49,6 +49,7 @@ _ESTIMATORS: dict[str, Callable[[], Estimator]] = {
 }
 _QUICK: dict[str, dict[str, Any]] = {  # "panel", the settings of the stored results
     "sarsa-critic": {"updates": 4000, "hidden": (128, 128), "learning_rate": 1e-3},
+    "importance-weighting": {"updates": 2000, "hidden": (128, 128)},
     "fqe": {"updates": 2000, "batch_size": 128, "hidden": (64, 64), "learning_rate": 1e-3},
     "dual-dice": {"updates": 2000, "batch_size": 128, "hidden": (64, 64), "nu_rate": 1e-3, "zeta_rate": 3e-3},
 }
