@@ -144,17 +144,6 @@ def test_ctrl_c_says_how_to_resume(files, shell, monkeypatch):
     shell(f"{FIT} --checkpoint run")
 
 
-def test_hostile_names_are_escaped_everywhere_but_in_json(trained, shell):
-    hostile = "\x1b[2J\u202eevil"
-    (trained / "gain.npz").rename(f"{hostile}.npz")
-    ranking = f"rank --model model.safetensors --policies {hostile}"
-    printed = shell(f"{ranking}.npz")
-    assert r"\x1b[2J\u202eevil-003" in printed and r"\x1b[2J\u202eevil" in shell.errors
-    assert (printed + shell.errors).replace("\n", "").isprintable()
-    assert f"{hostile}-003" in shell(f"{ranking}.npz --json")["names"]
-    assert shell(f"{ranking}.zip", code=2).replace("\n", "").isprintable()
-
-
 def test_files_that_are_no_model_are_named(files, shell):
     assert "no array 'observations'" in shell("info returns.csv", code=2)
     assert "none.py: no such file; info describes models and logs\n" in shell("info none.py", code=2)

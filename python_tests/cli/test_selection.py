@@ -178,12 +178,6 @@ def test_wrong_input_ends_with_one_line(shell, command, message):
     assert message in error and error.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", ["select", f"evaluate {NEAREST}"])
-def test_reports_name_their_command(shell, tmp_path, command):
-    shell(f"{command} {INPUTS} --returns known.csv --report", str(report := tmp_path / "it's a report.html"))
-    assert f"sopr-fast {command} --policies" in report.read_text(encoding="utf-8")
-
-
 @pytest.fixture(scope="module")
 def columns(files):
     """Write the log as a table with names of its own, in which a limit of 10 steps cuts; return these of its states."""

@@ -112,10 +112,6 @@ def test_axe_finds_no_barrier(show, kind):
     assert not found.response["violations"], found.generate_report()
 
 
-def test_a_page_can_be_printed(show):
-    assert show("selection").pdf(format="A4").startswith(b"%PDF")
-
-
 @pytest.mark.parametrize("viewport", [WIDE, PHONE], ids=["wide", "phone"])
 @pytest.mark.parametrize("kind", RESULTS)
 def test_no_page_needs_sideways_scrolling(show, kind, viewport):
