@@ -1,7 +1,6 @@
 """The command line on a tiny problem: twelve linear actors, better the larger their gain."""
 
 import io
-import json
 import os
 import subprocess
 import sys
@@ -117,17 +116,6 @@ def test_options_go_before_the_settings_of_the_paper(files, monkeypatch):
     assert configs == [Config.paper(steps=7), Config(width=32), Config()]
 
 
-def test_validation_by_name_and_returns_of_json(files, shell):
-    (files / "returns.json").write_text(json.dumps(dict(zip(NAMES, GAINS, strict=True))))
-    models = []
-    for returns in ("returns.csv", "returns.json"):
-        own = FIT.replace("returns.csv", returns)
-        assert "trained on 10 policies" in shell(f"{own} --validation gain-002 gain-005")
-        models.append((files / "model.safetensors").read_bytes())
-    assert models[0] == models[1]
-    assert len(load("model.safetensors").history["validation_rank_correlation"]) == 10
-
-
 def test_ctrl_c_says_how_to_resume(files, shell, monkeypatch):
     step = training._Trainer.step
 
@@ -162,7 +150,6 @@ WRONG = [
     (FIT.replace("gain.npz", "."), "--out gain.npz", "--out gain.npz is a file in the folder of --policies: choose"),
     (FIT, "--checkpoint ./gain.npz", "--policies and --checkpoint name one file, gain.npz: choose another"),
     (FIT, "--checkpoint returns.csv/model", "cannot write returns.csv/model: Not a directory"),
-    (FIT, "--validation gain-99", "--validation: no policy 'gain-99' (did you mean"),
     (FIT, "--key actor", "nothing under --key actor, its keys are mean"),
     (FIT, "--module none:make", "No module named 'none'"),
     (FIT, "--module json:make_actor", "--module json:make_actor: json has no 'make_actor'"),

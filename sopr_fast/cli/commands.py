@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..estimators.methods import DEFAULT_METHODS, find_method, make_method
 from ..runtime.process import is_first
-from ..runtime.text import counted, printable, suggest
+from ..runtime.text import counted, printable
 from ..sopr.config import Config
 from .arguments import check_apart, check_outputs, read_log, read_policies, read_returns, read_states, show
 from .flags import MEASURE_CODE
@@ -40,16 +40,10 @@ def fit(options: argparse.Namespace) -> None:
     if is_first():
         check_place(options.out)
     policies = read_policies(options)
-    returns = read_returns(options, list(policies))
-    for name in options.validation:
-        if name not in policies or name not in returns.index:
-            missing = "policy" if name not in policies else "return in --returns of"
-            raise ValueError(f"--validation: no {missing} {name!r}{suggest(name, policies)}")
     ranker = fitting.fit(
-        policies.take(name for name in policies if name not in options.validation),
+        policies,
         read_states(options.states, options),
-        returns,
-        validation=(policies.take(options.validation), returns) if options.validation else None,
+        read_returns(options, list(policies)),
         config=config,
         seed=options.seed,
         checkpoint=options.checkpoint,
@@ -95,8 +89,6 @@ def select(options: argparse.Namespace) -> int:
     """Print the verdict, and return the exit code that it stands for if it is asked for."""
     from .. import selection
 
-    if options.measure < 0:
-        raise ValueError(f"--measure must be 0 or more, got {options.measure}")
     is_set = options.simulator or options.set
     simulator = _read_estimator(options.simulator or "Simulator", options.set) if is_set else None
     policies, log, returns = _read(options)
@@ -112,7 +104,7 @@ def select(options: argparse.Namespace) -> int:
         seed=options.seed,
     )
     text, more = str(selected), {}
-    if options.measure:
+    if options.measure is not None:
         more["measure_next"] = selected.measure_next(options.measure)
         text += f"\nmeasure next: {', '.join(map(printable, more['measure_next'])) or 'nothing'}"
     show(selected, options, text, **more)
@@ -120,22 +112,13 @@ def select(options: argparse.Namespace) -> int:
 
 
 def estimate(options: argparse.Namespace) -> None:
-    """Print values by an estimator."""
-    method = find_method(options.method)
-    estimator = _read_estimator(method, options.set)
-    if options.returns is not None and not estimator.supervised:
-        raise ValueError(f"--method {method} learns from no returns: leave --returns out")
-    policies, log, returns = _read(options)
-    known = policies.take([] if returns is None else [name for name in policies if name in returns.index])
+    """Print values by an estimator that learns from no known returns."""
+    estimator = _read_estimator(find_method(options.method), options.set)
     if estimator.supervised:
-        policies = policies.take(name for name in policies if name not in known)
-        if not known or not policies:
-            raise ValueError(
-                f"--method {method} needs policies with a return in --returns, and others to value; there are "
-                f"{len(known)} and {len(policies)}"
-            )
-    given = {"known": known, "returns": returns} if known else {}
-    show(estimator.estimate(policies, log, seed=options.seed, checkpoint=options.checkpoint, **given), options)
+        raise ValueError(f"{estimator.name} learns from known returns: ask `select` or `evaluate`")
+    check_outputs(options)
+    policies, log = read_policies(options), read_log(options.log, options)
+    show(estimator.estimate(policies, log, seed=options.seed, checkpoint=options.checkpoint), options)
 
 
 def info(options: argparse.Namespace) -> None:

@@ -93,7 +93,6 @@ FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # groups of `--help`, and what 
         "--seed": _value("N", "seed of everything random (default: 0)", type=int, default=0),
         "--device": _value("NAME", "compute device, such as cuda (default: cpu)"),
         "--out": _value("FILE", "model to write, .safetensors", type=Path),
-        "--validation": _value("NAME", "policies of --returns that choose the weights to keep", nargs="+", default=[]),
         "--paper": _switch("the paper's settings in place of the defaults below"),
         "--model": _value("FILE", "trained model (default: that in SOPR_FAST_MODEL)", type=Path),
         "--subsets": _value("N", "subsets to score on (default: 5 of a log, or all that are clustered)", type=int),
@@ -121,7 +120,7 @@ FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # groups of `--help`, and what 
             "JSON object of policy and group, the folds of evaluate; with --progress, of policy and run",
             type=Path,
         ),
-        "--measure": _value("N", "name up to N candidates to measure next", type=int, default=0),
+        "--measure": _value("N", "name up to N candidates to measure next", type=int),
         "--exit-code": _switch(
             f"end with {MEASURE_CODE} if the verdict is to measure, 0 if it is to deploy or keep, 2 after an error"
         ),
@@ -145,7 +144,7 @@ class Command:
 
 _POLICIES = "--policies out/pendulum/policies"
 _INPUT = f"{_POLICIES} --log out/pendulum/log.npz"
-_OF_LOG = "policies returns --columns --ends --max-episode-steps --seed --set --json"
+_OF_LOG = "policies --columns --ends --max-episode-steps --seed --set --json"
 COMMANDS = {
     "demo": Command(
         "rank and select embedded policies, and write files for the examples of other commands",
@@ -160,7 +159,7 @@ COMMANDS = {
         f"{_POLICIES} --returns out/pendulum/returns.csv --states out/pendulum/log.npz --out out/model.safetensors "
         "--steps 50",
         "--policies --returns --states --out",
-        "policies returns --columns --seed --device --checkpoint --validation --paper",
+        "policies returns --columns --seed --device --checkpoint --paper",
         own=_config(),
         title="model and training, see sopr_fast.Config",
     ),
@@ -174,13 +173,13 @@ COMMANDS = {
         "measure how well each method ranks policies with known returns",
         f"{_INPUT} --returns out/pendulum/returns.csv --methods NearestPolicy GaussianProcess --cv 2",
         "--policies --log --returns",
-        f"{_OF_LOG} --device --checkpoints --methods --cv --groups --report",
+        f"{_OF_LOG} returns --device --checkpoints --methods --cv --groups --report",
     ),
     "select": Command(
         "say which policy to deploy, keep or measure",
         f"{_INPUT} --measure 2",
         "--policies --log",
-        f"{_OF_LOG} --checkpoints --incumbent --progress --groups --measure --simulator --exit-code --report",
+        f"{_OF_LOG} returns --checkpoints --incumbent --progress --groups --measure --simulator --exit-code --report",
     ),
     "estimate": Command(
         "value policies by an estimator",
