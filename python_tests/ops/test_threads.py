@@ -1,14 +1,12 @@
 """Results do not depend on the number of threads, other callers or forks."""
 
 import itertools
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from support.operators import CALLS, run
-from support.python import python
 
 from sopr_fast import native, ops
 
@@ -118,47 +116,3 @@ def test_overlapping_torch_on_one_thread_restores_all_threads(set_threads):
         assert [result.result() for result in results] == [[3], [1, 3, 1, 1, 3, 3, 3]]
     with ThreadPoolExecutor(1) as new:
         assert new.submit(torch.get_num_threads).result() == 3
-
-
-PEAK_SCRIPT = """
-import re, torch
-from support.operators import CALLS, run
-from sopr_fast import ops
-from sopr_fast import native
-
-native.threads = torch.get_num_threads  # whatever the CPU quota is
-
-def peak():
-    return int(re.search(r"VmPeak:\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10
-"""
-
-SMALL_PROBLEMS = """
-points = torch.randn(1, 4096, 64)
-one = CALLS["segment_encoder"]
-for threads in (2, 128):
-    torch.set_num_threads(threads)
-    before = peak()
-    ops.kmeans(points, 512, iterations=2)
-    run(one.operator, one)
-assert peak() - before < 3 << 30, (before, peak())
-"""
-
-ONE_LARGE_PROBLEM = """
-torch.set_num_threads(128)
-points, offsets = torch.zeros(1, 400_000, 17), torch.tensor([0, 400_000], dtype=torch.int32)
-ops.segment_mean(points[0], torch.arange(400_001, dtype=torch.int32))  # starts the threads, whose stacks count
-for call in (
-    lambda: ops.kmeans_init(points, 2),
-    lambda: ops.kmeans(points, 2, init=points[:, :2], iterations=1),
-    lambda: ops.segment_dropout(points[0], offsets, probability=0.5, rng=torch.tensor([1, 2])),
-):
-    before = peak()
-    call()
-    assert peak() - before < 1 << 30, (before, peak())
-"""
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-@pytest.mark.parametrize("script", [SMALL_PROBLEMS, ONE_LARGE_PROBLEM], ids=["small problems", "one large problem"])
-def test_memory_does_not_grow_with_threads_that_have_no_work(script):
-    python("-c", PEAK_SCRIPT + script, check=True)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 import torch.distributed as dist
 from support.problems import TINY, ladder, log, training_gains
 from support.selection_problems import DISCOUNT, gains, true_values
@@ -93,28 +92,13 @@ def unequal_inputs() -> None:
     rank = dist.get_rank()
     two, logged = gains(2, first=3), transitions()
     rewards = replace(logged, rewards=logged.rewards + rank)
-    renamed = {f"{name}{rank}": policy for name, policy in two.items()}
-    ranker, other_ranker = (fit(replace(TINY, steps=1), seed=seed) for seed in (0, 1))
-    candidates = ladder([0.3, 0.4])
-    critic = estimators.BehaviourQ(updates=1, hidden=(8,))
-
-    def with_threads(count: int) -> None:
-        torch.set_num_threads(count)
-        try:
-            critic.estimate(two, logged)
-        finally:
-            torch.set_num_threads(1)
-
+    ranker, critic = fit(replace(TINY, steps=1)), estimators.BehaviourQ(updates=1, hidden=(8,))
     attempts = {
-        "options": lambda: sopr_fast.options(batch_size=100 + rank)(ranker.rank)(candidates, log()),
-        "weights?": lambda: (ranker if rank else other_ranker).rank(candidates, log()),
-        "configuration|options": lambda: fit(replace(CONFIGS[0], dropout=0.1 + 0.1 * rank)),
+        "options": lambda: sopr_fast.options(batch_size=100 + rank)(ranker.rank)(ladder([0.3, 0.4]), log()),
         "seed": lambda: fit(seed=rank),
         "states": lambda: fit(states=log(seed=rank)),
         "policies or returns": lambda: sopr_fast.fit(KNOWN, log(), np.arange(19.0) + rank, config=TINY),
         "rewards": lambda: critic.estimate(two, rewards),
-        "names of policies": lambda: critic.estimate(renamed, logged),
-        "threads": lambda: with_threads(1 + rank),
     }
     for name, attempt in attempts.items():
         with pytest.raises(ValueError, match=f"process 1 has other .*({name}) than process 0: start all with the same"):
