@@ -65,7 +65,7 @@ def of_a_selection() -> dict[str, Figure | str]:
     groups = {name: name.split("-")[0] for name in known}
     candidates = {"weak": pull(0.04), "medium": pull(0.15), "strong": pull(0.7), "away": pull(-0.05)}
     methods = {
-        "NearestPolicy": estimators.NearestPolicy(rows=512),
+        "NearestPolicy": estimators.NearestPolicy(),
         "BehaviourQ": estimators.BehaviourQ(**SMALL),
         "FQE": estimators.FQE(**SMALL, target_rate=0.02),
     }

@@ -64,18 +64,6 @@ def test_states_alone_are_a_log(log, tmp_path):
         np.testing.assert_array_equal(estimates.diagnostics["distances"], expected)
 
 
-def test_policies_are_compared_on_evenly_spaced_rows():
-    """Policies differ only in the middle row, which only the odd number of rows includes."""
-    states = np.arange(9.0)[:, None]
-    known = {"zero": lambda s: 0 * s, "one": lambda s: 0 * s + 1}
-    candidate = {"middle": lambda s: np.where(s == 4, 1.0, 0.4)}
-    for rows, nearest in ((3, "one"), (2, "zero")):
-        estimates = NearestPolicy(rows=rows).estimate(candidate, states, known=known, returns=[0, 1])
-        distance = {"one": (2 * 0.36 + 0) / 3, "zero": 0.16}[nearest]
-        assert estimates.diagnostics["nearest"] == [nearest]
-        assert estimates.diagnostics["distances"][0] == pytest.approx(distance)
-
-
 def named(*gains):
     return {f"gain {gain}": LinearGain(np.array([gain, 0.0])) for gain in gains}
 

@@ -5,7 +5,7 @@ import math
 import pytest
 from support.estimators import each_method, gains, unwarned
 
-from sopr_fast.estimators import FQE, SOPR, BehaviourQ, DualDICE, ImportanceWeighting, NearestPolicy, Simulator
+from sopr_fast.estimators import FQE, SOPR, BehaviourQ, DualDICE, ImportanceWeighting, Simulator
 
 pytestmark = unwarned
 
@@ -25,7 +25,6 @@ pytestmark = unwarned
         *((ImportanceWeighting, {"clip": clip}) for clip in ((1, 0), 2.0, (1, 2, 3), ("a", "b"), (None, 2))),
         *((Simulator, {name: 0}) for name in ("updates", "members", "rollouts", "horizon")),
         (Simulator, {"hidden": (0,)}),
-        (NearestPolicy, {"rows": 0}),
         (SOPR, {"config": {"steps": 3}}),
     ],
 )

@@ -62,7 +62,7 @@ def results(folder: Path) -> list[str]:
     methods = [
         estimators.BehaviourQ(**small, discount=DISCOUNT),
         estimators.FQE(**small, discount=DISCOUNT),
-        estimators.NearestPolicy(rows=64),
+        estimators.NearestPolicy(),
         estimators.SOPR(replace(TINY, steps=2)),
     ]
     known, logged = gains(12, first=20), transitions()

@@ -13,11 +13,11 @@ from torch import Tensor
 from ..inputs.policies import Layout, Policy, collect_shared, probe
 from ..native import torch_on_one_thread
 from ..results.estimates import Estimates
-from ..runtime.checks import Check, integer, option, optional
+from ..runtime.checks import Check, option, optional
 from .estimator import Estimator, LoggedData, Request, SupervisedEstimator, Valuation, read_rows, spread
 from .gaussian_process_posterior import fit
 
-_ROWS = 4096  # states that two policies are compared in, by default
+_ROWS = 4096  # states that policies are compared in
 _COLUMNS = 4096  # multiplied at once
 _ROUNDING = 1e-12
 
@@ -49,14 +49,12 @@ class ActionDistanceEstimator(SupervisedEstimator):
 
     A policy that is itself known is valued by the other known policies, so that its value does not reveal its return. A
     policy is itself known if it has the name of a known policy and is the same object, or acts equally in all compared
-    states. An equal name is not enough.
+    states, of which there are at most 4,096, evenly spread. An equal name is not enough.
     """
-
-    rows: int = option(_ROWS, integer(1))
 
     def prepare(self, request: Request, values: np.ndarray | None = None) -> Valuation:
         """Compare all policies; see `SupervisedEstimator.prepare`."""
-        *_, columns = act_on_log(request.policies, request.log, self.rows)
+        *_, columns = act_on_log(request.policies, request.log)
         distances = mutual_distances(columns)
         names = np.array(request.names, object)
         if self.mean is not None and values is None:
@@ -86,9 +84,6 @@ class NearestPolicy(ActionDistanceEstimator):
 
     The simplest supervised estimator, and so the bar for SOPR-T. It needs no rewards, discount, seed or device. A known
     policy gets the return of the nearest other known policy.
-
-    Attributes:
-        rows: Number of logged states on which policies are compared, evenly spaced.
 
     Diagnostics:
         nearest: (P,) names of the nearest known policies, the first of several.
@@ -121,7 +116,6 @@ class GaussianProcess(ActionDistanceEstimator):
     value from the other known policies.
 
     Attributes:
-        rows: Number of logged states on which policies are compared, evenly spaced.
         mean: Estimator whose values the process follows where returns do not tell otherwise; None for none.
 
     Standard errors are those of the process.
@@ -143,15 +137,13 @@ class GaussianProcess(ActionDistanceEstimator):
         return Estimates(compared.names[:count], values, deviations, method=self.name)
 
 
-def act_on_log(
-    policies: list[Policy], log: LoggedData, most: int = _ROWS
-) -> tuple[np.ndarray, Tensor, Tensor, Layout, np.ndarray]:
-    """Let P policies act in at most so many states, evenly spread; processes share the work.
+def act_on_log(policies: list[Policy], log: LoggedData) -> tuple[np.ndarray, Tensor, Tensor, Layout, np.ndarray]:
+    """Let P policies act in at most 4,096 states, evenly spread; processes share the work.
 
     Return the states' indices (N,), the states (N, dim_s), their rows in the user's data (N,), the layout of columns,
     and the columns (P, N, dim_c).
     """
-    rows = spread(log, most)
+    rows = spread(log, _ROWS)
     states, source = read_rows(log, rows)
     layout = probe(policies, states, source, logged=getattr(log, "actions", None))
     return rows, states, source, layout, collect_shared(policies, states, source, layout).numpy()
