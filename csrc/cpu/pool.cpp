@@ -14,6 +14,7 @@ namespace sopr {
 namespace {
 
 constexpr int64_t kPollMilliseconds = 50;
+constexpr int kSpins = 1000;  // tens of microseconds, as a thread takes to wake up
 
 thread_local KernelCall* this_call = nullptr;
 thread_local bool polls_call = false;  // this thread created this_call
@@ -34,6 +35,16 @@ int64_t milliseconds() {
 }
 
 bool is_cancelled(KernelCall* call, bool poll) { return call && (poll ? call->poll() : call->cancelled()); }
+
+// Waits a moment, since what ends the wait is often near.
+template <class Done>
+void spin(const Done& done) {
+    for (int i = 0; i < kSpins && !done(); ++i) {
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
+    }
+}
 
 struct Job {
     Task task;
@@ -63,6 +74,7 @@ class Pool {
         lock.unlock();
         wake_.notify_all();
         job.work(0, polls_call);
+        spin([this] { return running_ == 0; });
         lock.lock();
         job_ = nullptr;  // every item is taken: threads that wake now find nothing to do
         while (!done_.wait_for(lock, std::chrono::milliseconds(kPollMilliseconds), [this] { return running_ == 0; })) {
@@ -84,8 +96,10 @@ class Pool {
 
     void loop(int worker) {
         uint64_t seen = 0;
-        std::unique_lock lock(state_);
+        std::unique_lock lock(state_, std::defer_lock);
         for (;;) {
+            spin([&] { return generation_ != seen; });
+            lock.lock();
             wake_.wait(lock, [&] { return job_ && generation_ != seen && worker <= wanted_; });
             seen = generation_;
             Job* job = job_;
@@ -96,6 +110,7 @@ class Pool {
             this_call = nullptr;
             lock.lock();
             if (--running_ == 0) done_.notify_one();
+            lock.unlock();
         }
     }
 
@@ -104,8 +119,9 @@ class Pool {
     std::condition_variable wake_, done_;
     std::vector<std::thread> threads_;
     Job* job_ = nullptr;
-    int wanted_ = 0, running_ = 0;
-    uint64_t generation_ = 0;
+    int wanted_ = 0;
+    std::atomic<int> running_{0};
+    std::atomic<uint64_t> generation_{0};
 };
 
 // Pools are never destroyed: their threads may outlive static destruction.
