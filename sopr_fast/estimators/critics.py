@@ -159,6 +159,9 @@ class CriticLearner(Learner):
         self.batches = Batches([rows], options.batch_size, seed)
         self.mean, self.scale = value_scale(log.transitions, self.discount)  # outputs and errors are of order 1
         self.range = [(each - self.mean) / self.scale for each in value_range(log.transitions, self.discount)]
+        alive = self.discount * (1 - log.terminals)
+        # The value after a terminal is 0, which is not 0 in the critics' units.
+        self._outcomes = torch.stack([(log.rewards - self.mean * (1 - alive)) / self.scale, alive], 1)
         copies = 1 if self.shared else len(actions.policies)
         self.critic = ActionValue(log, options.hidden, rate=options.learning_rate, copies=copies, seed=seed)
         self.networks = {"critic": self.critic}
@@ -181,9 +184,7 @@ class CriticLearner(Learner):
         next_rows = log.next[rows]
         actions = log.actions[next_rows.clamp(max=log.count - 1)] if self.shared else self.actions(next_rows, update)
         following = self.critic.average.values(log.states(next_rows), actions)
-        alive = self.discount * (1 - log.terminals[rows])
-        # The value after a terminal is 0, which is not 0 in the critics' units.
-        offset = (log.rewards[rows] - self.mean * (1 - alive)) / self.scale
+        offset, alive = torch.embedding(self._outcomes, rows).T
         return (offset + alive * following).clamp_(*self.range)
 
     def mean_values(self, rows: Tensor) -> np.ndarray:
