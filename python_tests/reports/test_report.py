@@ -206,9 +206,9 @@ def test_a_ranking_shows_its_numbers(pages):
         ({"in_training": [True] * 6}, "act exactly like them"),
         ({"distances": np.full(6, np.nan)}, "Unknown distance to the training policies: "),
         ({"distance_limit": 1e9}, "the highest score of 6 candidates"),
-        ({"training": None}, "keeps nothing of how its scores were made"),
+        ({"history": None}, "keeps nothing of how its scores were made"),
         ({"subset_scores": None}, "before you deploy it"),
-        ({"training": replace(ranking().training, history={"collapsed": True})}, "collapsed: this order means nothing"),
+        ({"history": {"collapsed": True}}, "collapsed: this order means nothing"),
     ],
 )
 def test_a_ranking_says_what_limits_it(change, expected, tmp_path):

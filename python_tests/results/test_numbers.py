@@ -1,6 +1,6 @@
 import numpy as np
 
-from sopr_fast.results.numbers import MISSING, Numbers, chance, in_words, number
+from sopr_fast.results.numbers import MISSING, Numbers, chance, number
 
 
 def test_columns_have_the_decimals_that_distinguish_their_numbers():
@@ -20,4 +20,3 @@ def test_numbers_and_chances_as_text():
     assert Numbers([])(np.nan) == number(np.nan) == chance(np.nan) == MISSING
     assert [number(x) for x in (-0.001, 3.14159, 2.5e12)] == ["0.00", "3.14", "2.500e+12"]
     assert [chance(x) for x in (0, 0.01, 0.29, 0.899, 1)] == ["<1 %", "1 %", "29 %", "89 %", "over 99 %"]
-    assert [in_words(list("abcdefg")[:n]) for n in (0, 1, 2, 7)] == ["", "a", "a and b", "a, b, c, d, e and 2 more"]

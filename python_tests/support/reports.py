@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas
 
-from sopr_fast.results.ranking import Ranking, Training
+from sopr_fast.results.ranking import Ranking
 from sopr_fast.selection import Evaluation, Selection
 from sopr_fast.selection.measured import Measured
 
@@ -81,12 +81,8 @@ def ranking(*, hostile: bool = False, count: int = 6, known: int = 8) -> Ranking
         distances=distances[known:, :known].min(1),
         distance_limit=9.0,
         in_training=[False] * count,
-        training=Training(
-            [f"known <{i}>" for i in range(known)],
-            {"validation_rank_correlation": [0.1, 0.8, 0.7], "best_step": 1, "collapsed": False},
-            {"seed": 0, "steps": 3},
-        ),
-        settings={"subsets": 5, "seed": 0, "source": "the model"},
+        history={"validation_rank_correlation": [0.1, 0.8, 0.7], "best_step": 1, "collapsed": False},
+        settings={"subsets": 5, "seed": 0, "training policies": known},
     )
 
 

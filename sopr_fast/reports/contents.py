@@ -13,12 +13,12 @@ from ..results.ranking import Ranking
 from ..results.tables import column
 from ..selection.evaluation import Evaluation
 from ..selection.selection import Selection
+from ..selection.verdict import find_rival
 from .page import Table
 from .plots import EIGHTY, plot_evaluation, plot_left_out, plot_ranking, plot_selection
 from .svg import Picture, draw
 
 _ROWS = 20  # of policies in a figure
-_TRAINING = ("subset_size", "clusters", "subsets", "steps", "encoder", "width", "low_layers", "high_layers", "seed")
 _GOOD, _USELESS = 0.7, 0.3  # rank correlations
 
 
@@ -30,10 +30,7 @@ def content(result: Any) -> dict[str, Any]:
 
 @content.register(Ranking)
 def _ranking_page(ranking: Ranking) -> dict[str, Any]:
-    training, settings = ranking.training, dict(ranking.settings)
-    collapsed = training is not None and bool(training.history.get("collapsed"))
-    if training is not None:
-        settings |= {f"training_{name}": training.settings[name] for name in _TRAINING if name in training.settings}
+    collapsed = bool((ranking.history or {}).get("collapsed"))
     shown = min(_ROWS, len(ranking))
     caption = f"Scores, the first {shown} of {len(ranking):,}." if shown < len(ranking) else "Scores."
     return dict(
@@ -53,7 +50,7 @@ def _ranking_page(ranking: Ranking) -> dict[str, Any]:
         "nearest known policy; a foreign candidate is farther from them than they usually are from each other.",
         evidence=_ranking_evidence(ranking),
         pictures=[],
-        settings=settings,
+        settings=ranking.settings,
     )
 
 
@@ -65,9 +62,10 @@ def _ranking_table(ranking: Ranking) -> Table:
 
 
 def _ranking_evidence(ranking: Ranking) -> list[str]:
-    if ranking.training is None:
+    history = ranking.history
+    if history is None:
         return ["This ranking keeps nothing of how its scores were made."]
-    history, learned = ranking.training.history, f"The model learned from {len(ranking.training.names)} policies"
+    learned = f"The model learned from {ranking.settings['training policies']} policies"
     correlations, best = history.get("validation_rank_correlation", []), history.get("best_step")
     if isinstance(best, int) and 0 <= best < len(correlations):
         return [f"{learned}. On its validation policies it has a rank correlation of {number(correlations[best])}."]
@@ -133,9 +131,9 @@ def _selection_figure(selection: Selection) -> Picture:
 def _selection_table(selection: Selection) -> Table:
     order, known, chosen = selection.order, selection.known, selection.verdict.policies
     columns, names = selection.cells(), [selection.names[i] for i in order]
-    if selection.rival is not None:
-        beats = selection.probability_beats(selection.rival)
-        beats[selection.names.index(selection.rival)] = np.nan
+    if (rival := find_rival(selection)) is not None:
+        beats = selection.probability_beats(selection.names[rival])
+        beats[rival] = np.nan
         who = "the incumbent" if selection.incumbent else "the best known"
         columns.append(column(f"better than {who}", beats[order], chance))
     columns.append(column("distance", np.where(known, np.nan, selection.distance_ratio)[order]))

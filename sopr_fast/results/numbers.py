@@ -1,9 +1,8 @@
-"""The format of numbers, probabilities and lists of words in tables, sentences and reports."""
+"""The format of numbers and probabilities in tables, sentences and reports."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -55,11 +54,3 @@ def chance(share: float) -> str:
     if share > 0.99:
         return "over 99 %"
     return f"{int(100 * share + _ROUNDING)} %" if share >= 0.01 else "<1 %"
-
-
-def in_words(names: Sequence[str], most: int = 5) -> str:
-    """Return the first few names as a list in words, and how many follow."""
-    shown = list(names[:most])
-    if len(names) > most:
-        shown.append(f"{len(names) - most} more")
-    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)

@@ -11,22 +11,10 @@ from ..inputs.accepted import ReturnsLike
 from ..inputs.returns import check_returns
 from ..runtime.text import counted, list_names
 from . import metrics
-from .numbers import Numbers, in_words
+from .numbers import Numbers
 from .result import Result
 from .tables import Column, column, plain
 from .warnings import ForeignPolicyWarning, TrainingPolicyWarning
-
-_FIRST = 20  # candidates, among which there may be ties
-_SURE = 0.9  # probability from which a score is higher than another
-
-
-@dataclass(frozen=True, eq=False)
-class Training:
-    """How the model of a ranking was trained on M policies."""
-
-    names: list[str]
-    history: dict[str, Any]  # loss and validation results of each step, and how training went
-    settings: dict[str, Any]  # seed and configuration, as plain text and numbers
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -45,7 +33,7 @@ class Ranking(Result):
         distance_limit: Distance beyond which a candidate is foreign, or None.
         in_training: (P,) whether each candidate acts exactly as a training policy does, or None if unknown.
         timings: Seconds by stage.
-        training: How the model was trained, or None.
+        history: How training of the model went, see `Ranker.history`; None without a model.
         settings: What the ranking rests on, as plain text and numbers.
     """
 
@@ -61,7 +49,7 @@ class Ranking(Result):
     distance_limit: float | None = None
     in_training: list[bool] | None = None
     timings: dict[str, float] = field(default_factory=dict)
-    training: Training | None = None
+    history: dict[str, Any] | None = None
     settings: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -83,18 +71,10 @@ class Ranking(Result):
 
     @property
     def headline(self) -> str:
-        """The candidates with the highest scores, in one sentence."""
+        """The candidate with the highest score, in one sentence."""
         if len(self) < 2:
             return f"{self.order[0]} is the only candidate" if len(self) else "no candidates"
-        have = "have the highest scores" if self.tied else "has the highest score"
-        return f"{in_words([self.best, *self.tied])} {have} of {counted(len(self), 'candidate')}"
-
-    @property
-    def tied(self) -> list[str]:
-        """Candidates among the first 20 that do not score below the first with a probability of 90 %."""
-        others = self.places[1:_FIRST]
-        wins = self.wins(np.full(len(others), self.places[0]), others)
-        return [self.names[i] for i in others[wins < _SURE]]
+        return f"{self.best} has the highest score of {counted(len(self), 'candidate')}"
 
     @property
     def places(self) -> np.ndarray:

@@ -27,7 +27,7 @@ from .compared import read
 from .doubts import doubts
 from .predictions import EPISODES, SHORT_EPISODES, Predictions
 from .values import default_method, of_log, of_method, without_values
-from .verdict import Verdict, decide, find_rival, judge
+from .verdict import Verdict, decide, judge
 
 if TYPE_CHECKING:
     import pandas
@@ -148,12 +148,6 @@ class Selection(Predictions, Result):
     def headline(self) -> str:
         """The verdict and its reason."""
         return str(self.verdict)
-
-    @property
-    def rival(self) -> str | None:
-        """Name of the policy to beat: the incumbent, else the best known policy; None if no return is known."""
-        place = find_rival(self)
-        return None if place is None else self.names[place]
 
     @cached_property
     def verdict(self) -> Verdict:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..results.numbers import Numbers, chance, in_words
+from ..results.numbers import Numbers, chance
 from ..runtime.text import NAME_WIDTH, printable
 from .compared import FEWEST_KNOWN
 from .draws import best_to_measure, probability_beats
@@ -141,10 +141,10 @@ def _doubt(told: Predictions, beats: float) -> str:
 
 def _measure(told: Predictions, places: list[int], reason: str) -> Verdict:
     chosen, several = [printable(told.names[i], NAME_WIDTH) for i in places], len(places) > 1
-    text = f"Measure {in_words(chosen)}, {told.episodes:,} episodes{' each' * several}"
+    text = f"Measure {' and '.join(chosen)}, {told.episodes:,} episodes{' each' * several}"
     if not told.known[places].all():
         least, end = ("cost as much", 2) if told.are_costs else ("return as little", 1)
-        worst = in_words([Numbers(told.shown[0])(told.shown[end, i]) for i in places])
+        worst = " and ".join(Numbers(told.shown[0])(told.shown[end, i]) for i in places)
         reason += f". {'They' if several else 'It'} may {least} as {worst}"
     return Verdict(MEASURE, tuple(told.names[i] for i in places), text, f"{reason}.")
 

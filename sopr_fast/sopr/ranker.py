@@ -14,7 +14,7 @@ from torch import Tensor
 from ..inputs.accepted import LogLike, PoliciesLike
 from ..inputs.logs import load_states
 from ..inputs.policies import ArrayPolicy, Layout, Policy, check_widths, collect, load_policies, warn_of_answers
-from ..results.ranking import Ranking, Training
+from ..results.ranking import Ranking
 from ..results.warnings import warn_of_scores, warn_of_states
 from ..runtime import distributed
 from ..runtime.checks import integer
@@ -156,12 +156,9 @@ class Ranker:
             distance_limit=training.distance_limit,
             in_training=in_training,
             timings=dict(timings),
-            training=Training(
-                names=training.names,
-                history=self.history,
-                settings={"seed": self.seed, **self.config.to_dict()},
-            ),
-            settings={"subsets": scores.shape[1], "seed": seed},
+            history=self.history,
+            settings={"subsets": scores.shape[1], "seed": seed, "training policies": len(training.names)}
+            | {f"training {name}": value for name, value in {"seed": self.seed, **self.config.to_dict()}.items()},
         )
         if self.collapsed:
             warn_of_collapse()
