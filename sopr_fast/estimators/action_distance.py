@@ -49,7 +49,8 @@ class ActionDistanceEstimator(SupervisedEstimator):
 
     A policy that is itself known is valued by the other known policies, so that its value does not reveal its return. A
     policy is itself known if it has the name of a known policy and is the same object, or acts equally in all compared
-    states, of which there are at most 4,096, evenly spread. An equal name is not enough.
+    states, of which there are at most 4,096, evenly spread. An equal name is not enough. ValueError is raised if it is
+    the only known policy.
     """
 
     def prepare(self, request: Request, values: np.ndarray | None = None) -> Valuation:
@@ -88,9 +89,6 @@ class NearestPolicy(ActionDistanceEstimator):
     Diagnostics:
         nearest: (P,) names of the nearest known policies, the first of several.
         distances: (P,) float64 action distances to them.
-
-    Raises:
-        ValueError: The only known policy is to be evaluated.
     """
 
     def _value(self, compared: Comparison) -> Estimates:
@@ -119,9 +117,6 @@ class GaussianProcess(ActionDistanceEstimator):
         mean: Estimator whose values the process follows where returns do not tell otherwise; None for none.
 
     Standard errors are those of the process.
-
-    Raises:
-        ValueError: The only known policy is to be evaluated.
     """
 
     mean: Estimator | None = option(None, _mean)  # noqa: RUF009

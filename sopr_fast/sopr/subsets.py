@@ -115,11 +115,7 @@ class Subsets:
         return Subsets(**tensors, states_count=self.states_count)
 
     def take(self, count: int) -> Subsets:
-        """Return the first `count` subsets with the states they use.
-
-        Raises:
-            ValueError: `count` is no integer from 1 to the number of subsets.
-        """
+        """Return the first `count` subsets with the states they use, or raise ValueError if there are not so many."""
         if integer(1)("subsets", count) > len(self):
             raise ValueError(f"cannot take {count} subsets: there are {len(self)}; pass the log as states=… for more")
         if count == len(self):
