@@ -48,9 +48,8 @@ class ActionDistanceEstimator(SupervisedEstimator):
     """Base of estimators that know policies only by their action distances (Eq. 3 of SOPR-T).
 
     A policy that is itself known is valued by the other known policies, so that its value does not reveal its return. A
-    policy is itself known if it has the name of a known policy and is the same object, or acts equally in all compared
-    states, of which there are at most 4,096, evenly spread. An equal name is not enough. ValueError is raised if it is
-    the only known policy.
+    policy is itself known if it has the name of a known policy and acts equally in all compared states, of which there
+    are at most 4,096, evenly spread. ValueError is raised if it is the only known policy.
     """
 
     def prepare(self, request: Request, values: np.ndarray | None = None) -> Valuation:

@@ -33,7 +33,7 @@ Valuation: TypeAlias = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 class Request:
     """What one call of `Estimator.estimate` asks for, loaded."""
 
-    policies: list[Policy]  # to value; if the estimator is supervised, also those with known returns, each once
+    policies: list[Policy]  # to value; then, if the estimator is supervised, those with known returns
     log: LoggedData  # transitions; or states, if the estimator needs no rewards
     seed: int
     checkpoint: str | os.PathLike | None = None
@@ -123,14 +123,7 @@ class Estimator(Checked, ABC):
             steps = load_transitions(log)
         else:
             steps = log if isinstance(log, Transitions) else load_states(log)
-        everyone = tested.for_log(data_rows(steps), log)
-        places = np.empty(len(learned), np.int64)
-        for i, policy in enumerate(learned.for_log(data_rows(steps), log)):
-            if policy.name in tested and policy.is_same(tested[policy.name]):
-                places[i] = list(tested).index(policy.name)
-            else:
-                places[i] = len(everyone)
-                everyone.append(policy)
+        everyone = [policy for some in (tested, learned) for policy in some.for_log(data_rows(steps), log)]
         distributed.current().check_same(  # the log is compared once it is read
             threads=torch.get_num_threads(),  # which change the last bits of networks
             method=self,
@@ -140,7 +133,7 @@ class Estimator(Checked, ABC):
         )
         # Training needs gradients and full precision, whatever the caller's mode.
         with torch.inference_mode(False), without_autocast(torch.device("cpu")):
-            fold = np.arange(len(tested)), places, values, errors
+            fold = *np.split(np.arange(len(everyone)), [len(tested)]), values, errors
             return self._estimate(Request(everyone, steps, seed, checkpoint, fold))
 
     @abstractmethod

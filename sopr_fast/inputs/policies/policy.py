@@ -92,11 +92,6 @@ class Policy(ABC):
             raise ValueError(f"{what}: pass {self.action_count}, or a callable if it chooses several actions at once")
         self.action_count = count
 
-    def is_same(self, other: Policy) -> bool:
-        """Return whether both policies stand for one object, under whatever names."""
-        mine, theirs = (policy if policy.original is None else policy.original for policy in (self, other))
-        return mine is theirs
-
     def __repr__(self) -> str:
         source = "" if self.standardisation is None else f", standardised by {self.standardisation.source!r}"
         return f"{type(self).__name__}({self.name!r}{source})"
