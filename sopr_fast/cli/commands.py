@@ -58,7 +58,7 @@ def rank(options: argparse.Namespace) -> None:
     from ..sopr import ranker
 
     check_outputs(options)
-    model = ranker.open_model(options.model)  # before long work
+    model = ranker.load(options.model)  # before long work
     states = read_states(options.states, options)
     ranking = ranker.rank(read_policies(options), states, model=model, subsets=options.subsets, seed=options.seed)
     show(ranking, options, ranking.table())

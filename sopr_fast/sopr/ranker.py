@@ -228,22 +228,28 @@ class Ranker:
             write_model(path, **{name: value for name, value in vars(self).items() if name != "timings"})
 
 
-def load(path: str | os.PathLike) -> Ranker:
+def load(path: str | os.PathLike | None = None) -> Ranker:
     """Load a model that `Ranker.save` wrote onto the device of `sopr_fast.options`; nothing in the file is executed.
 
     Args:
-        path: File to read.
+        path: File to read; None for the path in the environment variable SOPR_FAST_MODEL.
 
     Raises:
-        OSError, ValueError: The file cannot be read, or is damaged or of another kind or format.
-
-    Warns:
-        CollapsedTrainingWarning: Training of the model collapsed.
+        OSError, TypeError, ValueError: No file is named, or it cannot be read, or is damaged or of another kind or
+            format.
     """
-    ranker = Ranker(**read_model(path))
+    named = os.environ.get("SOPR_FAST_MODEL") if path is None else path
+    if not named:
+        raise ValueError("no model: pass model=…, or set SOPR_FAST_MODEL to the path of one")
+    if not isinstance(named, str | os.PathLike):
+        raise TypeError(f"model must be a Ranker or the path of a saved one, got {type(named).__name__}")
+    try:
+        ranker = Ranker(**read_model(named))
+    except (OSError, ValueError) as error:
+        if path is not None:
+            raise
+        raise type(error)(f"the environment variable SOPR_FAST_MODEL: {error}") from error
     ranker.model.to(current_device())
-    if ranker.collapsed:
-        warn_of_collapse()
     return ranker
 
 
@@ -259,28 +265,9 @@ def rank(
 
     Args:
         policies: See `Ranker.rank`, as `states`, `subsets` and `seed`.
-        model: A `Ranker` or the path of a saved one; None for the path in the environment variable SOPR_FAST_MODEL.
-
-    Raises:
-        OSError, TypeError, ValueError: No model is given either way, or it cannot be read; see also `Ranker.rank`.
+        model: A `Ranker`, or what `load` reads.
     """
     if isinstance(states, Ranker):
         raise TypeError("a model stands where states belong: call ranker.rank(candidates), or pass model=ranker")
-    return open_model(model).rank(policies, states, subsets=subsets, seed=seed)
-
-
-def open_model(model: Ranker | str | os.PathLike | None) -> Ranker:
-    """Return a model, or read that of a path; see `rank`. `Ranker.rank` warns of one that collapsed."""
-    if isinstance(model, Ranker):
-        return model
-    path = os.environ.get("SOPR_FAST_MODEL") if model is None else model
-    if not path:
-        raise ValueError("no model: pass model=…, or set SOPR_FAST_MODEL to the path of one")
-    if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"model must be a Ranker or the path of a saved one, got {type(model).__name__}")
-    try:
-        return Ranker(**read_model(path))
-    except (OSError, ValueError) as error:
-        if model is not None:
-            raise
-        raise type(error)(f"the environment variable SOPR_FAST_MODEL: {error}") from error
+    ranker = model if isinstance(model, Ranker) else load(model)
+    return ranker.rank(policies, states, subsets=subsets, seed=seed)
