@@ -30,28 +30,6 @@ from ..runtime.text import list_names
 from .compared import Compared, possible_returns
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Silence warnings that are of no use where many policies are valued: folds are meant to hold foreign ones."""
-    with warnings.catch_warnings():
-        for category in (UncertainEstimateWarning, ForeignPolicyWarning, TrainingPolicyWarning):
-            warnings.simplefilter("ignore", category)
-        warnings.filterwarnings("ignore", "only .* training policies")  # a fold has fewer than the user gave
-        warnings.filterwarnings("ignore", "policies .* (return whole|give different)")  # said when they were compared
-        yield
-
-
-def checkpoint_file(folder: str | os.PathLike | None, method: Estimator) -> Path | None:
-    """Return the file of a method in a folder, which is made: its name, and a hash of its options."""
-    if folder is None:
-        return None
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-    except FileExistsError as error:
-        raise NotADirectoryError(f"checkpoints are kept in a folder, but {folder} is a file: name another") from error
-    return Path(folder) / f"{method.name}-{hashlib.sha256(repr(method).encode()).hexdigest()[:8]}.safetensors"
-
-
 def default_method(compared: Compared) -> Estimator | None:
     """Return the method whose values count if none is named; None if only known returns can tell."""
     if compared.is_bandit:
@@ -120,3 +98,25 @@ def _tune(method: Estimator, compared: Compared, tuned: Callable, episodes: Tran
     together = replace(compared, log=compared.log.followed_by(episodes))
     with quiet():
         return of_log(together) | _told(method, together, tuned(episodes))
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence warnings that are of no use where many policies are valued: folds are meant to hold foreign ones."""
+    with warnings.catch_warnings():
+        for category in (UncertainEstimateWarning, ForeignPolicyWarning, TrainingPolicyWarning):
+            warnings.simplefilter("ignore", category)
+        warnings.filterwarnings("ignore", "only .* training policies")  # a fold has fewer than the user gave
+        warnings.filterwarnings("ignore", "policies .* (return whole|give different)")  # said when they were compared
+        yield
+
+
+def checkpoint_file(folder: str | os.PathLike | None, method: Estimator) -> Path | None:
+    """Return the file of a method in a folder, which is made: its name, and a hash of its options."""
+    if folder is None:
+        return None
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise NotADirectoryError(f"checkpoints are kept in a folder, but {folder} is a file: name another") from error
+    return Path(folder) / f"{method.name}-{hashlib.sha256(repr(method).encode()).hexdigest()[:8]}.safetensors"
