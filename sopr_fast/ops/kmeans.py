@@ -123,7 +123,6 @@ _SCRATCH = {
 
 def _run(kernel: str, fields: Fields) -> None:
     points, module = fields["points"], native._cuda
-    fields = {"restart": 0, "plus_plus": True} | fields
     if native.on_gpu(points.device):
         sizes = {"distances": module.kmeans_distances, "stride": module.kmeans_stride(fields["width"])}
         sizes |= fields | {"bins": -(-fields["count"] // module.kmeans_bin)}
