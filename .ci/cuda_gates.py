@@ -6,8 +6,8 @@
 BUILD is a folder in which Ninja has compiled the CUDA sources for one architecture with `-Xptxas -v`; `build.log` in it
 is what Ninja printed. No kernel may spill more bytes than SPILLS lists, and every kernel must contain the instructions
 that make it fast: HMMA (products on tensor cores), LDSM (ldmatrix) and LDGSTS (cp.async). The kernels of k-means must
-wait for clusters (UCGABAR_WAIT) from sm_90 on and read centroids four floats at a time. Without cuobjdump and nvdisasm
-on PATH, instructions are not counted.
+wait for clusters (UCGABAR_WAIT) from sm_90 on and read centroids four floats at a time; Lloyd's take products on tensor
+cores. Without cuobjdump and nvdisasm on PATH, instructions are not counted.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ LEAST = {
     "open_attention": {"HMMA": (290, 155), "LDSM": (26, 50), "LDGSTS": (16, 15)},
 }
 # Sources of k-means: bytes of spill stores allowed, over all functions of a file, on any architecture (nvcc 13.0).
-KMEANS = {"kmeans.cu": 584, "kmeans_init.cu": 360}
+KMEANS = {"kmeans.cu": 840, "kmeans_init.cu": 360}
 
 
 def kernel_of(line: str) -> tuple[str, str, int] | None:
@@ -114,7 +114,7 @@ def check_kmeans(source: str, printed: str, sass: str, architecture: int) -> lis
     """Print a line about a source of k-means; return what fails."""
     stores = sum(map(int, re.findall(r"(\d+) bytes spill stores", printed)))
     wrong = [f"{source}: {stores} bytes spilled, allowed {KMEANS[source]}"] if stores > KMEANS[source] else []
-    least = {"LDS.128": 8, "UCGABAR_WAIT": int(architecture >= 90)}
+    least = {"LDS.128": 8, "UCGABAR_WAIT": int(architecture >= 90), "HMMA": 150 if source == "kmeans.cu" else 0}
     counts = {name: len(re.findall(rf"\b{re.escape(name)}\b", sass)) for name in least}
     wrong += [f"{source}: {counts[i]} {i}, needs {n}" for i, n in least.items() if sass and counts[i] < n]
     registers = ", ".join(re.findall(r"Used (\d+) registers", printed))

@@ -37,12 +37,12 @@ PYBIND11_MODULE(_cuda, m) {
         [](bool block_clusters, int64_t processors, int64_t shared_bytes, int64_t problems, int64_t count, int64_t k,
            int64_t width) {
             const cuda::KMeansPlan plan = cuda::plan_kmeans({block_clusters, processors, shared_bytes, 512},
-                                                            {problems, count, k, width, cuda::kmeans_bytes(width)});
-            return py::make_tuple(plan.blocks, plan.holds_centroids, plan.holds_points, plan.shared_bytes);
+                                                            cuda::shape_of_kmeans(problems, count, k, width));
+            return py::make_tuple(plan.blocks, plan.parts * cuda::kPart, plan.holds_points, plan.shared_bytes);
         },
         py::arg("block_clusters"), py::arg("processors"), py::arg("shared_bytes"), py::arg("problems"),
         py::arg("count"), py::arg("k"), py::arg("width"),
-        "Blocks of a problem of kmeans, whether they hold centroids and points, and their shared memory.");
+        "Blocks of a problem of kmeans, how many centroids they hold, whether points, and their shared memory.");
     m.def("kmeans_stride", &cuda::kmeans_stride, py::arg("width"), "Floats of a row of centroids in scratch buffers.");
 
     m.def("launches", &cuda::launch_count, "Kernels launched so far.");
@@ -59,7 +59,7 @@ PYBIND11_MODULE(_cuda, m) {
         kKMeansInit + ", squared, weights, labels, radii, order, anchors, ends");
     bind.kernel<KMeansOnDevice>(
         "kmeans", [](const auto& p, cudaStream_t stream) { kmeans(p.problem, p.memory, stream); },
-        kKMeans + ", squared, sums, sizes, scaled, moved, order, anchors, ends");
+        kKMeans + ", squared, sums, sizes, scaled, moved");
     bind.kernel("segment_encoder", cuda::segment_encoder, kSegmentEncoder);
     bind.kernel("segment_encoder_backward", cuda::segment_encoder_backward, kSegmentEncoderBackward);
     m.def("segment_encoder_uses_tensor_cores", [](const py::args& fields) {

@@ -20,21 +20,21 @@ struct KMeansMemory {
     int64_t* sizes;    // (B, K)
     float* centroids;  // (B, K, stride), scaled
     double* moved;     // (B, K)
-    int32_t* order;    // (B, N), rows grouped by cluster and distance
-    int32_t* anchors;  // (B, N), their clusters when they were grouped
-    int32_t* ends;     // (B, K, kKMeansDistances), of groups
 };
 
 // Scratch of kmeans_init; need not be initialised.
 struct KMeansInitMemory {
     float* squared;    // (B, N)
     int64_t* weights;  // (B, ceil(N / kKMeansBin))
-    int32_t* labels;   // (B, N), and below as in KMeansMemory
+    int32_t* labels;   // (B, N)
     float* radii;      // (B, N), distances to anchors, by position
-    int32_t *order, *anchors, *ends;
+    int32_t* order;    // (B, N), rows grouped by cluster and distance
+    int32_t* anchors;  // (B, N), their clusters when they were grouped
+    int32_t* ends;     // (B, K, kKMeansDistances), of groups
 };
 
 void kmeans_init(const KMeansInit&, const KMeansInitMemory&, cudaStream_t stream);
+KMeansShape shape_of_kmeans(int64_t problems, int64_t count, int64_t clusters, int64_t width);
 void kmeans(const KMeans&, const KMeansMemory&, cudaStream_t stream);
 void sort_by_cluster(const SortByCluster&, cudaStream_t stream);
 

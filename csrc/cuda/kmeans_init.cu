@@ -44,25 +44,6 @@ __device__ int64_t first_above(int64_t begin, int64_t end, Weight& target, const
     return __shfl_sync(kWholeWarp, found, first);
 }
 
-// The lane's point of a group.
-template <int kFours>
-struct OnePoint {
-    float x[4 * kFours];
-    int last;
-    __device__ OnePoint(const Points& points, int64_t group, int64_t row) : last(last_of<kFours>(points.width)) {
-        load_columns<kFours>(x, points, group, row, lane_of_thread());
-    }
-    __device__ float distance(const float* candidate) const {
-        const Row<kFours> c(candidate);
-        float squared = 0;
-        each_column<kFours>(last, [&](int d) {
-            const float difference = x[d] - c[d];
-            squared = fmaf(difference, difference, squared);
-        });
-        return squared;
-    }
-};
-
 // What the blocks of a problem share in a round lies in each one's shared memory.
 struct Round {
     int32_t drawn[kMaxCandidates];                // rows
@@ -205,7 +186,7 @@ struct alignas(16) PlusPlus {
                 if (first) return;
                 const Weight less = all.weight_of(now) - all.weight_of(to);
                 if (less == 0) return;
-                atomicAdd(all.weights + row / kBin, 0 - less);
+                add_in_memory(all.weights + row / kBin, 0 - less);
                 reduction += less;
             });
             return reduction;
@@ -309,7 +290,7 @@ struct alignas(16) PlusPlus {
                 for (; k < clusters; ++k) write(k, start);
                 break;
             }
-            if (held_centres >= 0 && k == next_group && k * kHalf <= count) {
+            if (held_centres >= 0 && k == next_group && k * (kWarpSize / 2) <= count) {
                 group(team, k);
                 next_group *= 2;
             }
@@ -337,7 +318,7 @@ __global__ void __launch_bounds__(kProblemThreads)
     const int64_t b = team.problem(), width = p.width;
     const int held_centres = int(init_bytes(width, candidates));
     const int64_t of_centre = plan.stride + (candidates + 3) / 4 * 4;
-    const int held_points = held_centres + (plan.holds_centroids ? int(p.clusters * of_centre * 4) : 0);
+    const int held_points = held_centres + (plan.parts > 0 ? int(p.clusters * of_centre * 4) : 0);
     const int64_t first = team.rank * plan.share, end = first + plan.share < p.count ? first + plan.share : p.count;
     const float* raw = p.points + b * p.count * width;
     const float scale = scale_of(largest_magnitude(team, raw, p.count * width));
@@ -346,7 +327,7 @@ __global__ void __launch_bounds__(kProblemThreads)
         *problem = {
             {raw, plan.holds_points ? held_points : -1, nullptr, first, end, width, scale},
             {memory.order + b * p.count, memory.anchors + b * p.count, memory.ends + b * p.clusters * kKMeansDistances},
-            plan.holds_centroids ? held_centres : -1,
+            plan.parts > 0 ? held_centres : -1,
             memory.labels + b * p.count,
             memory.squared + b * p.count,
             memory.radii + b * p.count,
@@ -365,8 +346,13 @@ __global__ void __launch_bounds__(kProblemThreads)
 void kmeans_init(const KMeansInit& p, const KMeansInitMemory& memory, cudaStream_t stream) {
     if (p.problems == 0) return;
     const int candidates = candidates_of(p.clusters);
-    const KMeansShape shape = {
-        p.problems, p.count, p.clusters, p.width, init_bytes(p.width, candidates), (candidates + 3) / 4 * 4};
+    const KMeansShape shape = {p.problems,
+                               p.count,
+                               p.clusters,
+                               p.width,
+                               init_bytes(p.width, candidates),
+                               1,
+                               p.clusters * (kmeans_stride(p.width) + (candidates + 3) / 4 * 4) * 4};
     const KMeansPlan plan = plan_on_device("kmeans_init", plus_plus_kernel, shape);
     launch_in_clusters("kmeans_init", plus_plus_kernel, p.problems * plan.blocks, 1, plan.blocks, kProblemThreads,
                        plan.shared_bytes, stream, p, memory, candidates, plan);

@@ -28,15 +28,16 @@ struct KMeansDevice {
 
 struct KMeansShape {
     int64_t problems, count, clusters, width;
-    int64_t fixed_bytes;  // of shared memory, next to centroids and points
-    int64_t beside = 0;   // floats held with each centroid
+    int64_t fixed_bytes;        // of shared memory, next to centroids and points
+    int64_t parts, part_bytes;  // of centroids and what is held with them
 };
 
 struct KMeansPlan {
     int blocks;      // per problem: 1, 2, 4 or 8
     int64_t share;   // rows of a block
     int64_t stride;  // floats of a centroid in memory, so that lanes read different ones without bank conflicts
-    bool holds_centroids, holds_points;
+    int64_t parts;   // of the centroids that are held at once
+    bool holds_points;
     int shared_bytes;
 };
 
@@ -44,15 +45,21 @@ SOPR_INLINE int64_t kmeans_stride(int64_t width) { return ((width + 3) / 4 | 1) 
 
 inline KMeansPlan plan_kmeans(const KMeansDevice& device, const KMeansShape& shape) {
     constexpr int kMostBlocks = 8;  // that every device with clusters runs
+    constexpr int64_t kLeastParts = 16;
     const auto share_of = [&](int blocks) {
         const int64_t bins = (shape.count + kKMeansBin - 1) / kKMeansBin;
         return (bins + blocks - 1) / blocks * kKMeansBin;
     };
     KMeansPlan plan = {};
     plan.stride = kmeans_stride(shape.width);
-    const int64_t centroids = shape.clusters * (plan.stride + shape.beside) * 4;
-    plan.holds_centroids = shape.fixed_bytes + centroids <= device.shared_bytes;
-    const int64_t bytes = shape.fixed_bytes + (plan.holds_centroids ? centroids : 0);
+    const auto parts_in = [&](int64_t bytes) {
+        const int64_t most = bytes < shape.part_bytes ? 0 : bytes / shape.part_bytes;
+        return most < shape.parts ? most : shape.parts;
+    };
+    // Points leave room for kLeastParts of the centroids.
+    const int64_t fit = parts_in(device.shared_bytes - shape.fixed_bytes);
+    const int64_t least = fit < shape.parts && fit > kLeastParts ? kLeastParts : fit;
+    const int64_t bytes = shape.fixed_bytes + least * shape.part_bytes;
     const auto points = [&](int blocks) { return share_of(blocks) * shape.width * 4; };
     const auto fits = [&](int blocks) { return bytes + points(blocks) <= device.shared_bytes; };
 
@@ -66,11 +73,20 @@ inline KMeansPlan plan_kmeans(const KMeansDevice& device, const KMeansShape& sha
         plan.blocks *= 2;
     plan.share = share_of(plan.blocks);
     plan.holds_points = fits(plan.blocks);
-    plan.shared_bytes = int(bytes + (plan.holds_points ? points(plan.blocks) : 0));
+    const int64_t next = shape.fixed_bytes + (plan.holds_points ? points(plan.blocks) : 0);
+    plan.parts = parts_in(device.shared_bytes - next);
+    plan.shared_bytes = int(next + plan.parts * shape.part_bytes);
     return plan;
 }
 
-// The fixed bytes of kmeans: two numbers for each column.
-SOPR_INLINE int64_t kmeans_bytes(int64_t width) { return kTeamBytes + (width + 3) / 4 * 4 * 8; }
+// What kmeans holds of a part of centroids, two products on tensor cores: rows of kmeans_filter.h and, of few columns,
+// their own.
+constexpr int64_t kMostColumns = 32;
+constexpr int64_t kPart = 16;
+SOPR_INLINE int64_t kmeans_filter_stride(int64_t width) { return (width + 7) / 8 * 8 + 4; }
+SOPR_INLINE int64_t kmeans_held_stride(int64_t width) { return width > kMostColumns ? 0 : kmeans_stride(width); }
+SOPR_INLINE int64_t kmeans_part_bytes(int64_t width) {
+    return kPart * (kmeans_held_stride(width) + kmeans_filter_stride(width)) * 4;
+}
 
 }  // namespace sopr::cuda

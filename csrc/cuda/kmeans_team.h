@@ -11,8 +11,8 @@
 
 namespace sopr::cuda {
 
-__device__ inline int lane_of_thread() { return int(threadIdx.x) % kWarpSize; }
-__device__ inline int warp_of_thread() { return int(threadIdx.x) / kWarpSize; }
+__device__ inline int lane_of_thread() { return int(threadIdx.x % kWarpSize); }
+__device__ inline int warp_of_thread() { return int(threadIdx.x / kWarpSize); }
 
 struct Team {
     static constexpr int kBytes = kTeamBytes;
@@ -86,6 +86,14 @@ struct Team {
         return of_all(value, [](T a, T b) { return a > b ? a : b; });
     }
 };
+
+// Add to a number in global memory, which the compiler must know: else each addition waits for the one before.
+__device__ inline void add_in_memory(unsigned long long* to, unsigned long long value) {
+#ifdef __CUDA_ARCH__
+    __builtin_assume(__isGlobal(to));
+#endif
+    atomicAdd(to, value);
+}
 
 // The bits of |x|, which are ordered like the numbers.
 __device__ inline unsigned magnitude_bits(float x) { return __float_as_uint(x) & 0x7FFFFFFFu; }

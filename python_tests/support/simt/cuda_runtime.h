@@ -124,6 +124,10 @@ inline unsigned __reduce_max_sync(unsigned, unsigned value) {
     return largest;
 }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __clz(int x) { return x ? __builtin_clz(unsigned(x)) : 32; }
+inline unsigned __funnelshift_l(unsigned low, unsigned high, int by) {
+    return unsigned(((uint64_t(high) << 32 | low) << by) >> 32);
+}
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline unsigned __float_as_uint(float x) {
     unsigned bits;
