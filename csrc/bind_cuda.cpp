@@ -56,7 +56,7 @@ PYBIND11_MODULE(_cuda, m) {
     bind.kernel("segment_attention_backward", cuda::segment_attention_backward, kSegmentAttentionBackward);
     bind.kernel<KMeansInitOnDevice>(
         "kmeans_init", [](const auto& p, cudaStream_t stream) { kmeans_init(p.problem, p.memory, stream); },
-        kKMeansInit + ", squared, weights, labels, radii, order, anchors, ends");
+        kKMeansInit + ", squared, weights, labels, order, anchors, ends, states");
     bind.kernel<KMeansOnDevice>(
         "kmeans", [](const auto& p, cudaStream_t stream) { kmeans(p.problem, p.memory, stream); },
         kKMeans + ", squared, sums, sizes, scaled, moved");

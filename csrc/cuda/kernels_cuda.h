@@ -27,10 +27,10 @@ struct KMeansInitMemory {
     float* squared;    // (B, N)
     int64_t* weights;  // (B, ceil(N / kKMeansBin))
     int32_t* labels;   // (B, N)
-    float* radii;      // (B, N), distances to anchors, by position
     int32_t* order;    // (B, N), rows grouped by cluster and distance
     int32_t* anchors;  // (B, N), their clusters when they were grouped
     int32_t* ends;     // (B, K, kKMeansDistances), of groups
+    void* states;      // (B, N) of 16 bytes, by position
 };
 
 void kmeans_init(const KMeansInit&, const KMeansInitMemory&, cudaStream_t stream);

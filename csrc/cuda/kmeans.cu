@@ -381,6 +381,7 @@ KMeansShape shape_of_kmeans(int64_t problems, int64_t count, int64_t clusters, i
             clusters,
             width,
             Lloyd::bytes(width),
+            width * 4,
             (clusters + kPart - 1) / kPart,
             kmeans_part_bytes(width)};
 }

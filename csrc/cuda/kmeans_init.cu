@@ -51,6 +51,13 @@ struct Round {
     Weight gains[2][kMaxCandidates];              // of this block, by turns, as in Team
 };
 
+// What a round reads of a row.
+struct alignas(16) State {
+    float squared;  // to the nearest centre
+    float radius;   // distance to the anchor
+    int32_t row, anchor;
+};
+
 // A problem. It lies in shared memory: local memory of all threads does not fit into L1.
 struct alignas(16) PlusPlus {
     Points points;
@@ -58,7 +65,8 @@ struct alignas(16) PlusPlus {
     int held_centres;  // where in shared memory (K, stride) scaled centres lie; -1: nothing is skipped
     int32_t* labels;   // (N), the nearest centre
     float* squared;    // (N), to it
-    float* radii;      // (N), by position: distance to the anchor
+    State* in_memory;  // (N), by position, unless states are held
+    int held_states;   // where in shared memory those of this block lie, -1: nowhere
     Weight* weights;   // (bins), sums over kBin rows
     int64_t count, clusters, stride, number;  // of candidates
     float to_weight = 1;
@@ -70,6 +78,9 @@ struct alignas(16) PlusPlus {
     __device__ static Round& round() { return *reinterpret_cast<Round*>(shared() + 1); }
     __device__ static float* candidates() { return reinterpret_cast<float*>(&round() + 1); }
     __device__ float* centres() const { return reinterpret_cast<float*>(dynamic_shared() + held_centres); }
+    __device__ State* states() const {
+        return held_states < 0 ? in_memory + points.first : reinterpret_cast<State*>(dynamic_shared() + held_states);
+    }
     __device__ float* apart() const { return centres() + clusters * stride; }
 
     __device__ Weight weight_of(float x) const { return Weight(int64_t(x * to_weight)); }
@@ -105,9 +116,9 @@ struct alignas(16) PlusPlus {
         __syncthreads();
     }
 
-    // The squared distance from its anchor beyond which a candidate changes nothing for the lane's point.
-    __device__ float reach(int64_t position, float now) const {
-        const float both = radii[position] + sqrtf(now);
+    // The squared distance from its anchor beyond which a candidate changes nothing for a row.
+    __device__ float reach(const State& state) const {
+        const float both = state.radius + sqrtf(state.squared);
         return with_rounding_margin(both * both, points.width);
     }
 
@@ -116,17 +127,17 @@ struct alignas(16) PlusPlus {
     template <class Visit>
     __device__ void each_group(int64_t begin, int64_t end, const Visit& visit) const {
         for (int64_t group = warp_of_thread(); group < points.groups(); group += kProblemWarps) {
-            const int64_t row = points.row_of(group), position = points.first + group * kWarpSize + lane_of_thread();
-            const float now = row < 0 ? 0 : squared[row];
+            const int64_t place = group * kWarpSize + lane_of_thread();
+            const State state = points.first + place < points.end ? states()[place] : State{0, 0, -1, 0};
             unsigned near = (1u << (end - begin)) - 1;
             if (anchors > 0) {
-                const float within = row < 0 ? -1 : reach(position, now);
-                const float* from = apart() + (row < 0 ? 0 : grouping.anchors[position]) * number;
+                const float within = reach(state), *from = apart() + state.anchor * number;
                 near = 0;
                 for (int64_t c = begin; c < end; ++c)
-                    near |= unsigned(__ballot_sync(kWholeWarp, row >= 0 && !(from[c] > within)) != 0) << (c - begin);
+                    near |= unsigned(__ballot_sync(kWholeWarp, state.row >= 0 && !(from[c] > within)) != 0)
+                            << (c - begin);
             }
-            if (near) visit(group, row, now, near);
+            if (near) visit(group, state.row, state.squared, near);
         }
     }
 
@@ -181,7 +192,7 @@ struct alignas(16) PlusPlus {
                 COUNT_DISTANCES(1);
                 const float to = all.distance(x, chosen);
                 if (row < 0 || !(first || to <= now)) return;
-                all.squared[row] = to;
+                all.squared[row] = all.states()[group * kWarpSize + lane_of_thread()].squared = to;
                 all.labels[row] = int32_t(number);
                 if (first) return;
                 const Weight less = all.weight_of(now) - all.weight_of(to);
@@ -259,8 +270,10 @@ struct alignas(16) PlusPlus {
         }
         __syncthreads();
         points.hold();
-        for (int64_t i = points.first + threadIdx.x; i < points.end; i += kProblemThreads)
-            radii[i] = sqrtf(squared[grouping.order[i]]);
+        for (int64_t i = points.first + threadIdx.x; i < points.end; i += kProblemThreads) {
+            const int32_t row = grouping.order[i];
+            states()[i - points.first] = {squared[row], sqrtf(squared[row]), row, grouping.anchors[i]};
+        }
         team.wait();
     }
 
@@ -280,6 +293,8 @@ struct alignas(16) PlusPlus {
         if (threadIdx.x == 0) round().drawn[0] = start;
         write(0, start);
         points.hold();
+        for (int64_t i = points.first + threadIdx.x; i < points.end; i += kProblemThreads)
+            states()[i - points.first] = {0, 0, int32_t(i), 0};
         load(1);
         add_centre(team, 0, 0, true);
         Weight total = weigh(team);
@@ -330,7 +345,8 @@ __global__ void __launch_bounds__(kProblemThreads)
             plan.parts > 0 ? held_centres : -1,
             memory.labels + b * p.count,
             memory.squared + b * p.count,
-            memory.radii + b * p.count,
+            static_cast<State*>(memory.states) + b * p.count,
+            plan.holds_points ? held_points + int(plan.share * width * 4) : -1,
             reinterpret_cast<Weight*>(memory.weights) + b * ((p.count + kBin - 1) / kBin),
             p.count,
             p.clusters,
@@ -351,6 +367,7 @@ void kmeans_init(const KMeansInit& p, const KMeansInitMemory& memory, cudaStream
                                p.clusters,
                                p.width,
                                init_bytes(p.width, candidates),
+                               p.width * 4 + int64_t(sizeof(State)),
                                1,
                                p.clusters * (kmeans_stride(p.width) + (candidates + 3) / 4 * 4) * 4};
     const KMeansPlan plan = plan_on_device("kmeans_init", plus_plus_kernel, shape);

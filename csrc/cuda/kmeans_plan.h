@@ -28,7 +28,8 @@ struct KMeansDevice {
 
 struct KMeansShape {
     int64_t problems, count, clusters, width;
-    int64_t fixed_bytes;        // of shared memory, next to centroids and points
+    int64_t fixed_bytes;        // of shared memory, next to centroids and rows
+    int64_t row_bytes;          // of a row that is held
     int64_t parts, part_bytes;  // of centroids and what is held with them
 };
 
@@ -60,7 +61,7 @@ inline KMeansPlan plan_kmeans(const KMeansDevice& device, const KMeansShape& sha
     const int64_t fit = parts_in(device.shared_bytes - shape.fixed_bytes);
     const int64_t least = fit < shape.parts && fit > kLeastParts ? kLeastParts : fit;
     const int64_t bytes = shape.fixed_bytes + least * shape.part_bytes;
-    const auto points = [&](int blocks) { return share_of(blocks) * shape.width * 4; };
+    const auto points = [&](int blocks) { return share_of(blocks) * shape.row_bytes; };
     const auto fits = [&](int blocks) { return bytes + points(blocks) <= device.shared_bytes; };
 
     // The fewest blocks that hold the points, else one; then more while processors are idle.

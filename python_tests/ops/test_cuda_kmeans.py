@@ -68,7 +68,7 @@ def test_cuda_kmeans_is_that_of_the_cpu(kind, width, check):
     ("width", "count", "k", "options"),
     [
         *((width, 290, 9, {"blocks": (2,)}) for width in range(1, 34)),
-        *((17, 1500, 70, {"shared": shared}) for shared in (60_000, 20_000, 3_000)),  # less and less is held
+        *((17, 1500, 70, {"shared": shared}) for shared in (60_000, 20_000, 9_000, 3_000)),  # less and less is held
     ],
 )
 def test_cuda_kmeans_of_every_width_and_shared_memory(width, count, k, options, check, generator):

@@ -117,7 +117,7 @@ _SCRATCH = {
     "moved": ("problems, clusters", torch.float64),
     "weights": ("problems, bins", torch.int64),
     "labels": ("problems, count", torch.int32),
-    "radii": ("problems, count", torch.float32),
+    "states": ("problems, count, 4", torch.float32),
 }
 
 
