@@ -74,7 +74,7 @@ def results(folder: Path) -> list[str]:
     named = {method.name: method for method in methods}
     columns = evaluate(known, logged, returns, methods=named, cv=3, checkpoints=folder / "columns")
     for name, values in columns.values.items():
-        note(f"evaluate {name}", *values.values())
+        note(f"evaluate {name}", values)
     simulator = estimators.Simulator(**small, members=2)
     selection = sopr_fast.select(known | gains(3), logged, returns, simulator=simulator)
     note("select", selection.to_pandas()["return"])
