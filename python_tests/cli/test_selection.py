@@ -107,6 +107,7 @@ def test_the_training_step_of_snapshots_counts_in_the_shell(shell, actors, tmp_p
     assert last["actor-0"] - last["actor-3"] > first["actor-0"] - first["actor-3"]
     (tmp_path / "steps.json").write_text('{"actor-9": 1}')
     assert "progress: there is no policy 'actor-9'" in shell(f"{select} {shares}", code=2)
+    assert "error: no.json: no such file" in shell(f"{select} --progress no.json", code=2)
 
 
 def test_what_is_trained_is_kept_and_used_again_with_other_returns(shell, actors, tmp_path):

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..runtime.containers import check_size, read_json
 from ..runtime.file_errors import reading
+from ..runtime.files import check_regular
 from .lazy_arrays import Lazy
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def load_csv(path: Path, **options: Any) -> pandas.DataFrame:
 
 def load_json(path: Path) -> Any:
     """Return the content of a JSON file in UTF-8; the list of the contents of its lines if each is JSON of its own."""
+    check_regular(path)
     with reading(path, "JSON"):
         return read_json(path)
 

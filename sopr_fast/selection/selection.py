@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -22,7 +23,7 @@ from ..results.numbers import Numbers, chance
 from ..results.result import Result
 from ..results.tables import Column, column, to_text, wrapped
 from ..runtime.checks import integer
-from ..runtime.text import list_names, printable
+from ..runtime.text import list_names, printable, suggest
 from .compared import read
 from .doubts import doubts
 from .predictions import EPISODES, SHORT_EPISODES, Predictions
@@ -92,7 +93,8 @@ def select(
     check_ordered("returns", returns, loaded)
     names = list(loaded)
     if incumbent is not None and incumbent not in names:
-        raise ValueError(f"the incumbent {printable(incumbent)} is none of the policies: {list_names(names)}")
+        near = suggest(str(incumbent), names)
+        raise ValueError(f"the incumbent {printable(incumbent)} is none of the policies{near}: {list_names(names)}")
     table = pandas.DataFrame(np.nan, names, ["return", "error", "rollouts"])
     if returns is not None:
         table = find_returns(returns, names)
@@ -301,11 +303,14 @@ def trained_shares(
     """
     import pandas
 
+    if not hasattr(progress, "items"):
+        raise TypeError(f"progress must be by name, {{policy: step}}, got {type(progress).__name__}")
+    progress = dict(progress)
     if strangers := [name for name in progress if name not in names]:
         raise ValueError(f"progress: there is no policy {strangers[0]!r}; the policies are {list_names(list(names))}")
     for name, step in progress.items():
-        if not 0 < step < np.inf:
-            raise ValueError(f"progress of {name!r} must be a number of steps above 0, got {step}")
+        if not isinstance(step, Real) or not 0 < step < np.inf:
+            raise ValueError(f"progress of {name!r} must be a number of steps above 0, got {step!r}")
     runs = [""] * len(names) if groups is None else check_groups(groups, names)
     steps = pandas.Series([progress.get(name, np.nan) for name in names], dtype=float)
     of_run = steps.groupby(runs)
