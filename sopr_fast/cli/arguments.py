@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _INPUTS = ("policies", "returns", "states", "log", "model", "subsets", "groups", "progress")
 _OUTPUTS = ("out", "checkpoint", "report")
+_OTHER_LOG = {"--log": "--states", "--states": "--log"}  # what another command calls it
 
 
 class Parser(argparse.ArgumentParser):
@@ -35,7 +36,9 @@ class Parser(argparse.ArgumentParser):
             for word in args or []:
                 option = word.partition("=")[0]
                 if word.startswith("--") and not any(known.startswith(option) for known in self._option_string_actions):
-                    self.error(f"no option {option}{suggest(option, self._option_string_actions)}")
+                    known, other = self._option_string_actions, _OTHER_LOG.get(option)
+                    near = f" (did you mean {other!r}?)" if other in known else suggest(option, known)
+                    self.error(f"no option {option}{near}")
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:

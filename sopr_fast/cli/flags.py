@@ -69,12 +69,13 @@ FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # groups of `--help`, and what 
     },
     "log": {
         "--log": _value(
-            "FILE", "logged transitions: .hdf5, .npz, .parquet or a Minari dataset; or only states, as for fit"
+            "FILE",
+            "logged transitions: .hdf5, .npz, .csv, .parquet, .pkl or a Minari dataset; or only states, as for fit",
         ),
         "--states": _value(
             "FILE",
-            "logged states: .npy, .npz, .hdf5, .parquet or a Minari dataset (default of rank: the subsets kept with "
-            "the model)",
+            "logged states: .npy, .npz, .hdf5, .csv, .parquet or a Minari dataset (default of rank: the subsets kept "
+            "with the model)",
         ),
         "--columns": _value(
             "PART=NAME",
