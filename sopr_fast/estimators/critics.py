@@ -122,8 +122,8 @@ def _lag(transitions: Transitions, updates: int, rate: float, discount: float) -
     remaining = math.exp(-updates * rate / weight) if weight else 0.0
     if remaining > _LARGEST_LAG:
         warn(
-            f"critics have {remaining:.0%} of the way to their values left after {updates} updates, unless episodes "
-            "end early; raise updates or target_rate",
+            f"{updates} updates took critics only {1 - remaining:.0%} of the way to their values, unless episodes end "
+            "early; raise updates or target_rate",
             UncertainEstimateWarning,
         )
     return remaining

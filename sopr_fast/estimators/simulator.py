@@ -101,7 +101,7 @@ class Simulator(Estimator):
             if isinstance(policy, ArrayPolicy):
                 raise ValueError(
                     f"policy {policy.name!r} is an array of actions, but rollouts reach states outside the log; pass "
-                    "the policy itself"
+                    "the policy itself, or take another estimator, such as BehaviourQ"
                 )
         layout, log = read(request.policies, request.transitions)
         with torch_on_one_thread():

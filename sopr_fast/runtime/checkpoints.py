@@ -52,7 +52,7 @@ class Checkpoint:
         if fingerprints != self.fingerprints:
             raise ValueError(
                 f"checkpoint {printable(self.path)} is of a run with other policies, {self.inputs}, options or seed; "
-                "delete it or name another file"
+                "delete it, or keep this run in another place"
             )
 
     def load(self) -> State | None:

@@ -47,8 +47,8 @@ def read_evaluations(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
     without = [name for of_run in policies.values() for name in of_run if name not in returns]
     if without := [name for name in without if PurePosixPath(name).name != _BEST]:
         warn(
-            f"no evaluation belongs to {list_names(without)}, so select takes them as candidates unless they have "
-            f"other returns; name a policy by the step of its evaluation, 'model_{steps[-1]:.0f}_steps'"
+            f"no evaluation belongs to {list_names(without)}, so select takes such policies as candidates unless they "
+            f"have other returns; name a policy by the step of its evaluation, 'model_{steps[-1]:.0f}_steps'"
         )
     return returns
 
