@@ -11,20 +11,21 @@ MISSING = "–"
 _MOST_DECIMALS = 6
 _ROUNDING = 1e-6  # relative to the largest number, and in percent
 _LARGE = 1e12  # from which numbers have an exponent
+_HIDDEN = 1000.0  # times closer numbers have equal digits next to an outlier
 
 
-def without_outliers(values: np.ndarray) -> np.ndarray:
-    """Return sorted finite values, without the first and the last if the others are ten times as close together."""
+def without_outliers(values: np.ndarray, closer: float = 10.0) -> np.ndarray:
+    """Return sorted finite values, without the first and the last if the others are `closer` together by a factor."""
     ordered = np.sort(values[np.isfinite(values)], None)
     inner = ordered[1:-1]
-    return inner if len(inner) > 1 and 0 < 10 * np.ptp(inner) < np.ptp(ordered) else ordered
+    return inner if len(inner) > 1 and 0 < closer * np.ptp(inner) < np.ptp(ordered) else ordered
 
 
 class Numbers:
     """Formats numbers of one column with as many decimals as distinguish them, or show their `errors` by two digits."""
 
     def __init__(self, values: ArrayLike, errors: ArrayLike = ()) -> None:
-        array, sizes = without_outliers(np.asarray(values, float)), np.asarray(errors, float)
+        array, sizes = without_outliers(np.asarray(values, float), _HIDDEN), np.asarray(errors, float)
         sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
         size = float(np.abs(array).max(initial=0))
         spread = float(np.ptp(array)) if len(array) and np.ptp(array) > _ROUNDING * size else size
