@@ -191,7 +191,9 @@ def show(result: Any, options: argparse.Namespace, text: str = "", **more: Any) 
         text = result.to_json(**more)
     try:
         print(text or result)
-    finally:  # also if the reader of stdout, such as `head`, has closed it
+    except BrokenPipeError:
+        pass  # the reader, such as `head`, has closed it: the report and the exit code still count
+    finally:
         if options.report is not None and is_first():
             from ..reports import report
 

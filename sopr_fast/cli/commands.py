@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..estimators.methods import DEFAULT_METHODS, find_method, make_method
+from ..runtime.checks import integer
 from ..runtime.process import is_first
 from ..runtime.text import counted, printable
 from ..sopr.config import Config
@@ -91,6 +92,8 @@ def select(options: argparse.Namespace) -> int:
 
     is_set = options.simulator or options.set
     simulator = _read_estimator(options.simulator or "Simulator", options.set) if is_set else None
+    if options.measure is not None:
+        integer(1)("--measure", options.measure)
     policies, log, returns = _read(options)
     selected = selection.select(
         policies,
