@@ -21,4 +21,4 @@ LogLike: TypeAlias = "ArrayLike | Sequence[Any] | Mapping[str, Any] | Sized | Pa
 """Transitions or (rows, dim_s) states: a path, frame, dictionary of arrays, list of episodes or dataset."""
 
 ReturnsLike: TypeAlias = "Mapping[str, Any] | ArrayLike | Sequence[Any] | PathLike"
-"""Returns, or returns of rollouts, by name, in order or in records; or a file or folder of them."""
+"""Returns, or returns of rollouts, by name or in order; or a file or folder of them."""

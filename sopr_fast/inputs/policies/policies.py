@@ -1,4 +1,4 @@
-"""Policies from whatever people have: callables, modules, models, arrays, frames, files."""
+"""Policies from whatever people have: callables, modules, models, arrays, files."""
 
 from __future__ import annotations
 

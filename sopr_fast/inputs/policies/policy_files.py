@@ -138,6 +138,6 @@ def _reader(path: Path) -> Any:
     if suffix not in formats.POLICIES:
         raise ValueError(
             f"expected a file of {', '.join(formats.POLICIES)}, or rules.py:NAME in the shell; open "
-            "others in Python, and pass a callable of states, or a frame or array of actions in every logged state"
+            "others in Python, and pass a callable of states, or an array of actions in every logged state"
         )
     return formats.load(formats.POLICIES[suffix])
