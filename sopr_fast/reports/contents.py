@@ -42,12 +42,7 @@ def _ranking_page(ranking: Ranking) -> dict[str, Any]:
         main=draw(lambda ax: plot_ranking(ranking, ax=ax, rows=_ROWS), caption),
         title="All candidates",
         table=_ranking_table(ranking),
-        legend="Errors and probabilities come from replicates, such as episodes or members of a simulator. Measure a "
-        "policy before you deploy it."
-        if ranking.subset_scores is None
-        else "Scores order policies; they are not returns. Errors and probabilities are over draws of states only: "
-        "they do not say whether the model orders policies as their returns do. Distance is that of actions to the "
-        "nearest known policy; a foreign candidate is farther from them than they usually are from each other.",
+        legend=_ranking_legend(ranking),
         evidence=_ranking_evidence(ranking),
         pictures=[],
         settings=ranking.settings,
@@ -59,6 +54,19 @@ def _ranking_table(ranking: Ranking) -> Table:
     above = column("above the next", np.append(ranking.wins(places[:-1], places[1:]), np.nan), chance)
     kinds = np.where(ranking.foreign, "foreign", "candidate")[places].tolist()
     return Table("Candidates by score", [*ranking.cells(), above], kinds)
+
+
+def _ranking_legend(ranking: Ranking) -> str:
+    if ranking.subset_scores is not None:
+        return (
+            "Scores order policies; they are not returns. Errors and probabilities are over draws of states only: they "
+            "do not say whether the model orders policies as their returns do. Distance is that of actions to the "
+            "nearest known policy; a foreign candidate is farther from them than they usually are from each other."
+        )
+    measure = "Measure a policy before you deploy it."
+    if not np.isfinite(ranking.standard_errors).any():
+        return measure
+    return f"Errors and probabilities come from replicates, such as episodes or members of a simulator. {measure}"
 
 
 def _ranking_evidence(ranking: Ranking) -> list[str]:
