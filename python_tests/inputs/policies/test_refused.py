@@ -46,6 +46,7 @@ RETURNS = {  # what a policy returns next to a good one → message
     "integer matrix": (lambda s: np.ones((len(s), 3), int), "return floats of continuous actions, and of several"),
     "raising": (lambda s: {}["weights"], "policy 'x' raised KeyError on 13 states: 'weights'"),
     "of one state": (lambda s: np.array([float(s[0])]), "(policies get an array (N, width) of N states, and"),
+    "a tensor's method": (lambda s: s.tanh(), "callables receive a numpy array: pass the module itself, or make a"),
     "a module in a callable": (lambda s: NET(s), "callables receive a numpy array: pass the module itself"),
 }  # fmt: skip
 DISCRETE = {  # ... with action_count=4

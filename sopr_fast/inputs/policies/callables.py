@@ -53,7 +53,7 @@ class Called(Policy):
         except Exception as error:
             where = f"policy {self.name!r} raised {type(error).__name__} on {counted(len(states), 'state')}"
             message = f"{where}: {one_line(error)}"
-            if isinstance(error, TypeError) and "not numpy.ndarray" in str(error):
+            if re.search("not numpy.ndarray|'numpy.ndarray' object has no attribute", message):
                 message += " (callables receive a numpy array: pass the module itself, or make a tensor of the array)"
             elif isinstance(error, NotImplementedError):
                 message += " (pass a callable of states that calls its method that acts)"
