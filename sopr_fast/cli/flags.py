@@ -82,7 +82,7 @@ FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # groups of `--help`, and what 
             "names in the log, such as states=x,speed actions=u rewards=r; fit and rank take states=… alone",
             nargs="+",
         ),
-        "--ends": {"choices": ("terminal", "cut"), "help": "what ends are that the log does not tell apart"},
+        "--ends": {"choices": ("terminal", "cut"), "help": "what ends of episodes are, if the log does not say"},
         "--max-episode-steps": _value(
             "N",
             "time limit of the environment, if the log does not show where it cut episodes, or if policies may reach "
@@ -96,7 +96,7 @@ FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # groups of `--help`, and what 
         "--out": _value("FILE", "model to write, .safetensors", type=Path),
         "--paper": _switch("the paper's settings in place of the defaults below"),
         "--model": _value("FILE", "trained model (default: that in SOPR_FAST_MODEL)", type=Path),
-        "--subsets": _value("N", "subsets to score on (default: 5 of a log, or all that are clustered)", type=int),
+        "--subsets": _value("N", "subsets to score on (default: 5 of --states, or all that the model keeps)", type=int),
         "--checkpoint": _value("FILE", "file to write, and to resume from", type=Path),
         "--checkpoints": _value("DIR", "folder to keep the training on this log in, and to resume from", type=Path),
         "--method": _value("NAME", f"one of {_METHODS}"),
@@ -114,11 +114,11 @@ FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # groups of `--help`, and what 
         "--cv": _value("N", "random folds (default: 5)", type=int, default=5),
         "--incumbent": _value("NAME", "policy in use (default: the best known one)"),
         "--progress": _value(
-            "FILE", "JSON object of policy and training step: the later of a run count as better", type=Path
+            "FILE", "JSON object of policy and training step; in a run, later policies count as better", type=Path
         ),
         "--groups": _value(
             "FILE",
-            "JSON object of policy and group, the folds of evaluate; with --progress, of policy and run",
+            "JSON object of policy and group: the folds of evaluate, or the runs of --progress",
             type=Path,
         ),
         "--measure": _value("N", "name up to N candidates to measure next", type=int),
