@@ -143,6 +143,7 @@ REFUSED = [  # log, options, message, options that it advises, episodes then
     (without(COUNTED, "step"), CUT_ALL, "'time' does not increase .*row 23.: .*'unread': 'time'", {}, 8),
     (SEVERAL | {"t": 9 - INDEX}, CUT_ALL, "'t' counts down .*: .*'unread': 't'", {}, 8),
     (without(COUNTED, "time") | {"step": INDEX % 50 // 2}, CUT_ALL, "does not count .*row 0.: if", {}, 8),
+    (STATES | {"step": 0 * ROWS, **FLAGS}, {}, "'step' does not count .*sort them first, episode by", None, 0),
     (STATES | {"episode": IDS // 6, "agent_id": ROWS % 2}, CUT_ALL, "'episode, agent_id' goes back ", {}, 4),
     (NOISE | {"episode": INDEX // 20, "done": INDEX % 20 == 19}, {"max_episode_steps": 9}, "steps=9, but", None, 0),
     (NOISE | {"episode": INDEX // 20}, BANDIT_LIMIT, "steps=1, but an episode goes on at 380", None, 0),

@@ -213,8 +213,10 @@ class Statement:
                 continue
             change, name = np.diff(self.rows[part]), self.names[part]
             wrong = inside & ((change != 1) if part == "steps" else (change <= 0))
-            order = [*self.names.get("episodes", "episode").split(", "), name]
-            sort = f"if rows are in another order, sort them first, table.sort_values({order}, kind='stable'); "
+            sort = "if rows are in another order, sort them first, episode by episode; "
+            if "episodes" in self.names:
+                order = [*self.names["episodes"].split(", "), name]
+                sort = f"if rows are in another order, sort them first, table.sort_values({order}, kind='stable'); "
             if (change[inside] < 0).all():
                 what, sort = "counts down", ""
             remedy = f"if it is no order of the rows, leave it out by {advise(UNREAD, name)}; {sort}if an episode ends"
