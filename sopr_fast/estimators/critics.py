@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 
 from ..inputs.logs import Transitions
-from ..results.estimates import UncertainEstimateWarning
 from ..runtime.checks import integer, number, option, optional, widths
 from ..runtime.distributed import block_bounds
 from ..runtime.progress import each, progress_bar
-from ..runtime.warn import warn
 from .learning import Batches, Learner, learn
+from .log import Log
 from .networks import ActionValue
 from .policy_actions import PolicyActions
 from .reward_estimator import Evaluated, RewardEstimator, decay, value_range
@@ -55,7 +54,7 @@ class CriticEstimator(RewardEstimator):
         rate = self.target_rate
         if rate is None:  # leaves e^-5 of the way, within bounds: faster targets make values oscillate
             rate = min(max(5 / (self.updates * decay(log.transitions, self.discount)), 0.005), 0.1)
-        remaining = _lag(log.transitions, self.updates, rate, self.discount)
+        remaining = _lag(log, self.updates, rate, self.discount)
         learner = CriticLearner(self, actions, rate)
         identity = log.identity if self.shared else actions.identity
         curve = learn(
@@ -111,20 +110,19 @@ class BehaviourQ(CriticEstimator):
     updates: int = option(10000, integer(1))
 
 
-def _lag(transitions: Transitions, updates: int, rate: float, discount: float) -> float:
+def _lag(log: Log, updates: int, rate: float, discount: float) -> float:
     """Return the share of the way to their fixed point that critics have left after training, and warn if it is large.
 
     If the critic follows its target at once, each update closes `rate` (1 - γ) of the distance. The share is smaller
     where episodes end early, and 0 where each has one step, after which no value follows.
     """
-    following = transitions.longest - 1  # steps whose values follow
+    following = log.transitions.longest - 1  # steps whose values follow
     weight = min(following, 1 / (1 - discount) if discount < 1 else math.inf)
     remaining = math.exp(-updates * rate / weight) if weight else 0.0
     if remaining > _LARGEST_LAG:
-        warn(
+        log.doubt(
             f"{updates} updates took critics only {1 - remaining:.0%} of the way to their values, unless episodes end "
-            "early; raise updates or target_rate",
-            UncertainEstimateWarning,
+            "early; raise updates or target_rate"
         )
     return remaining
 

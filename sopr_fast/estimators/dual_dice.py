@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..results.estimates import warn_about
 from ..runtime.checks import integer, number, option, widths
 from ..runtime.progress import progress_bar
 from .learning import Batches, Learner, learn
@@ -74,10 +73,10 @@ class DualDICE(RewardEstimator):
         )
         values, mass, effective = learner.values()
         doubtful = np.flatnonzero((effective < _FEWEST_EFFECTIVE_ROWS) | (np.abs(mass - 1) > 0.5))
-        warn_about(
-            {actions.policies[i].name: f"{effective[i]:.0f} effective rows, mass {mass[i]:.2f}" for i in doubtful},
+        actions.log.doubt(
             "DualDICE cannot be trusted for {}: too few effective rows, or ratios whose mass is far from 1; raise "
             "updates, or rely on another estimator for these policies",
+            {actions.policies[i].name: f"{effective[i]:.0f} effective rows, mass {mass[i]:.2f}" for i in doubtful},
         )
         return values, None, {"effective_sample_size": effective, "mass": mass, "curve": curve}
 

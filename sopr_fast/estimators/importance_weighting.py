@@ -15,7 +15,6 @@ from torch.distributions import Normal
 
 from ..inputs.logs import Transitions
 from ..inputs.policies import Policy
-from ..results.estimates import warn_about
 from ..runtime.checks import integer, interval, number, option, optional, widths
 from ..runtime.options import current
 from ..runtime.progress import each
@@ -89,10 +88,10 @@ class ImportanceWeighting(RewardEstimator):
         effective, values, replicates = weighed[:, 0], weighed[:, 1], weighed[:, 2:]
         low = effective < _FEWEST_EFFECTIVE_EPISODES
         replicates[low] = np.nan
-        warn_about(
-            {policies[i].name: f"{effective[i]:.2g}" for i in np.flatnonzero(low)},
+        log.doubt(
             f"the log hardly covers {{}}: fewer than {_FEWEST_EFFECTIVE_EPISODES} effective episodes at steps that "
             "matter; log more of these policies, or rely on another estimator",
+            {policies[i].name: f"{effective[i]:.2g}" for i in np.flatnonzero(low)},
         )
         return values, replicates, {"effective_sample_size": effective, **diagnostics}
 

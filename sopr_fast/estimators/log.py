@@ -13,6 +13,7 @@ from ..inputs.policies import Layout, Policy, collect, facts, probe
 from ..inputs.policies.output import one_hot
 from ..results.estimates import UncertainEstimateWarning
 from ..runtime import distributed
+from ..runtime.text import list_names
 from ..runtime.warn import warn
 
 _PARTS = ("states", "actions", "rewards", "next_states", "terminals", "episodes")  # that tell a log from others
@@ -74,6 +75,14 @@ class Log:
         # (N,) bool: whether the next state is a logged row, or the row is terminal
         self.followed = transitions.terminals | (next_rows < self.count)
         self.initial = torch.from_numpy(transitions.episodes[:-1])  # (E,) first rows of the episodes
+
+    def doubt(self, text: str, reasons: dict[str, str] | None = None) -> None:
+        """Warn, and keep the text as a fact; {} stands for names and reasons, and nothing is said without any."""
+        if reasons:
+            text = text.format(list_names([f"{name!r} ({reason})" for name, reason in reasons.items()], 5))
+        if reasons != {}:
+            warn(text, UncertainEstimateWarning)
+            self.facts.append(text)
 
     def denormalise(self, states: Tensor) -> Tensor:
         """Return normalised states in the units of the user's data."""
@@ -144,7 +153,6 @@ def read(policies: list[Policy], transitions: Transitions, units: Log | None = N
     acted = collect(policies, states[rows], source[rows], layout)
     distributed.current().check_same(**{part: getattr(transitions, part) for part in (*_PARTS, "log_probs")})
     log = Log(transitions, action_count=layout.action_count, units=units)
-    log.facts = facts(policies, layout, acted.numpy(), transitions.states[rows], transitions.actions, rows)
-    for fact in log.facts:
-        warn(fact, UncertainEstimateWarning)
+    for fact in facts(policies, layout, acted.numpy(), transitions.states[rows], transitions.actions, rows):
+        log.doubt(fact)
     return layout, log

@@ -6,9 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..results.estimates import UncertainEstimateWarning
 from ..runtime.text import list_names
-from ..runtime.warn import warn
 from .log import Log
 from .policy_actions import PolicyActions
 
@@ -33,7 +31,7 @@ def unsupported(actions: PolicyActions) -> np.ndarray:
     """
     shares = _shares(actions)
     for note in unsupported_in_words([policy.name for policy in actions.policies], shares):
-        warn(note, UncertainEstimateWarning)
+        actions.log.doubt(note)
     return shares
 
 

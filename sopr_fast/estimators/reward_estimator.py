@@ -10,13 +10,13 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ..inputs.logs import Transitions
-from ..results.estimates import Estimates, warn_about
+from ..results.estimates import Estimates
 from ..runtime.checkpoints import check_checkpoint
 from ..runtime.checks import number, option
 from .estimator import Estimator, Request
 from .learning import CHECKPOINT
-from .log import read
-from .log_support import unsupported, unsupported_in_words
+from .log import Log, read
+from .log_support import unsupported
 from .policy_actions import PolicyActions
 
 _ROUNDING = 0.02  # of the range of possible values
@@ -51,7 +51,7 @@ class RewardEstimator(Estimator):
         actions = PolicyActions(request.policies, layout, log, seed=request.seed)
         shares = unsupported(actions)
         values, replicates, diagnostics = self._evaluate(actions, request.checkpoint)
-        _warn_of_impossible(request.names, values, *value_range(log.transitions, self.discount))
+        _doubt_impossible(log, request.names, values, *value_range(log.transitions, self.discount))
         has_errors = replicates is not None and replicates.shape[1] > 1
         return Estimates(
             request.names,
@@ -59,7 +59,7 @@ class RewardEstimator(Estimator):
             replicates=replicates if has_errors else None,
             method=self.name,
             diagnostics={"unsupported": shares, **diagnostics},
-            notes=[*unsupported_in_words(request.names, shares), *log.facts],
+            notes=log.facts,
         )
 
     @abstractmethod
@@ -97,13 +97,13 @@ def value_range(transitions: Transitions, discount: float) -> tuple[float, float
     return float(bounds.min()), float(bounds.max())
 
 
-def _warn_of_impossible(names: list[str], values: np.ndarray, low: float, high: float) -> None:
-    """Warn about values outside the range that rewards allow, or 0, which follows an end."""
+def _doubt_impossible(log: Log, names: list[str], values: np.ndarray, low: float, high: float) -> None:
+    """Doubt values outside the range that rewards allow, or 0, which follows an end."""
     low, high = min(0.0, low), max(0.0, high)
     margin = _ROUNDING * (high - low) or 1e-6
     outside = np.flatnonzero((values < low - margin) | (values > high + margin))
-    warn_about(
-        {names[i]: f"{values[i]:.4g}" for i in outside},
+    log.doubt(
         f"values of {{}} lie outside what rewards allow, {low:.4g} to {high:.4g}, so the estimator extrapolates; rely "
         "on another one for these policies",
+        {names[i]: f"{values[i]:.4g}" for i in outside},
     )

@@ -15,7 +15,7 @@ from ..inputs.logs import Transitions
 from ..inputs.logs.schema import LIMIT
 from ..inputs.policies import ArrayPolicy, Layout, Policy, together
 from ..native import torch_on_one_thread
-from ..results.estimates import Estimates, UncertainEstimateWarning
+from ..results.estimates import Estimates
 from ..results.metrics import agreement
 from ..runtime.checkpoints import check_checkpoint
 from ..runtime.checks import integer, option, optional, widths
@@ -23,12 +23,11 @@ from ..runtime.devices import without_autocast
 from ..runtime.options import current
 from ..runtime.progress import progress_bar
 from ..runtime.text import list_names
-from ..runtime.warn import warn
 from .dynamics import Dynamics
 from .estimator import Estimator, Request
 from .learning import CHECKPOINT, learn
 from .log import Log, read
-from .log_support import STOCHASTIC, agreement_in_words, missed_in_words, unsupported, unsupported_in_words
+from .log_support import STOCHASTIC, agreement_in_words, missed_in_words, unsupported
 from .member_errors import HONEST
 from .policy_actions import PolicyActions
 
@@ -132,9 +131,8 @@ class Simulator(Estimator):
         rolled["unlived"] = abs(float(going_on.sum())) / max(1, len(going_on)) * (horizon - rolled["length"])
         of_outside = guessed(request.names, 1 - rolled["inside"])
         for note in of_outside + unfinished(request.names, rolled["unfinished"]):
-            warn(note, UncertainEstimateWarning)
+            log.doubt(note)
         members = rolled.pop("values")
-        words = agreement_in_words(agreement(members)) + unsupported_in_words(request.names, rolled["unsupported"])
         return Estimates(
             request.names,
             members.mean(1),
@@ -148,7 +146,7 @@ class Simulator(Estimator):
                 "curve": curve,
                 "tuned": tuned,
             },
-            notes=[*words, *missed_in_words(state_error), *log.facts],
+            notes=[*agreement_in_words(agreement(members)), *missed_in_words(state_error), *log.facts],
         )
 
     def _tuned(self, request: Request, model: Dynamics, earlier: Transitions, episodes: Transitions) -> Estimates:

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..runtime.checks import number
-from ..runtime.text import counted, list_names
-from ..runtime.warn import warn
+from ..runtime.text import counted
 from .metrics import agreement as mean_agreement
 from .ranking import Ranking
 from .tables import plain, wrapped
@@ -17,13 +16,6 @@ from .tables import plain, wrapped
 
 class UncertainEstimateWarning(UserWarning):
     """Warning that the log holds so little evidence about a policy that its estimate is nearly a guess."""
-
-
-def warn_about(reasons: dict[str, str], text: str) -> None:
-    """Warn about policies or columns, if there are any, with {} of the text replaced by their names and reasons."""
-    if reasons:
-        listed = list_names([f"{name!r} ({reason})" for name, reason in reasons.items()], 5)
-        warn(text.format(listed), UncertainEstimateWarning)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
