@@ -45,4 +45,4 @@ __all__ += ["__version__"]
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return __all__
