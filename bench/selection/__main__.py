@@ -32,6 +32,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", choices=tasks, default=list(tasks))
     parser.add_argument("--logs", nargs="+", choices=LOGS, default=LOGS)
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
+    parser.add_argument("--members", type=int, default=DEFAULT.members, help="networks of a simulator")
     parser.add_argument("--updates", type=int, default=DEFAULT.updates, help="of simulators")
     parser.add_argument("--hidden", type=int, nargs="+", default=DEFAULT.hidden, help="widths of their hidden layers")
     parser.add_argument("--out", type=Path, default=Path("out/selection"), help="folder of runs (default: %(default)s)")
@@ -46,7 +47,7 @@ def main() -> None:
             make(task, options.out / task.name)
     elif options.stage == "study":
         made = [task for task in chosen if (SETS / task.name).exists()]
-        simulator = Simulator(updates=options.updates, hidden=tuple(options.hidden))
+        simulator = Simulator(updates=options.updates, hidden=tuple(options.hidden), members=options.members)
         results = RESULTS if simulator == DEFAULT else options.out / "results.csv"
         run(made, options.logs, options.seeds, options.out, simulator, results)
     elif options.stage == "peers":

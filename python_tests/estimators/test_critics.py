@@ -49,7 +49,7 @@ def test_fqe_reaches_its_values_with_the_default_target_rate():
 @pytest.mark.parametrize("method", [FQE, BehaviourQ])
 def test_critics_warn_of_lag(method, log):
     """The lag is exp(-20 * 0.1 * 0.01) = 0.98."""
-    message = "20 updates took critics only 2% of the way to their values"
+    message = "20 updates took critics only 2 % of the way to their values"
     with pytest.warns(UncertainEstimateWarning, match=message) as caught:
         estimates = method(hidden=(8,), updates=20).estimate(gains(), log)
     assert caught[0].filename == __file__

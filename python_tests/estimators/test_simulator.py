@@ -227,7 +227,7 @@ def test_policies_that_leave_the_log_are_named_and_lose_value():
     log = drift()
     log = replace(log, rewards=np.cos(log.states[:, 0]))
     policies = {"far": constant(0.3), "near": constant(0.02)}
-    message = r"rollouts of 'far' \(\d+% of steps\) leave the range of the log"
+    message = r"rollouts of 'far' \(\d+ % of steps\) leave the range of the log"
     with pytest.warns(UncertainEstimateWarning, match=message):
         estimates = replace(QUICK, horizon=100, rollouts=1).estimate(policies, log)
     far, near = estimates.diagnostics["unpenalised"] - estimates.values

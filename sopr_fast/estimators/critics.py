@@ -16,6 +16,7 @@ from ..inputs.logs import Transitions
 from ..runtime.checks import integer, number, option, optional, widths
 from ..runtime.distributed import block_bounds
 from ..runtime.progress import each, progress_bar
+from ..runtime.text import percent
 from .learning import Batches, Learner, learn
 from .log import Log
 from .networks import ActionValue
@@ -121,8 +122,8 @@ def _lag(log: Log, updates: int, rate: float, discount: float) -> float:
     remaining = math.exp(-updates * rate / weight) if weight else 0.0
     if remaining > _LARGEST_LAG:
         log.doubt(
-            f"{updates} updates took critics only {1 - remaining:.0%} of the way to their values, unless episodes end "
-            "early; raise updates or target_rate"
+            f"{updates} updates took critics only {percent(1 - remaining)} of the way to their values, unless episodes "
+            "end early; raise updates or target_rate"
         )
     return remaining
 

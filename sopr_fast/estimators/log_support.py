@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..runtime.text import list_names
+from ..runtime.text import list_names, percent
 from .log import Log
 from .policy_actions import PolicyActions
 
@@ -69,7 +69,7 @@ def missed_in_words(state_error: float) -> list[str]:
     """Return a note if the simulator misses much of the change of state on held-out rows; none if it does not."""
     if state_error <= STOCHASTIC:
         return []
-    missed = f"On held-out rows the simulator misses {state_error:.0%} of the change of state".replace("%", " %")
+    missed = f"On held-out rows the simulator misses {percent(state_error)} of the change of state"
     return [f"{missed}: are rows and their order right? If they are, the environment is noisy"]
 
 
@@ -84,7 +84,7 @@ def unsupported_in_words(names: list[str], shares: np.ndarray | None, known: np.
     places = np.flatnonzero(is_unsupported(shares, known))
     if shares is None or not len(places):
         return []
-    least, most = (f"{share:.0%}".replace("%", " %") for share in (shares[places].min(), shares[places].max()))
+    least, most = map(percent, (shares[places].min(), shares[places].max()))
     share = most if least == most else f"{least} to {most}"
     listed = list_names([names[i] for i in places], 5)
     unlike = f"The log does not show what these do: {share} of their decisions are unlike logged ones"

@@ -22,7 +22,7 @@ from ..runtime.checks import integer, option, optional, widths
 from ..runtime.devices import without_autocast
 from ..runtime.options import current
 from ..runtime.progress import progress_bar
-from ..runtime.text import list_names
+from ..runtime.text import list_names, percent
 from .dynamics import Dynamics
 from .estimator import Estimator, Request
 from .learning import CHECKPOINT, learn
@@ -243,7 +243,7 @@ def _sample(policies: list[Policy], states: Tensor, generator: torch.Generator) 
 
 def guessed(names: list[str], shares: np.ndarray) -> list[str]:
     """Return a note on policies most of whose steps (P,) leave the log's range; or none."""
-    far = [f"{names[i]!r} ({shares[i]:.0%} of steps)" for i in np.flatnonzero(shares > _MOST_OUTSIDE)]
+    far = [f"{names[i]!r} ({percent(shares[i])} of steps)" for i in np.flatnonzero(shares > _MOST_OUTSIDE)]
     text = (
         f"rollouts of {list_names(far, 5)} leave the range of the log, where the simulator guesses; measure these "
         "policies, or log more of what they do"

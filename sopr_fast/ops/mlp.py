@@ -81,8 +81,8 @@ def mlp_step(
     The result does not depend on the number of threads.
 
     The last rows may be runs, in which a perceptron reads what it predicts: the first S inputs are a state, which the
-    first S outputs change. Runs stand side by side, step after step. After the first step, a row reads the state that
-    was reached in place of that in `x`, and targets of changes are less by what it is ahead, in units of `scale`.
+    first S outputs change. Runs stand side by side, step after step. From the second step on, a row reads the state
+    that its run reached, not that in `x`; its target loses the difference of the two states, in units of `scale`.
 
     Args:
         x: (C, B, in) float32, or (B, in) for all perceptrons.

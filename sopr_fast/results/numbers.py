@@ -11,11 +11,11 @@ MISSING = "–"
 _MOST_DECIMALS = 6
 _ROUNDING = 1e-6  # relative to the largest number, and in percent
 _LARGE = 1e12  # from which numbers have an exponent
-_HIDDEN = 1000.0  # times closer numbers have equal digits next to an outlier
+_HIDDEN = 1000.0  # how many times as close numbers look equal next to an outlier
 
 
 def without_outliers(values: np.ndarray, closer: float = 10.0) -> np.ndarray:
-    """Return sorted finite values, without the first and the last if the others are `closer` together by a factor."""
+    """Return sorted finite values, without the first and the last if others are `closer` times as close together."""
     ordered = np.sort(values[np.isfinite(values)], None)
     inner = ordered[1:-1]
     return inner if len(inner) > 1 and 0 < closer * np.ptp(inner) < np.ptp(ordered) else ordered

@@ -38,6 +38,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun if count == 1 else plural}"
 
 
+def percent(share: float) -> str:
+    """Return a share as whole percent."""
+    return f"{100 * share:.0f} %"
+
+
 def is_cost(name: object) -> bool:
     """Return whether a name says that less is better: cost, loss or penalty."""
     words = {"cost", "costs", "loss", "losses", "penalty", "penalties"}

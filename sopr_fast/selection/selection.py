@@ -23,7 +23,7 @@ from ..results.numbers import Numbers, chance
 from ..results.result import Result
 from ..results.tables import Column, column, to_text, wrapped
 from ..runtime.checks import integer
-from ..runtime.text import list_names, printable, suggest
+from ..runtime.text import list_names, percent, printable, suggest
 from .compared import read
 from .doubts import doubts
 from .predictions import EPISODES, SHORT_EPISODES, Predictions
@@ -250,7 +250,7 @@ class Selection(Predictions, Result):
         cells += [column(head, columns[head], show) for head in (self.unit, "low", "high")]
         cells.append(column("best", columns["best"], chance))
         if self.outside is not None:
-            cells.append(column("outside", columns["outside"], lambda share: "" if np.isnan(share) else f"{share:.0%}"))
+            cells.append(column("outside", columns["outside"], lambda share: "" if np.isnan(share) else percent(share)))
         return [*cells, Column("", columns["note"])]
 
     @property

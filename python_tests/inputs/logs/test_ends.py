@@ -237,7 +237,7 @@ def test_facts_are_told_and_nothing_is_judged():
     log = load(held, ends="cut")
     words = log.summary.split("; ")
     assert words[2:4] == ["said by 'episode' and ends='cut'", "20 last steps left out, whose next state is unknown"]
-    assert words[4] == "actions repeat the one before in 78% of steps"  # of 18 pairs in 19 steps, 14 are equal
+    assert words[4] == "actions repeat the one before in 78 % of steps"  # of 18 pairs in 19 steps, 14 are equal
     assert words[-1] == "not read: timestamp_ms"
     states = load(without(held, "rewards") | {"penalty": INDEX, "x_1": INDEX})
     assert states.summary == "only states are read, since there are no rewards; not read: timestamp_ms, penalty, x_1"

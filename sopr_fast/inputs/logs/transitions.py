@@ -9,7 +9,7 @@ import numpy as np
 
 from ...runtime.containers import check_size
 from ...runtime.file_errors import naming
-from ...runtime.text import counted, is_cost
+from ...runtime.text import counted, is_cost, percent
 from .ends import WORDS, Statement
 from .parts import FLAGS, Parts
 from .schema import UNREAD, advise, check_needed, find_parts
@@ -247,7 +247,7 @@ def _summary(log: Transitions, parts: Parts, said: list[str], dropped: int) -> s
         words.append(f"rewards are the negative of {parts.names['costs']!r}")
     for name, x in (("state", log.states), ("action", log.actions)):
         if repeats := _repeated(x, log.episodes):
-            words.append(f"{name}s repeat the one before in {repeats:.0%} of steps")
+            words.append(f"{name}s repeat the one before in {percent(repeats)} of steps")
     return "; ".join(words) + parts.not_read
 
 
