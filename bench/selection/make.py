@@ -189,7 +189,21 @@ def _train_offline(task: Task, file: Path, algorithm: str, folder: Path) -> None
     for k, updates in enumerate(np.diff([0, *OFFLINE_UPDATES]).tolist()):
         quiet = d3rlpy.logging.NoopAdapterFactory()
         learner.fit(data, n_steps=updates, n_steps_per_epoch=updates, logger_adapter=quiet, show_progress=False)
-        learner.save(folder / f"{k}.d3")
+        _save_network(learner, folder / f"{k}.npz")
+
+
+def _save_network(learner: Any, file: Path) -> None:
+    """Write the layers of the network that acts, the standardisation of the states folded into the first one."""
+    modules, scaler = vars(learner.impl.modules), learner.observation_scaler
+    network = modules.get("policy") or modules.get("imitator") or modules["q_funcs"][0]
+    first, *others = [layer for layer in network.modules() if isinstance(layer, torch.nn.Linear)][:3]  # 4: deviations
+    weight, bias = (part.detach().numpy() for part in (first.weight, first.bias))
+    weight = weight / (scaler.std + scaler.eps)
+    arrays = {"hidden_0.weight": weight, "hidden_0.bias": bias - weight @ scaler.mean}
+    for name, layer in zip(("hidden_1", "mean"), others, strict=True):
+        arrays |= {f"{name}.{part}": values.detach().numpy() for part, values in layer.named_parameters()}
+    is_of_values = learner.get_action_type().name == "DISCRETE"
+    np.savez(file, **arrays, activation="relu", squash="none" if is_of_values else "tanh")
 
 
 def _measure(task: Task, work: Path, product: Path) -> None:
@@ -225,15 +239,11 @@ def _archive(task: Task, work: Path) -> None:
 
 
 def _layers(actor: Actor) -> dict[str, np.ndarray]:
-    """Return the layers as float16, the standardisation of the states folded into the first one."""
+    """Return the layers as float16."""
     layers, rest = [], actor._parameters[0]
     for inputs, outputs in itertools.pairwise(actor._sizes):
         weight, bias, rest = rest.split([inputs * outputs, outputs, len(rest) - (inputs + 1) * outputs])
         layers.append((weight.view(outputs, inputs), bias))
-    if (scaler := actor.standardisation) is not None:
-        weight, bias = layers[0]
-        weight = weight / scaler.std.float()
-        layers[0] = (weight, bias - weight @ scaler.mean.float())
     return {
         f"{i}.{part}": tensor.numpy().astype(np.float16)
         for i, layer in enumerate(layers)

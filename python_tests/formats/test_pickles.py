@@ -46,7 +46,6 @@ def hostile(target):
         "a codec": (pickle.dumps(codecs.lookup("utf-8")), "codecs"),
         "x.pt": (saved({"0.weight": runs}), "posix.system"),
         "x.d3": (pickle.dumps({**d3, "torch": runs}), "posix.system"),
-        "weights.d3": (pickle.dumps({**d3, "torch": saved({"policy": {"_mu.weight": runs}})}), "posix.system"),
     }
 
 

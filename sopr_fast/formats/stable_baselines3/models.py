@@ -7,7 +7,6 @@ import inspect
 import pickle
 import re
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from ...inputs.policies.callables import (
 )
 from ...inputs.policies.output import Bounds
 from ...inputs.policies.policy import Policy
-from ...inputs.policies.policy_files import ReadingOptions, own_or_opened
+from ...inputs.policies.policy_files import ReadingOptions
 from ...runtime.containers import open_archive, read_json
 from ...runtime.extras import library
 from ...runtime.pickles import SB3_RECORDS, SPACE_RECORDS, Record, RefusedError, read_pickle
@@ -59,8 +58,12 @@ def read(path: Path, options: ReadingOptions) -> Sequence[Policy]:
     settings = read_json(data)
     statistics = _find_statistics(path, settings)
     check_spaces(*((settings.get(key) or {}).get(":type:", "") for key in _SPACES))
-    read, opened = partial(_actor, settings, weights, statistics, options), partial(_opened, path, statistics, options)
-    return [own_or_opened("stable-baselines3", options, read, opened)]
+    try:
+        return [_actor(settings, weights, statistics, options)]
+    except RefusedError as error:
+        if not options.trust:
+            raise RefusedError(f"{error}; trust=True lets stable-baselines3 open it, code included") from error
+    return [_opened(path, statistics, options)]
 
 
 def _actor(settings: dict[str, Any], weights: bytes, statistics: Path | None, options: ReadingOptions) -> Actor:

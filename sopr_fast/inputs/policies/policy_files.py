@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 from ... import formats
 from ...runtime.containers import member_names
 from ...runtime.files import open_regular
-from ...runtime.pickles import RefusedError
 from ...runtime.text import one_line, printable
 from .policy import Policy
 
@@ -29,18 +28,6 @@ class ReadingOptions:
     module: Any = None
     key: str | None = None
     trust: bool = False
-
-
-def own_or_opened(
-    library: str, options: ReadingOptions, read: Callable[[], Policy], opened: Callable[[], Policy]
-) -> Policy:
-    """Return the policy that this package reads; if it refuses, with trust, the policy that the library opens."""
-    try:
-        return read()
-    except RefusedError as error:
-        if not options.trust:
-            raise RefusedError(f"{error}; trust=True lets {library} open it, code included") from error
-    return opened()
 
 
 def load_files(places: Sequence[Path], options: ReadingOptions) -> list[Policy]:
