@@ -23,7 +23,6 @@ def test_pairwise_in_chunks_has_the_gradient_of_all_pairs_at_once(generator, mon
     loss = losses.pairwise(scores, targets)
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(*(torch.autograd.grad(3 * each, scores)[0] for each in (loss, expected)))
-    assert losses.Objective(targets).floor == pytest.approx(math.log(2) * float((y[~y.isnan()] == 0.5).float().mean()))
 
 
 def test_pairs_of_many_policies_are_never_in_memory_at_once():
@@ -37,7 +36,6 @@ def test_training_counts_returns_within_the_margin_as_ties():
     differences = scores[[0, 0, 1]] - scores[[1, 2, 2]]
     expected = torch.nn.functional.binary_cross_entropy_with_logits(differences, better)
     torch.testing.assert_close(objective.loss(scores), expected)
-    assert objective.floor == pytest.approx(math.log(2) / 3)
 
 
 PREFERENCES = np.array([[0.5, 1.0, 1.0], [0.0, 0.5, 1.0], [0.0, 0.0, 0.5]])

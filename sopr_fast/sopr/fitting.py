@@ -29,13 +29,14 @@ from .config import Config
 from .losses import Objective, check_preferences
 from .ranker import Ranker
 from .subsets import Drawing, Subsets
-from .training import train
+from .training import train, warn_of_collapse
 from .training_policies import TrainingPolicies, compare
 from .update import Examples
 
 _SAMPLED_STATES = 1024
 _SCORED_SUBSETS = 5
 _ENOUGH = 12  # policies
+_EQUAL = 1e-5  # relative; collapsed scores differ by float noise of about 1e-7, fresh ones by 1e-2
 
 
 @torch.inference_mode(False)  # with gradients, whatever the caller's mode
@@ -133,6 +134,9 @@ def fit(
         model, history = train(subsets, *examples, config=config, seed=seed, checkpoint=file)
     first = torch.arange(min(_SCORED_SUBSETS, len(subsets)), device="cpu")
     scores = examples[0].scores(model, subsets, first).cpu().double().mean(1)
+    history["collapsed"] = not scores.max() - scores.min() > _EQUAL * scores.abs().max()  # true of NaN
+    if history["collapsed"]:
+        warn_of_collapse()
     return Ranker(
         model=model,
         layout=layout,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -15,7 +13,6 @@ from torch.nn import functional
 
 from ..runtime.arrays import as_numbers
 
-FLAT = math.log(2)  # loss of equal scores
 _PAIRS = 1 << 18  # pairs at once
 
 
@@ -30,15 +27,6 @@ class Objective:
     def by_returns(self) -> bool:
         """Whether labels are returns, so that all pairs are known."""
         return self.labels.dim() == 1
-
-    @functools.cached_property
-    def floor(self) -> float:
-        """Smallest possible loss: ln 2 for each tie, 0 for every other pair."""
-        ties, count = 0, 0
-        for _, pairs, known in pair_labels(self.labels, self.tie_margin):
-            ties += int(((pairs == 0.5) & known).sum())
-            count += int(known.sum())
-        return FLAT * ties / count
 
     def to(self, device: torch.device) -> Objective:
         """Return the same objective for scores on a device."""

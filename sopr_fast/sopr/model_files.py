@@ -19,7 +19,7 @@ from .model import ScoringModel
 from .subsets import Subsets
 from .training_policies import TrainingPolicies
 
-_FORMAT = 10
+_FORMAT = 11
 
 _DESCRIPTION = record(
     {
@@ -90,7 +90,7 @@ def _restore(tensors: dict[str, Tensor], description: dict[str, Any]) -> dict[st
     weights, training, subsets = by_prefix(tensors, "model", "training_policies", "subsets")
     size = sum(value.numel() for value in weights.values())
     fields = _DESCRIPTION("description", description)
-    outcome = {"best_step": optional(integer()), "restarts": integer(), "collapsed": flag}
+    outcome = {"best_step": optional(integer()), "collapsed": flag}
     for name, values in fields["history"].items():
         outcome.get(name, list_of(instance(int | float, "a number")))(f"history {name!r}", values)
     config, layout = Config(**fields["config"]), Layout(**fields["layout"])
