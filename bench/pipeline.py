@@ -11,6 +11,8 @@ Each command is one process. The paper's figures are those of its time tables (a
 from __future__ import annotations
 
 import argparse
+import cProfile
+import pstats
 
 import halfcheetah
 from workload import peak_megabytes
@@ -18,33 +20,43 @@ from workload import peak_megabytes
 import sopr_fast
 from sopr_fast import Config
 
+STAGES = {  # file and function
+    "drawing": ("subsets.py", "draw"),
+    "policies": ("acting.py", "collect"),
+    "clustering": ("subsets.py", "clustered"),
+    "training": ("training.py", "train"),
+    "encoding": ("scoring.py", "score_grid"),  # in training: of validation
+}
 PAPER_SECONDS = {"train": "3,216 to 5,578", "rank": "490 to 1,010"}
 
 
 def main() -> None:
-    options = _options()
+    options, profile = _options(), cProfile.Profile()
     policies, returns, states = halfcheetah.policies(), halfcheetah.returns(), halfcheetah.states()
     names = list(policies)
     config = Config.paper(precision=options.precision)
     if options.stage == "train":
         known = {name: policies[name] for name in names[:30]}
         held_out = {name: policies[name] for name in names[30:40]}
-        with sopr_fast.options(device=options.device):
-            ranker = sopr_fast.fit(known, states, returns[:30], validation=(held_out, returns[30:40]), config=config)
-        timings = ranker.timings
+        with sopr_fast.options(device=options.device), profile:
+            sopr_fast.fit(known, states, returns[:30], validation=(held_out, returns[30:40]), config=config)
         what = f"train {len(known)} policies, {config.steps} steps"
     else:
         # The cost of a score does not depend on the weights, so one training step is enough.
         untrained = Config(**config.to_dict() | {"steps": 1, "subsets": 1})
         few = dict(list(policies.items())[-2:])
         with sopr_fast.options(device=options.device):
-            ranker = sopr_fast.fit(few, states, returns[-2:], config=untrained, keep_subsets=0)
+            model = sopr_fast.fit(few, states, returns[-2:], config=untrained, keep_subsets=0)
         candidates = {f"{i}": policies[names[i % len(names)]] for i in range(options.policies)}
-        timings = ranker.rank(candidates, states, subsets=options.subsets).timings
+        with profile:
+            model.rank(candidates, states, subsets=options.subsets)
         what = f"rank {len(candidates)} policies on {options.subsets} subsets"
     what += f" of {config.subset_size:,} states, {config.clusters} clusters, {config.precision}"
-    print(f"{what}: {sum(timings.values()):.1f} s, peak {peak_megabytes():,} MB")
-    print("  " + ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in timings.items()))
+    stats = pstats.Stats(profile)
+    seconds = {(file.rpartition("/")[2], name): total for (file, _, name), (*_, total, _) in stats.stats.items()}
+    stages = {stage: seconds[place] for stage, place in STAGES.items() if place in seconds}
+    print(f"{what}: {stats.total_tt:.1f} s, peak {peak_megabytes():,} MB")
+    print("  " + ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in stages.items()))
     print(f"  the paper: {PAPER_SECONDS[options.stage]} s (30 and 10 policies, 200 steps and subsets, one P100)")
 
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from .results.estimates import UncertainEstimateWarning as UncertainEstimateWarning
     from .results.ranking import Ranking as Ranking
     from .results.warnings import ForeignPolicyWarning as ForeignPolicyWarning
-    from .results.warnings import TrainingPolicyWarning as TrainingPolicyWarning
     from .runtime.options import options as options
     from .selection import Evaluation as Evaluation
     from .selection import Selection as Selection

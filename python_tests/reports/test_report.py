@@ -204,7 +204,6 @@ def test_a_ranking_shows_its_numbers(pages):
     ("change", "expected"),
     [
         ({}, "Unknown distance"),
-        ({"in_training": [True] * 6}, "act exactly like them"),
         ({"distances": np.full(6, np.nan)}, "Unknown distance to the training policies: "),
         ({"distance_limit": 1e9}, "the highest score of 6 candidates"),
         ({"history": None}, "keeps nothing of how its scores were made"),

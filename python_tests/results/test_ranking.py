@@ -56,19 +56,18 @@ def test_a_ranking_is_text_a_dict_and_a_frame():
         np.array([[2.0, 6.0], [1.0, 5.0], [-1.0, 3.0]]),
         distances=np.array([7.0, 9.0, 0.0]),
         distance_limit=8.0,
-        in_training=[False, False, True],
     )
     assert ranking.table().splitlines() == [
         "rank  policy  score  ± error  distance",
         "   1  a         4.0      2.0      7.00",
         "   2  b         3.0  foreign      9.00",
-        "   3  c         1.0      2.0      0.00  in training",
+        "   3  c         1.0      2.0      0.00",
     ]
     assert str(ranking) == repr(ranking) == ranking.table()
     assert json.loads(json.dumps(ranking.to_dict()))["order"] == ranking.order
     frame = ranking.to_pandas()
     assert frame["policy"].tolist() == ranking.order and frame.index.tolist() == [1, 2, 3]
-    assert list(frame) == ["policy", "score", "standard_error", "distance", "foreign", "in_training"]
+    assert list(frame) == ["policy", "score", "standard_error", "distance", "foreign"]
     unknown = dataclasses.replace(ranking, distances=np.array([9.0, np.nan, 7.0]))
     assert (
         unknown.foreign.tolist()

@@ -11,9 +11,9 @@ import torch
 from support.problems import TINY, LinearPolicy, fit, ladder, log, training_gains
 
 import sopr_fast
-from sopr_fast import CollapsedTrainingWarning, ForeignPolicyWarning, Subsets, TrainingPolicyWarning
+from sopr_fast import CollapsedTrainingWarning, ForeignPolicyWarning, Subsets
 from sopr_fast.results.warnings import warn_of_scores, warn_of_states
-from sopr_fast.sopr.training_policies import TrainingPolicies, compare
+from sopr_fast.sopr.training_policies import TrainingPolicies
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,6 @@ def test_rank_orders_and_averages_over_subsets(ranker, candidates):
     np.testing.assert_allclose(ranking.scores, ranking.subset_scores.mean(1))
     assert ranking.order == ["gain-1.200", "gain-0.700", "gain-0.300"]
     assert ranking.best == "gain-1.200" and ranking.ranks.tolist() == [3, 1, 2]
-    assert set(ranking.timings) == {"drawing", "clustering", "policies", "encoding"}
     errors = ranking.subset_scores.std(1, ddof=1) / np.sqrt(7)
     np.testing.assert_allclose(ranking.standard_errors, errors)
 
@@ -166,23 +165,6 @@ def test_the_limit_is_twice_the_upper_quartile_of_squared_distances(actions, lim
     columns = torch.tensor(actions).reshape(-1, 1, 1)
     scores = torch.zeros(len(actions))
     assert TrainingPolicies([*map(str, actions)], scores[:1, None], scores[:1], columns, scores).distance_limit == limit
-
-
-def test_candidates_of_the_training_are_marked(ranker, candidates):
-    known = ladder(training_gains()[:2])
-    copies = {f"copy of {name}": policy for name, policy in known.items()}
-    with pytest.warns(TrainingPolicyWarning, match=r"exactly like them: 'copy of gain-.*no test") as caught:
-        ranking = ranker.rank(candidates | copies, log())
-    assert caught[0].filename == __file__
-    assert ranking.in_training == ranking.to_dict()["in_training"] == [False] * 3 + [True] * 2
-    marked = [line.split("  ")[2] for line in ranking.table().splitlines() if line.endswith("in training")]
-    assert sorted(name.strip() for name in marked) == sorted(copies)
-
-
-def test_training_policies_are_recognised_up_to_rounding():
-    columns = torch.tensor([[100.0, 1.0], [1.0, 1.0]]).reshape(2, 1, 2)
-    acting = columns[[0, 0, 1, 1]] + torch.tensor([[3e-4, 0], [0, 3e-4], [0, 0], [3e-4, 0]]).reshape(4, 1, 2)
-    assert compare(acting, columns)[1].tolist() == [True, False, True, False]
 
 
 def test_a_collapsed_model_warns_when_it_ranks(ranker, candidates, tmp_path):

@@ -80,7 +80,6 @@ def ranking(*, hostile: bool = False, count: int = 6, known: int = 8) -> Ranking
         random.standard_normal((count, 1)) + 0.1 * random.standard_normal((count, 5)),
         distances=distances[known:, :known].min(1),
         distance_limit=9.0,
-        in_training=[False] * count,
         history={"validation_rank_correlation": [0.1, 0.8, 0.7], "best_step": 1, "collapsed": False},
         settings={"subsets": 5, "seed": 0, "training policies": known},
     )

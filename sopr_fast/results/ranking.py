@@ -14,7 +14,7 @@ from . import metrics
 from .numbers import Numbers
 from .result import Result
 from .tables import Column, column, plain
-from .warnings import ForeignPolicyWarning, TrainingPolicyWarning
+from .warnings import ForeignPolicyWarning
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -31,8 +31,6 @@ class Ranking(Result):
         replicates: (P, R) float64 joint replicates of the scores (subsets, episodes, members), or None.
         distances: (P,) action distance to the nearest training policy (Eq. 3), NaN if unknown, or None.
         distance_limit: Distance beyond which a candidate is foreign, or None.
-        in_training: (P,) whether each candidate acts exactly as a training policy does, or None if unknown.
-        timings: Seconds by stage.
         history: How training of the model went, see `Ranker.history`; None without a model.
         settings: What the ranking rests on, as plain text and numbers.
     """
@@ -47,8 +45,6 @@ class Ranking(Result):
     replicates: np.ndarray | None = None
     distances: np.ndarray | None = None
     distance_limit: float | None = None
-    in_training: list[bool] | None = None
-    timings: dict[str, float] = field(default_factory=dict)
     history: dict[str, Any] | None = None
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -147,12 +143,6 @@ class Ranking(Result):
                 "extrapolations. Rank arrays of actions on the training log or on the subsets of the model to know it"
             )
             found.append((text, ForeignPolicyWarning))
-        if known := [repr(self.names[i]) for i in np.flatnonzero(self.in_training or [])]:
-            text = (
-                "the model was trained on candidates, or on policies that act exactly like them: "
-                f"{list_names(known, 5)}. Their scores are no test of the model"
-            )
-            found.append((text, TrainingPolicyWarning))
         return found
 
     def spearman(self, returns: ReturnsLike) -> float:
@@ -179,13 +169,11 @@ class Ranking(Result):
         return metrics.regret_at_k(returns=check_returns(returns, self.names), scores=self.scores, k=k)
 
     def columns(self) -> dict[str, Any]:
-        """Return the columns of the table, best first; distance, foreign and in_training if they are known."""
+        """Return the columns of the table, best first; distance and foreign if they are known."""
         columns = {"rank": self.ranks, "policy": np.array(self.names, object), "score": self.scores}
         columns["standard_error"] = self.standard_errors
         if self.distances is not None:
             columns |= {"distance": self.distances, "foreign": self.foreign}
-        if self.in_training is not None:
-            columns["in_training"] = np.array(self.in_training, bool)
         return {head: column[self.places] for head, column in columns.items()}
 
     def cells(self) -> list[Column]:
@@ -204,14 +192,12 @@ class Ranking(Result):
         for head in ("distance", "unsupported"):
             if head in columns:
                 cells.append(column(head, columns[head], Numbers(columns[head])))
-        if any(self.in_training or ()):
-            cells.append(Column("", np.where(columns["in_training"], "in training", "").tolist()))
         return cells
 
     def to_dict(self) -> dict[str, Any]:
         """Return lists and numbers ready for JSON; candidates in the order of `names`, NaN if a value is undefined."""
         shown = ("order", "names", "ranks", "scores", "standard_errors", "subset_scores", "distances", "distance_limit")
-        return plain({name: getattr(self, name) for name in (*shown, "foreign", "in_training", "timings")})
+        return plain({name: getattr(self, name) for name in (*shown, "foreign")})
 
 
 def ranks_of(values: np.ndarray) -> np.ndarray:

@@ -22,10 +22,6 @@ class ForeignPolicyWarning(UserWarning):
     """A candidate's score is an extrapolation: it acts unlike every training policy."""
 
 
-class TrainingPolicyWarning(UserWarning):
-    """A candidate or validation policy was a training policy, so its score is no test of the model."""
-
-
 def warn_of_states(states: Tensor, training: Tensor) -> None:
     """Warn of columns of states (U, dim_s) far from those of training (R, dim_s), as after a change of units."""
     states = states[:: -(-len(states) // len(training))].double()

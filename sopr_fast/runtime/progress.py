@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on a terminal and in a notebook, lines elsewhere; durations of its stages."""
+"""Progress of long work: a bar on a terminal and in a notebook, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import logging
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -98,16 +97,3 @@ def _renew_locks() -> None:
 
 _renew_locks()
 os.register_at_fork(after_in_child=_renew_locks)
-
-
-class Timings(dict[str, float]):
-    """Total seconds by stage."""
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Add the duration of the block to a stage."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self[name] = self.get(name, 0.0) + time.perf_counter() - start

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,7 +22,7 @@ from ..results.numbers import number
 from ..results.result import Result
 from ..results.tables import Column, column, plain, to_text, wrapped
 from ..runtime.checks import integer
-from ..runtime.progress import Timings, part
+from ..runtime.progress import part
 from ..runtime.text import one_line
 from .compared import Compared, read
 from .values import checkpoint_file, quiet
@@ -85,7 +86,7 @@ def evaluate(
     folds = group_folds(labels) if labels else random_folds(len(names), cv, seed)
     if np.ptp(values) == 0:
         raise ValueError("the returns of all policies are equal: there is no order to evaluate")
-    found, dropped, timings = _values(chosen, compared, values, errors, [*folds.values()], seed, checkpoints)
+    found, dropped, seconds = _values(chosen, compared, values, errors, [*folds.values()], seed, checkpoints)
     notes = [*compared.facts, *measured.note()]
     if not labels:
         notes.append("Nothing shows how foreign candidates are ranked: give groups")
@@ -97,7 +98,7 @@ def evaluate(
         folds=folds,
         values=found,
         dropped=dropped,
-        seconds=dict(timings),
+        seconds=seconds,
         notes=notes,
         seed=seed,
         settings={
@@ -256,12 +257,13 @@ def _values(
     tests: list[np.ndarray],
     seed: int,
     checkpoints: Any,
-) -> tuple[dict[str, np.ndarray], dict[str, str], Timings]:
+) -> tuple[dict[str, np.ndarray], dict[str, str], dict[str, float]]:
     """Return values (P,) by method, why methods were dropped, and seconds."""
     found: dict[str, np.ndarray] = {}
     dropped: dict[str, str] = {}
     estimated: dict[str, np.ndarray] = {}  # values (P,) of methods that do not learn from returns
-    timings, everyone = Timings(), np.arange(len(returns))
+    seconds: dict[str, float] = {}
+    everyone = np.arange(len(returns))
 
     def value_all(method: Estimator) -> np.ndarray:
         if repr(method) not in estimated:
@@ -289,15 +291,17 @@ def _values(
         return values
 
     for k, (label, method) in enumerate(methods.items(), 1):
-        with timings.stage(label), part(k, len(methods), label), quiet():
+        begun = time.perf_counter()
+        with part(k, len(methods), label), quiet():
             try:
                 found[label] = value(method)
             except (ArithmeticError, ValueError, RuntimeError) as error:  # one of several must not end hours of work
                 dropped[label] = one_line(error)
+        seconds[label] = time.perf_counter() - begun
     if not found:
         reasons = "; ".join(f"{label}: {reason}" for label, reason in dropped.items())
         raise ValueError(f"no method is left to value the policies ({reasons})")
-    return found, dropped, timings
+    return found, dropped, seconds
 
 
 def _measure(returns: np.ndarray, values: np.ndarray, sample: np.ndarray) -> list[float]:

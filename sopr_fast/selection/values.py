@@ -25,7 +25,7 @@ from ..estimators import (
 from ..estimators.simulator import unfinished
 from ..inputs.logs import Transitions
 from ..results.estimates import Estimates
-from ..results.warnings import ForeignPolicyWarning, TrainingPolicyWarning
+from ..results.warnings import ForeignPolicyWarning
 from ..runtime.text import list_names
 from .compared import Compared, possible_returns
 
@@ -104,7 +104,7 @@ def _tune(method: Estimator, compared: Compared, tuned: Callable, episodes: Tran
 def quiet() -> Iterator[None]:
     """Silence warnings that are of no use where many policies are valued: folds are meant to hold foreign ones."""
     with warnings.catch_warnings():
-        for category in (UncertainEstimateWarning, ForeignPolicyWarning, TrainingPolicyWarning):
+        for category in (UncertainEstimateWarning, ForeignPolicyWarning):
             warnings.simplefilter("ignore", category)
         warnings.filterwarnings("ignore", "only .* training policies")  # a fold has fewer than the user gave
         warnings.filterwarnings("ignore", "policies .* (return whole|give different)")  # said when they were compared

@@ -16,21 +16,18 @@ from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
 from ..inputs.logs import load_states
 from ..inputs.policies import Layout, Policies, Policy, collect, load_policies, probe
 from ..inputs.returns import check_ordered, with_returns
-from ..results.warnings import TrainingPolicyWarning
 from ..runtime import distributed
 from ..runtime.checkpoints import Checkpoint
 from ..runtime.checks import integer
 from ..runtime.options import current_device
-from ..runtime.progress import Timings
 from ..runtime.tensor_files import fingerprint
-from ..runtime.text import list_names
 from ..runtime.warn import warn
 from .config import Config
 from .losses import Objective, check_preferences
 from .ranker import Ranker
 from .subsets import Drawing, Subsets
 from .training import train, warn_of_collapse
-from .training_policies import TrainingPolicies, compare
+from .training_policies import TrainingPolicies
 from .update import Examples
 
 _SAMPLED_STATES = 1024
@@ -88,7 +85,6 @@ def fit(
 
     Warns:
         CollapsedTrainingWarning: All policies have equal scores.
-        TrainingPolicyWarning: A validation policy acts as a training policy does.
         UserWarning: There are few training policies, they all act alike, or some have no return.
     """
     if config is not None and not isinstance(config, Config):
@@ -97,41 +93,41 @@ def fit(
     seed = integer(0)("seed", seed)
     keep_subsets = integer(0)("keep_subsets", keep_subsets)
     file = Checkpoint(checkpoint, "training checkpoint", "returns, states")
-    device, group, timings = current_device(), distributed.current(), Timings()
+    device, group = current_device(), distributed.current()
 
     training = load_policies(policies)
     known = _known(training, returns, preferences, validation, config)
-    with timings.stage("drawing"):
-        log = states if isinstance(states, Subsets) else load_states(states)
-        drawn: Drawing | Subsets
-        if isinstance(log, Subsets):
-            drawn, (count, size) = log.to("cpu"), log.rows.shape
-            config = replace(config, subsets=count, subset_size=size, clusters=log.offsets.shape[1] - 1)
-        else:
-            drawn = Drawing.draw(log, config.subsets, size=config.subset_size, seed=seed)
+    log = states if isinstance(states, Subsets) else load_states(states)
+    drawn: Drawing | Subsets
+    if isinstance(log, Subsets):
+        drawn, (count, size) = log.to("cpu"), log.rows.shape
+        config = replace(config, subsets=count, subset_size=size, clusters=log.offsets.shape[1] - 1)
+    else:
+        drawn = Drawing.draw(log, config.subsets, size=config.subset_size, seed=seed)
     labels = [part for some, objective in known for part in (list(some), objective.labels)]
     file.identify(fingerprint(config.to_dict(), seed, *labels, drawn.states, drawn.rows))
     group.check_same(
         options=config, seed=seed, states=drawn.states, subsets=drawn.rows, policies_or_returns=file.fingerprints
     )
 
-    with timings.stage("policies"):
-        acting = [some.for_log(drawn.states_count, states) for some, _ in known]
-        layout, own, columns = _act(acting, drawn, getattr(log, "actions", None))
-        count = len(drawn.states)
-        sample = torch.linspace(0, count - 1, min(_SAMPLED_STATES, count), dtype=torch.float64, device="cpu").long()
-        sampled = [group.gather(some[:, sample].contiguous()) for some in columns]
-        _warn_of_copies(list(known[-1][0]), *sampled)
-    with timings.stage("clustering"):
-        subsets = drawn.clustered(config, device)
-    with timings.stage("training"):
-        hashes = [group.gather_objects([fingerprint(policy) for policy in some]) for some in columns]
-        file.identify(fingerprint([policy for some in hashes for process in some for policy in process]))
-        examples = [
-            Examples(acted.to(device), part, objective.to(device))
-            for (_, objective), part, acted in zip(known, own, columns, strict=True)
-        ]
-        model, history = train(subsets, *examples, config=config, seed=seed, checkpoint=file)
+    acting = [some.for_log(drawn.states_count, states) for some, _ in known]
+    layout, own, columns = _act(acting, drawn, getattr(log, "actions", None))
+    count = len(drawn.states)
+    sample = torch.linspace(0, count - 1, min(_SAMPLED_STATES, count), dtype=torch.float64, device="cpu").long()
+    sampled = group.gather(columns[0][:, sample].contiguous())
+    if (sampled == sampled[0]).all():
+        warn(
+            "all training policies act alike: nothing in their actions orders them, and there is no measure of how "
+            "unlike them a candidate acts"
+        )
+    subsets = drawn.clustered(config, device)
+    hashes = [group.gather_objects([fingerprint(policy) for policy in some]) for some in columns]
+    file.identify(fingerprint([policy for some in hashes for process in some for policy in process]))
+    examples = [
+        Examples(acted.to(device), part, objective.to(device))
+        for (_, objective), part, acted in zip(known, own, columns, strict=True)
+    ]
+    model, history = train(subsets, *examples, config=config, seed=seed, checkpoint=file)
     first = torch.arange(min(_SCORED_SUBSETS, len(subsets)), device="cpu")
     scores = examples[0].scores(model, subsets, first).cpu().double().mean(1)
     history["collapsed"] = not scores.max() - scores.min() > _EQUAL * scores.abs().max()  # true of NaN
@@ -141,13 +137,12 @@ def fit(
         model=model,
         layout=layout,
         training_policies=TrainingPolicies(
-            list(known[0][0]), drawn.states[sample], drawn.source[sample], sampled[0], scores
+            list(known[0][0]), drawn.states[sample], drawn.source[sample], sampled, scores
         ),
         subsets=subsets.to("cpu").take(min(keep_subsets, len(subsets))) if keep_subsets else None,
         history=history,
         seed=seed,
         state_columns="" if isinstance(log, Subsets) else log.columns,
-        timings=timings,
     )
 
 
@@ -163,22 +158,6 @@ def _act(known: list[list[Policy]], drawn: Drawing | Subsets, logged: Any) -> tu
     own = [group.policies(len(some)) for some in known]
     acting = [some[part] for some, part in zip(known, own, strict=True)]
     return layout, own, [collect(some, states, source, layout, show=True) for some in acting]
-
-
-def _warn_of_copies(names: list[str], training: Tensor, validation: Tensor | None = None) -> None:
-    """Warn of training policies (M, R, dim_c) that act alike, and of validation policies (V, R, dim_c) among them."""
-    if (training == training[0]).all():
-        warn(
-            "all training policies act alike: nothing in their actions orders them, and there is no measure of how "
-            "unlike them a candidate acts"
-        )
-    elif validation is not None and (same := compare(validation, training)[1]).any():
-        copies = list_names([repr(name) for name, is_copy in zip(names, same, strict=True) if is_copy], 5)
-        warn(
-            f"validation policies are training policies, or act exactly like them: {copies}. The model learned from "
-            "them, so they do not show when to stop: validate on other policies",
-            TrainingPolicyWarning,
-        )
 
 
 Known: TypeAlias = tuple[Policies, Objective]

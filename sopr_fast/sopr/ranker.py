@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,12 @@ from torch import Tensor
 from ..inputs.accepted import LogLike, PoliciesLike
 from ..inputs.logs import load_states
 from ..inputs.policies import ArrayPolicy, Layout, Policy, check_widths, collect, load_policies, warn_of_answers
+from ..results.metrics import policy_distances
 from ..results.ranking import Ranking
 from ..results.warnings import warn_of_scores, warn_of_states
 from ..runtime import distributed
 from ..runtime.checks import integer
 from ..runtime.options import current, current_device
-from ..runtime.progress import Timings
 from ..runtime.text import counted
 from ..runtime.warn import warn
 from .config import Config
@@ -28,7 +28,7 @@ from .model_files import read_model, write_model
 from .scoring import score_grid
 from .subsets import Drawing, Subsets
 from .training import warn_of_collapse
-from .training_policies import TrainingPolicies, compare
+from .training_policies import TrainingPolicies
 
 _SUBSETS = 5  # by default
 
@@ -45,7 +45,6 @@ class Ranker:
         history: Loss and validation results of each step, and how training went.
         seed: Seed of the training.
         state_columns: Names of the columns of states, in order, if several were chosen by name.
-        timings: Seconds of training by stage; files do not keep them.
     """
 
     model: ScoringModel
@@ -55,7 +54,6 @@ class Ranker:
     history: dict[str, Any]
     seed: int
     state_columns: str = ""
-    timings: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.model.eval()
@@ -122,14 +120,12 @@ class Ranker:
             ForeignPolicyWarning: A candidate is foreign: its action distance to the nearest training policy (Eq. 3)
                 exceeds twice the upper quartile of such distances among the training policies. Or the distance is
                 unknown.
-            TrainingPolicyWarning: A candidate acts as a training policy does.
         """
         seed = integer(0)("seed", seed)
-        group, timings, training = distributed.current(), Timings(), self.training_policies
+        group, training = distributed.current(), self.training_policies
         loaded = load_policies(policies)
         is_array = np.array([isinstance(policy, ArrayPolicy) for policy in loaded.values()], bool)
-        with timings.stage("drawing"):
-            drawn, on_training_log = self._draw(states, subsets, seed)
+        drawn, on_training_log = self._draw(states, subsets, seed)
         acting = loaded.for_log(drawn.states_count, states)
         for policy in acting:  # copies of the user's
             policy.action_count = policy.action_count or self.layout.action_count
@@ -143,19 +139,15 @@ class Ranker:
         )
         check_widths(acting, self.state_dim, "the model", "take a model of their environment, or leave them out")
         has_distance = ~is_array | on_training_log
-        with timings.stage("policies"):
-            columns, sampled = self._act(acting[group.part(len(acting))], drawn, log_is_known=bool(has_distance.all()))
-            to_training, is_copy = map(group.gather, compare(sampled, training.columns))
-            distances = np.where(has_distance[:, None], to_training.numpy(), np.nan)
-            nearest, in_training = distances.min(1), (is_copy.numpy() & has_distance).tolist()
-        scores = self._score(columns, drawn, timings)
+        columns, sampled = self._act(acting[group.part(len(acting))], drawn, log_is_known=bool(has_distance.all()))
+        own = policy_distances(sampled, training.columns) if len(sampled) else np.empty((0, len(training.names)))
+        distances = np.where(has_distance[:, None], group.gather(torch.from_numpy(own)).numpy(), np.nan)
+        scores = self._score(columns, drawn)
         ranking = Ranking.from_subsets(
             names,
             scores,
-            distances=nearest,
+            distances=distances.min(1),
             distance_limit=training.distance_limit,
-            in_training=in_training,
-            timings=dict(timings),
             history=self.history,
             settings={"subsets": scores.shape[1], "seed": seed, "training policies": len(training.names)}
             | {f"training {name}": value for name, value in {"seed": self.seed, **self.config.to_dict()}.items()},
@@ -205,15 +197,12 @@ class Ranker:
         warn_of_answers(policies, columns, states, source, self.layout)
         return columns[:, :count], columns[:, count:]
 
-    def _score(self, columns: Tensor, drawn: Drawing | Subsets, timings: Timings) -> np.ndarray:
+    def _score(self, columns: Tensor, drawn: Drawing | Subsets) -> np.ndarray:
         """Return scores of all processes' candidates, (P, S) float64, from the columns of this process's, (p, U, C)."""
         device = current().device or self.device
         model = self.model if device == self.device else copy.deepcopy(self.model).to(device)
-        with timings.stage("clustering"):
-            subsets = drawn.clustered(self.config, device)
-        with timings.stage("encoding"):
-            own = score_grid(model, subsets, columns, show=True).cpu()
-            scores = distributed.current().gather(own).double().numpy()
+        own = score_grid(model, drawn.clustered(self.config, device), columns, show=True).cpu()
+        scores = distributed.current().gather(own).double().numpy()
         if not np.isfinite(scores).all():
             raise ValueError("the model gives scores that are not finite: its training failed")
         return scores
@@ -225,7 +214,7 @@ class Ranker:
             OSError: The file cannot be written.
         """
         if distributed.current().rank == 0:
-            write_model(path, **{name: value for name, value in vars(self).items() if name != "timings"})
+            write_model(path, **vars(self))
 
 
 def load(path: str | os.PathLike | None = None) -> Ranker:
