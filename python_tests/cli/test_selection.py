@@ -136,7 +136,7 @@ def test_a_bandit_s_method_is_chosen_and_set_in_the_shell(shell, tmp_path, monke
         np.save(f"acts/p{i}.npy", (rows[:, 0] > i / 2).astype(int))
     inputs = "--policies acts --log v.csv --action-count 2 --max-episode-steps 1"
     inputs += " --columns states=x actions=ad rewards=click probabilities=p"
-    methods = {"ImportanceWeighting": "", "DoublyRobust": "--simulator Doubly-Robust --set folds=2"}
+    methods = {"ImportanceWeighting": "", "DoublyRobust": "--simulator DoublyRobust --set discount=0.9"}
     for method, more in methods.items():
         assert method in shell(f"select {inputs} {more} --json")["table"]
         values = shell(f"estimate {inputs} --method {method} --json")
@@ -144,8 +144,8 @@ def test_a_bandit_s_method_is_chosen_and_set_in_the_shell(shell, tmp_path, monke
 
 
 def test_estimate_runs_an_estimator_with_options(shell):
-    content = shell(f"estimate {INPUTS} --method fqe --set updates=5 hidden=8 batch_size=16 --json")
-    assert content["method"] == "FQE" and set(content["names"]) == set(POLICIES)
+    content = shell(f"estimate {INPUTS} --method BehaviourQ --set updates=5 hidden=8 batch_size=16 --json")
+    assert content["method"] == "BehaviourQ" and set(content["names"]) == set(POLICIES)
     assert len(content["diagnostics"]["curve"]["updates"]) == 5
 
 
@@ -157,19 +157,19 @@ def test_estimate_runs_an_estimator_with_options(shell):
         ("select --returns known.csv --measure -1", "--measure must be an integer, 1 or more, got -1"),
         ("estimate --method select", "no method 'select'; choose from GaussianProcess(Simulator), "),
         ("estimate --method NearestPolicy", "NearestPolicy learns from known returns: ask `select` or `evaluate`"),
-        ("estimate --method fqe --set speed=3", "--set speed=3: expected OPTION=VALUE"),
-        ("estimate --method fqe --set updates=5 --set updates=6", "--set updates=6: expected OPTION=VALUE, each once"),
+        ("estimate --method FQE --set speed=3", "--set speed=3: expected OPTION=VALUE"),
+        ("estimate --method FQE --set updates=5 --set updates=6", "--set updates=6: expected OPTION=VALUE, each once"),
         (
             "select --columns states=a --columns states=b",
             "--columns states=a states=b: expected PART=NAME, such",
         ),
-        ("estimate --method fqe --set updates=many", "updates must be an integer, 1 or more, got 'many'"),
+        ("estimate --method FQE --set updates=many", "updates must be an integer, 1 or more, got 'many'"),
         (
-            "estimate --method fqe --set hidden=(32,",
+            "estimate --method FQE --set hidden=(32,",
             "hidden must be a sequence of widths (in the shell hidden=32,32), got",
         ),
         ("estimate --method SOPR --set config=3", "config must be a Config, got '3'"),
-        ("estimate --method fqe --set updates=0", "updates must be an integer, 1 or more"),
+        ("estimate --method FQE --set updates=0", "updates must be an integer, 1 or more"),
     ],
 )
 def test_wrong_input_ends_with_one_line(shell, command, message):
@@ -198,7 +198,7 @@ OTHERS = "actions=push rewards=gain episodes=run"
         "info table.csv",
         f"evaluate --policies policies --log table.csv --returns all.csv {NEAREST} --cv 2 --json",
         "select --policies policies --log table.csv --returns known.csv --json",
-        "estimate --policies policies --log table.csv --method FQE --set updates=2 --json",
+        "estimate --policies policies --log table.csv --method BehaviourQ --set updates=2 --json",
     ],
 )
 def test_every_command_that_reads_a_log_takes_its_names_and_time_limit(shell, columns, command, monkeypatch):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..estimators.methods import DEFAULT_METHODS, find_method, make_method
+from ..estimators.methods import DEFAULT_METHODS, make_method
 from ..runtime.checks import integer
 from ..runtime.process import is_first
 from ..runtime.text import counted, printable
@@ -69,15 +69,16 @@ def evaluate(options: argparse.Namespace) -> None:
     """Print how well methods rank policies with known returns."""
     from .. import selection
 
-    methods = [find_method(name) for name in options.methods or DEFAULT_METHODS]
-    if options.set and not any("Simulator" in name for name in methods):
+    names = options.methods or DEFAULT_METHODS
+    if options.set and not any("Simulator" in name for name in names):
         raise ValueError("--set sets options of the simulator, which is none of --methods: leave it out")
+    methods = [_read_estimator(name, options.set if "Simulator" in name else []) for name in names]
     policies, log, returns = _read(options)
     evaluation = selection.evaluate(
         policies,
         log,
         returns,
-        methods=[_read_estimator(name, options.set if "Simulator" in name else []) for name in methods],
+        methods=methods,
         cv=options.cv,
         groups=_by_name(options.groups),
         checkpoints=options.checkpoints,
@@ -116,7 +117,7 @@ def select(options: argparse.Namespace) -> int:
 
 def estimate(options: argparse.Namespace) -> None:
     """Print values by an estimator that learns from no known returns."""
-    estimator = _read_estimator(find_method(options.method), options.set)
+    estimator = _read_estimator(options.method, options.set)
     if estimator.supervised:
         raise ValueError(f"{estimator.name} learns from known returns: ask `select` or `evaluate`")
     check_outputs(options)
