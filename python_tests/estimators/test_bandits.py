@@ -6,7 +6,7 @@ from support.estimators import bandit, bandits, softmax
 from support.problems import transitions
 
 from sopr_fast import load_policies
-from sopr_fast.estimators import FQE, DoublyRobust, ImportanceWeighting
+from sopr_fast.estimators import FQE, DoublyRobust, ImportanceWeighting, doubly_robust
 
 POLICIES, TRUE = bandits(soft=1.0, uniform=0.0)
 TRUTH = TRUE["soft"]
@@ -31,24 +31,26 @@ def test_intervals_hold_as_often_as_they_say(estimator):
     assert 0.8 <= np.mean([low <= TRUTH <= high for low, high in ends]) <= 0.98
 
 
-def test_a_reward_model_that_fits_makes_errors_small_and_one_that_does_not_keeps_values_right():
+def test_a_reward_model_that_fits_makes_errors_small_and_one_that_does_not_keeps_values_right(monkeypatch):
     log = bandit(noise=0.0)
     robust, weighted = (kind().estimate(POLICIES, log) for kind in (DoublyRobust, ImportanceWeighting))
     assert robust.diagnostics["reward_error"] < 0.01
     assert robust.standard_errors[0] < 0.6 * weighted.standard_errors[0]
-    blind = DoublyRobust(penalty=1e9).estimate(POLICIES, log)  # predicts the mean
+    monkeypatch.setattr(doubly_robust, "_PENALTY", 1e9)
+    blind = DoublyRobust().estimate(POLICIES, log)  # predicts the mean
     assert blind.diagnostics["reward_error"] == pytest.approx(1, abs=0.01)
     for estimates in (robust, weighted, blind):
         assert abs(estimates.values[0] - TRUTH) < 3 * estimates.standard_errors[0]
 
 
-def test_rows_are_predicted_by_models_that_have_not_seen_them():
+def test_rows_are_predicted_by_models_that_have_not_seen_them(monkeypatch):
     """Rewards are noise, which a model without penalty would fit."""
     random = np.random.default_rng(0)
     states = random.standard_normal((60, 12)).astype(np.float32)
     log = transitions(states, np.zeros((60, 1)), random.standard_normal(60), states, np.ones(60), None, np.zeros(60))
     only = load_policies({"only": lambda s: np.tile([1.0, 0.0], (len(s), 1))}, action_count=2)
-    assert DoublyRobust(penalty=1e-6).estimate(only, log).diagnostics["reward_error"] > 1
+    monkeypatch.setattr(doubly_robust, "_PENALTY", 1e-6)
+    assert DoublyRobust().estimate(only, log).diagnostics["reward_error"] > 1
 
 
 def test_wrong_uses_are_refused():

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ..runtime.checks import integer, number, option
 from ..runtime.progress import each
 from .log import Log
 from .policy_actions import PolicyActions
 from .reward_estimator import Evaluated, RewardEstimator
 
+_FOLDS = 5
+_PENALTY = 10.0  # of the ridge regression, in rows
 _BLOCKS = 1000  # of steps, over whose sums errors are computed
 
 
@@ -23,18 +24,11 @@ class DoublyRobust(RewardEstimator):
 
     A reward model predicts the reward of every action; importance weights, by the log's probabilities, correct what it
     misses. The value is right if the probabilities are, however wrong the model is. The model is a ridge regression on
-    standardised states, one for each action. It is cross-fitted: rows are predicted by models of the other folds.
-
-    Attributes:
-        folds: Number of folds.
-        penalty: Penalty of the ridge regression, in rows.
+    standardised states, one for each action, cross-fitted in five folds.
 
     Diagnostics:
         reward_error: Squared error of the reward model on rows that it has not seen, as a share of the variance.
     """
-
-    folds: int = option(5, integer(2))
-    penalty: float = option(10.0, number(above=0))
 
     def _evaluate(self, actions: PolicyActions, checkpoint: str | os.PathLike | None) -> Evaluated:
         log, steps = actions.log, actions.log.transitions
@@ -62,10 +56,10 @@ class DoublyRobust(RewardEstimator):
         """Return the rewards (N, A) of all actions, predicted by models that have not seen the row."""
         states = log.states(torch.arange(log.count, device="cpu")).double().numpy()
         features = np.column_stack([np.ones(len(states)), states])
-        fold = np.random.default_rng([seed, 5]).permutation(len(states)) % self.folds
+        fold = np.random.default_rng([seed, 5]).permutation(len(states)) % _FOLDS
         predicted = np.empty((len(states), log.action_dim))
-        penalty = self.penalty * np.eye(features.shape[1])
-        for k in range(self.folds):
+        penalty = _PENALTY * np.eye(features.shape[1])
+        for k in range(_FOLDS):
             train, level = fold != k, rewards[fold != k].mean() if (fold != k).any() else 0.0
             for action in range(log.action_dim):
                 x = features[train & (logged == action)]
