@@ -78,13 +78,6 @@ def test_bounds_of_rewards_include_values_of_short_episodes(log, recwarn):
     assert not any("rewards allow" in str(warning.message) for warning in recwarn.list)
 
 
-def test_arrays_whose_next_actions_are_all_unknown_are_refused():
-    states = np.random.default_rng(0).normal(size=(100, 2))
-    log = transitions(states, states[:, :1], states[:, 0], states + 1, None, np.ones(100, bool))
-    with pytest.raises(ValueError, match="'logged' is an array of actions, but no row of the log is followed"):
-        FQE(**SMALL).estimate({"logged": log.actions}, log)
-
-
 @loud
 @critic
 def test_critics_warn_of_disjoint_support(method, log):

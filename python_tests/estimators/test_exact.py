@@ -4,15 +4,11 @@ Linear functions of one-hot states are tables. They converge to the values of th
 describe, which differ from the true values by the sampling error of the log.
 """
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from support.mdps import Linear, LinearGain, TablePolicy, Tabular
-from support.problems import transitions
 
 from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, ImportanceWeighting
-from sopr_fast.inputs.policies import load_policies as load
 
 DISCOUNT = 0.9
 GAINS = [np.array([-0.2, -0.8]), np.array([0.3, -0.3]), np.array([0.2, 0.1])]
@@ -52,18 +48,6 @@ def test_fqe_of_a_table(tabular, seed):
     estimates = FQE(**TABLE).estimate(policies(tables), log, seed=seed)
     np.testing.assert_allclose(estimates.values, [known.value(t, DISCOUNT) for t in tables.values()], rtol=0.01)
     np.testing.assert_allclose(estimates.values, [mdp.value(t, DISCOUNT) for t in tables.values()], rtol=0.04)
-
-
-def test_fqe_of_arrays_of_actions():
-    """Values are within 1 % of the process of the rows whose next actions are known."""
-    mdp = Tabular.random(seed=1)
-    log = mdp.log(np.full((5, 3), 1 / 3), 1000, 4, seed=0)
-    inner = np.flatnonzero(~log.timeouts)
-    arrays = {f"table-{i}": mdp.policy(i)[log.states.argmax(1)].astype(np.float32) for i in range(3)}
-    parts = (getattr(log, part)[inner] for part in ("states", "actions", "rewards", "next_states"))
-    known = replace(mdp.estimated(transitions(*parts, episodes=inner, ends="cut")), start=log.initial_states.mean(0))
-    estimates = FQE(**TABLE).estimate(load(arrays, action_count=3).for_log(len(log)), log)
-    np.testing.assert_allclose(estimates.values, [known.value(mdp.policy(i), DISCOUNT) for i in range(3)], rtol=0.01)
 
 
 @pytest.mark.parametrize("seed", [0, 1])

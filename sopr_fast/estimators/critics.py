@@ -170,12 +170,8 @@ class CriticLearner(Learner):
         log = self.log
         rows = self.batches(update)[0]  # (B,)
         targets = self._targets(rows, update)
-        mask = None if self.shared else self.actions.has_next_action(rows)
-        weight = torch.ones_like(targets)
-        if mask is not None:
-            weight = mask * (mask.shape[-1] / mask.sum(-1).clamp(min=1)).view(-1, 1)
         actions = torch.embedding(log.actions, rows)
-        return self.critic.fit(log.states(rows), actions, targets, weight, average_rate=self.target_rate)
+        return self.critic.fit(log.states(rows), actions, targets, average_rate=self.target_rate)
 
     @torch.no_grad()
     def _targets(self, rows: Tensor, update: int) -> Tensor:  # (C, B)

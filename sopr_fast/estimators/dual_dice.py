@@ -107,9 +107,7 @@ class DualDICELearner(Learner):
         nu_next, nu_start = nu_evaluated.split([len(rows), len(starts)], 1)
         residual = self.nu.values(states, actions) - alive * nu_next
         zeta = self.zeta.values(states, actions)
-        inner, mask = residual * zeta - zeta.square() / 2, self.actions.has_next_action(rows)
-        inner = inner.mean(1) if mask is None else (inner * mask).sum(1) / mask.sum(1).clamp(min=1)
-        loss = inner - (1 - self.discount) * nu_start.mean(1)
+        loss = (residual * zeta - zeta.square() / 2).mean(1) - (1 - self.discount) * nu_start.mean(1)
         down, up = torch.autograd.grad(loss.sum(), [self.nu.parameters, self.zeta.parameters])
         self.nu.adam.step([down])
         self.zeta.adam.step([-up])

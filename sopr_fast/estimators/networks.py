@@ -81,12 +81,13 @@ class ActionValue(StackedMLP):
         out = self(self._inputs(states, actions))
         return (out * actions).sum(-1) if self.discrete else out[..., 0]
 
-    def fit(self, states: Tensor, actions: Tensor, target: Tensor, weight: Tensor, *, average_rate: float) -> Tensor:
-        """Train by one step on weight * (value - target)² (C, B), averaged over rows; return losses (C,).
+    def fit(self, states: Tensor, actions: Tensor, target: Tensor, *, average_rate: float) -> Tensor:
+        """Train by one step on (value - target)² (C, B), averaged over rows; return losses (C,).
 
         Discrete actions must be one-hot.
         """
-        target, weight = target[..., None], 2 * weight[..., None]  # a loss below its threshold is half the square
+        target = target[..., None]
+        weight = torch.full_like(target, 2.0)  # a loss below its threshold is half the square
         if self.discrete:
             weight = weight * actions
         losses = {"weight": weight, "thresholds": target.new_full((self.sizes[-1],), math.inf)}

@@ -23,28 +23,18 @@ _ROWS = 16384
 class PolicyActions:
     """What P policies do in the states of a log: actions, samples of stochastic policies, or probabilities of actions.
 
-    What an array of actions does in a next state that is no logged row is unknown.
-
     Attributes:
         draws: Actions sampled in every state; 1 if no policy is stochastic.
-        arrays: (P,) bool, whether each policy is an array of actions.
     """
 
     def __init__(self, policies: list[Policy], layout: Layout, log: Log, *, seed: int = 0):
         self.policies, self.layout, self.log, self.seed = policies, layout, log, seed
         self.draws = _DRAWS if layout.kind == "gaussian" else 1
-        self.arrays = torch.tensor([isinstance(policy, ArrayPolicy) for policy in policies], device="cpu")
-        self._cut = torch.from_numpy(~log.followed)
         self._table: Tensor | None = None
 
     def tabulate(self) -> None:
-        """Let all policies act in all states at once."""
-        if self.arrays.any() and not self.log.followed.any():
-            name = self.policies[int(self.arrays.int().argmax())].name
-            raise ValueError(
-                f"policy {name!r} is an array of actions, but no row of the log is followed by another row of its "
-                "episode, so its next actions are unknown; pass the policy itself"
-            )
+        """Let all policies act in all states at once, next states too."""
+        refuse_arrays(self.policies)
         count = len(self.log.raw_states)
         table = new_columns((self.draws, count, len(self.policies), self.layout.action_dim))
         group = distributed.current()  # processes share the policies
@@ -58,19 +48,13 @@ class PolicyActions:
     def of(self, part: slice) -> PolicyActions:
         """Return the actions of adjacent policies."""
         own = copy.copy(self)
-        own.policies, own.arrays = self.policies[part], self.arrays[part]
+        own.policies = self.policies[part]
         own._table = None if self._table is None else self._table[:, :, part]
         return own
 
     def identity(self) -> tuple[Any, ...]:
         """Return everything that distinguishes these policies on this log from others, for `learning.learn`."""
-        return [policy.name for policy in self.policies], self.arrays, self._table, *self.log.identity()
-
-    def has_next_action(self, rows: Tensor) -> Tensor | None:
-        """Return whether each policy's next action is known, (..., P, B) for rows (..., B); None if all are."""
-        if not self.arrays.any():
-            return None
-        return ~(self.arrays[:, None] & self._cut[rows][..., None, :])
+        return [policy.name for policy in self.policies], self._table, *self.log.identity()
 
     def __call__(self, rows: Tensor, draw: int = 0) -> Tensor:
         """Return actions (..., P, B, dim_a) in rows (..., B) of the table of states: sample `draw` modulo `draws`."""
@@ -98,3 +82,13 @@ class PolicyActions:
         key = np.random.SeedSequence([self.seed, draw, int(rows[0])]).generate_state(1)[0]
         output = policy.output(self.log.raw_states[rows], self.log.source[rows])
         return output.sample(torch.Generator().manual_seed(int(key)))
+
+
+def refuse_arrays(policies: list[Policy]) -> None:
+    """Raise ValueError if a policy is an array of actions."""
+    for policy in policies:
+        if isinstance(policy, ArrayPolicy):
+            raise ValueError(
+                f"policy {policy.name!r} is an array of actions, which tells of no states but logged ones; pass the "
+                "policy itself, or take another estimator, such as BehaviourQ"
+            )
