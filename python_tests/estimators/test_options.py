@@ -23,7 +23,7 @@ pytestmark = unwarned
         *((DualDICE, {name: 0}) for name in ("updates", "batch_size", "nu_rate", "zeta_rate")),
         *((ImportanceWeighting, {name: 0}) for name in ("updates", "noise")),
         *((ImportanceWeighting, {"clip": clip}) for clip in ((1, 0), 2.0, (1, 2, 3), ("a", "b"), (None, 2))),
-        *((Simulator, {name: 0}) for name in ("updates", "members", "rollouts", "horizon")),
+        *((Simulator, {name: 0}) for name in ("updates", "members", "horizon")),
         (Simulator, {"hidden": (0,)}),
         (SOPR, {"config": {"steps": 3}}),
     ],

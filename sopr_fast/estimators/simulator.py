@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..inputs.logs import Transitions
 from ..inputs.logs.schema import LIMIT
-from ..inputs.policies import ArrayPolicy, Layout, Policy, together
+from ..inputs.policies import Layout, Policy, together
 from ..native import torch_on_one_thread
 from ..results.estimates import Estimates
 from ..results.metrics import agreement
@@ -21,15 +21,15 @@ from ..runtime.checkpoints import check_checkpoint
 from ..runtime.checks import integer, option, optional, widths
 from ..runtime.devices import without_autocast
 from ..runtime.options import current
-from ..runtime.progress import progress_bar
+from ..runtime.progress import each
 from ..runtime.text import list_names, percent
 from .dynamics import Dynamics
 from .estimator import Estimator, Request
 from .learning import CHECKPOINT, learn
-from .log import Log, read
+from .log import read
 from .log_support import STOCHASTIC, agreement_in_words, missed_in_words, unsupported
 from .member_errors import HONEST
-from .policy_actions import PolicyActions
+from .policy_actions import PolicyActions, refuse_arrays
 
 _USUAL = 0.99  # quantile of the disagreement over logged rows
 _LEAST_USUAL = 0.1  # disagreement that is no doubt, as a share of the usual change of state
@@ -49,11 +49,11 @@ class Simulator(Estimator):
     """Return of each policy in a simulator that is learned from the log.
 
     Several networks learn changes of state, rewards and ends of episodes; in the last quarter of their updates also
-    from states that they reach themselves. In each of them policies roll out, all from the same initial states of the
-    log; other networks take other ones. A return is undiscounted, over `horizon` steps; each reward is lowered where
-    the networks disagree more than on the log. The value is the mean over the networks, and its standard error twice
-    their standard deviation. Stochastic policies sample their actions. Arrays of actions cannot be evaluated, because
-    rollouts reach new states.
+    from states that they reach themselves. In each of them policies roll out for about 2,000 steps, all from the same
+    initial states of the log; other networks take other ones. A return is undiscounted, over `horizon` steps; each
+    reward is lowered where the networks disagree more than on the log. The value is the mean over the networks, and its
+    standard error twice their standard deviation. Stochastic policies sample their actions. Arrays of actions are
+    refused, because rollouts reach new states.
 
     What the networks miss of held-out rows is added as noise if it is over a quarter of the change of state, even
     without the worst hundredth of the rows.
@@ -64,17 +64,13 @@ class Simulator(Estimator):
     Attributes:
         updates: Gradient steps of each network, of 256 rows.
         hidden: Widths of the networks' hidden layers.
-        members: M, the number of networks.
-        rollouts: Rollouts of each policy in each network; None for 2,000 steps in all, from each initial state
-            once, but 2 at least.
+        members: M, the number of networks; errors need two.
         horizon: Steps of a rollout; None for the log's time limit, or if that is unknown, for its longest episode.
 
     Diagnostics:
         state_error: Squared error on held-out rows without the worst hundredth, as a share of the mean squared change
             of state.
-        unpenalised: (P,) mean returns of the same rollouts without lowered rewards.
         length: (P,) mean lengths of the rollouts' episodes.
-        log_length: Mean length of the log's episodes.
         unlived: (P,) size of what rollouts would earn from their ends to the horizon, at the log's mean reward.
         inside: (P,) share of steps within the log's range.
         unsupported: See `FQE`.
@@ -91,20 +87,22 @@ class Simulator(Estimator):
     updates: int = option(8000, integer(1))
     hidden: tuple[int, ...] = option((256, 256), widths)
     members: int = option(4, integer(1))
-    rollouts: int | None = option(None, optional(integer(1)))
     horizon: int | None = option(None, optional(integer(1)))
 
     def _estimate(self, request: Request) -> Estimates:
         check_checkpoint(request.checkpoint, CHECKPOINT)
-        for policy in request.policies:
-            if isinstance(policy, ArrayPolicy):
-                raise ValueError(
-                    f"policy {policy.name!r} is an array of actions, but rollouts reach states outside the log; pass "
-                    "the policy itself, or take another estimator, such as BehaviourQ"
-                )
+        refuse_arrays(request.policies)
         layout, log = read(request.policies, request.transitions)
+        options: dict[str, Any] = {"members": self.members, "hidden": self.hidden, "updates": self.updates}
         with torch_on_one_thread():
-            model, curve = self._train(log, request)
+            model = Dynamics(log, **options, seed=request.seed)
+        curve = learn(
+            model,
+            self.updates,
+            description="simulator",
+            checkpoint=request.checkpoint,
+            identity=lambda: (options, request.seed, *log.identity()),
+        )
         return self._value(request, layout, model, curve, partial(self._tuned, request, model, log.transitions))
 
     def _value(
@@ -112,25 +110,22 @@ class Simulator(Estimator):
     ) -> Estimates:
         """Roll out all policies."""
         log = model.log
-        lengths = np.diff(log.transitions.episodes)
         limit = self.horizon or log.transitions.limit
-        horizon = int(limit if np.isfinite(limit) else lengths.max())
+        horizon = int(limit if np.isfinite(limit) else np.diff(log.transitions.episodes).max())
         with torch_on_one_thread():
             missing = model.missing()
             errors = missing.square().mean(1).sort().values  # of held-out rows, as shares of the usual change
             state_error = float(errors[: len(errors) - int(_OUTLIERS * len(errors))].mean().nan_to_num())
             is_noisy = state_error > STOCHASTIC
             fewest = _FEWEST_NOISY if is_noisy else _FEWEST_ROLLOUTS
-            rollouts = self.rollouts or max(fewest, min(-(-_STEPS // horizon), len(log.initial)))
+            rollouts = max(fewest, min(-(-_STEPS // horizon), len(log.initial)))
             noise = missing * model.change_scale if is_noisy else None
-            with progress_bar(horizon, "rolling out", "step") as bar:
-                rolled = _roll_out(model, request.policies, layout, rollouts, horizon, noise, request.seed, bar.update)
+            rolled = _roll_out(model, request.policies, layout, rollouts, horizon, noise, request.seed)
         rolled["unfinished"] *= np.isinf(limit)
         rolled["unsupported"] = unsupported(PolicyActions(request.policies, layout, log))
         going_on = log.transitions.rewards[~log.transitions.terminals]
         rolled["unlived"] = abs(float(going_on.sum())) / max(1, len(going_on)) * (horizon - rolled["length"])
-        of_outside = guessed(request.names, 1 - rolled["inside"])
-        for note in of_outside + unfinished(request.names, rolled["unfinished"]):
+        for note in guessed(request.names, 1 - rolled["inside"]) + unfinished(request.names, rolled["unfinished"]):
             log.doubt(note)
         members = rolled.pop("values")
         return Estimates(
@@ -139,13 +134,7 @@ class Simulator(Estimator):
             HONEST * members.std(1, ddof=1) if self.members > 1 else np.full(len(members), np.nan),
             replicates=members if self.members > 1 else None,
             method=self.name,
-            diagnostics={
-                **rolled,
-                "state_error": state_error,
-                "log_length": float(lengths.mean()),
-                "curve": curve,
-                "tuned": tuned,
-            },
+            diagnostics={**rolled, "state_error": state_error, "curve": curve, "tuned": tuned},
             notes=[*agreement_in_words(agreement(members)), *missed_in_words(state_error), *log.facts],
         )
 
@@ -158,18 +147,6 @@ class Simulator(Estimator):
             curve = learn(tuned, updates, description="tuning the simulator")
             return self._value(request, layout, tuned, curve, partial(self._tuned, request, model, together))
 
-    def _train(self, log: Log, request: Request) -> tuple[Dynamics, dict[str, list]]:
-        options: dict[str, Any] = {"members": self.members, "hidden": self.hidden, "updates": self.updates}
-        model = Dynamics(log, **options, seed=request.seed)
-        curve = learn(
-            model,
-            self.updates,
-            description="simulator",
-            checkpoint=request.checkpoint,
-            identity=lambda: (options, request.seed, *log.identity()),
-        )
-        return model, curve
-
 
 def _roll_out(
     model: Dynamics,
@@ -179,14 +156,13 @@ def _roll_out(
     horizon: int,
     noise: Tensor | None,
     seed: int,
-    progress: Callable[[int], Any],
 ) -> dict[str, np.ndarray]:
     """Roll out P policies in each of M models R times, from initial states that all policies share, but no two models.
 
     Of the `noise` (…, dim_s), one row is drawn for every rollout and step, and added to the states of all policies.
 
     Returns:
-        (P, M) float64 "values", (P,) float64 "unpenalised", "length", "inside" and "unfinished", see `Simulator`.
+        (P, M) float64 "values", (P,) float64 "length", "inside" and "unfinished", see `Simulator`.
     """
     log, count, members = model.log, len(policies), model.members
     generator = torch.Generator().manual_seed(seed)
@@ -198,14 +174,13 @@ def _roll_out(
     usual = model.step_forward(log.states(logged), log.actions[logged], 0 * logged)[3]
     usual = usual.quantile(_USUAL).clamp(min=_LEAST_USUAL)
     low, high = log.range()
-    totals = torch.zeros(4, len(states), dtype=torch.float64, device="cpu")
+    totals = torch.zeros(3, len(states), dtype=torch.float64, device="cpu")
     alive = torch.ones_like(totals[0])
     acting: list[Policy] = []
-    for step in range(horizon):
+    for _ in each(range(horizon), "rolling out", "step"):
         going = alive.view(count, -1).amax(1) > _OVER
         if not going.any():
-            progress(horizon - step)
-            break
+            continue
         rows = going.repeat_interleave(members * rollouts).nonzero()[:, 0]
         still = [policies[p] for p in going.nonzero()[:, 0].tolist()]
         if still != acting:
@@ -222,12 +197,11 @@ def _roll_out(
         states[rows], rewards, ends, disagreement = map(torch.cat, zip(*parts, strict=True))
         within = ((states[rows] > low - _TOLERANCE) & (states[rows] < high + _TOLERANCE)).all(1)
         doubt = model.reward_size * (disagreement / usual - 1).clamp(0, _MOST_PENALTY)
-        totals[:, rows] += alive[rows] * torch.stack([rewards - doubt, rewards, torch.ones_like(rewards), within])
+        totals[:, rows] += alive[rows] * torch.stack([rewards - doubt, torch.ones_like(rewards), within])
         alive[rows] *= 1 - ends
-        progress(1)
-    totals[3] /= totals[2]
-    means = torch.cat([totals, alive[None]]).view(5, count, members, rollouts).mean(3).numpy()
-    names = ("unpenalised", "length", "inside", "unfinished")
+    totals[2] /= totals[1]
+    means = torch.cat([totals, alive[None]]).view(4, count, members, rollouts).mean(3).numpy()
+    names = ("length", "inside", "unfinished")
     return {"values": means[0], **dict(zip(names, means[1:].mean(2), strict=True))}
 
 
