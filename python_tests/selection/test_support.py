@@ -183,6 +183,17 @@ def test_later_snapshots_count_as_better_until_known_returns_correct_that():
     assert errors[0] < 0.5 * errors[1]
 
 
+def test_training_counts_for_more_where_the_log_does_not_show_what_policies_do():
+    trained, agreeing = np.tile([-1.0, 1.0], 7), members(*[0.01] * 14)
+    gained = []
+    for share in (0.05, 0.9):
+        told = chosen(members=agreeing, unsupported=np.full(14, share))
+        np.testing.assert_allclose(told.predicted, [*TRUTH.values()])
+        change = replace(told, progress=trained).predicted - told.predicted
+        gained.append(change[trained > 0].mean() - change[trained < 0].mean())
+    assert gained[1] > 2 * gained[0] > 0
+
+
 def test_progress_is_a_share_of_the_last_step_of_a_run():
     names = ["a1", "a2", "b1", "c1", "c2", "d"]
     steps = {"a1": 5, "a2": 10, "b1": 3, "c1": 2, "c2": 8}

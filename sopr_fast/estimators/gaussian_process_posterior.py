@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -72,14 +73,20 @@ def fit(
     logged_spread: float = 0.0,  # least unit of the priors if no return is known
     members: np.ndarray | None = None,  # (P, M) values by each member of the simulator, if it has several
     trained: np.ndarray | None = None,  # (P,) how far policies were trained, in standard deviations; 0 if unknown
+    unseen: Callable[[float], np.ndarray | float] = lambda unit: 0.0,
 ) -> Posterior:
-    """Compute the posterior of the returns of all policies."""
+    """Compute the posterior of the returns of all policies.
+
+    `unseen` returns the covariance (P, P) of errors that neither members nor known returns show, given the unit of the
+    returns. Without known returns, it is one of the values: where it is large, training counts for more.
+    """
     known, count = np.isfinite(returns), len(returns)
     unit, left_out = _unit(returns[known], values), np.full((2, count), np.nan)
     trained = np.zeros(count) if trained is None else trained
     if not known.any():
         values, unit_of_errors = np.zeros(count) if values is None else values, max(unit, logged_spread)
-        mean, covariance = values.copy(), _errors_without_returns(distances, unit_of_errors, members)
+        covariance = _errors_without_returns(distances, unit_of_errors, members) + unseen(unit_of_errors)
+        mean = values.copy()
         if trained.any():
             mean, covariance = _with_training(distances, values, covariance, unit, trained)
         return Posterior(mean, covariance, unit_of_errors, left_out)
@@ -103,6 +110,7 @@ def fit(
     slope = scale.slope(mean)
     covariance *= slope
     covariance *= slope[:, None]
+    covariance += unseen(unit)
     left_out[:, known] = scale.back(without[0]), scale.slope(without[0]) * without[1]
     return Posterior(scale.back(mean), covariance, unit, left_out)
 

@@ -110,15 +110,21 @@ class Predictions:
         values, members = self._believed, None
         if values is not None and self.members is not None:
             members = self.members.clip(*self.bounds)
+        farness = (self.distance_ratio / LIMIT).clip(0, 1)
+        unlike = np.where(self.known, 0.0, farness if self.known.any() else 1.0)
+
+        def unseen(unit: float) -> np.ndarray | float:
+            errors: np.ndarray | float = 0.0
+            alike = likeness(self.distances, self.known)
+            if self.unsupported is not None:
+                unlived = 0.0 if self.unlived is None else self.unlived
+                errors = widening(self.unsupported, unlike, alike, unit, unlived)
+            if members is not None and self.known.any():
+                errors += errors_far_from_known(members, unlike, alike)
+            return errors
+
         known = self.distances, self.returns, self.return_errors
-        posterior = fit(*known, values, self.logged_spread, members, self.progress)
-        alike, farness = likeness(self.distances, self.known), self.distance_ratio / LIMIT
-        unlike = np.where(self.known, 0.0, farness.clip(0, 1) if self.known.any() else 1.0)
-        if self.unsupported is not None:
-            unlived = 0.0 if self.unlived is None else self.unlived
-            posterior.covariance[...] += widening(self.unsupported, unlike, alike, posterior.unit, unlived)
-        if members is not None and self.known.any():
-            posterior.covariance[...] += errors_far_from_known(members, unlike, alike)
+        posterior = fit(*known, values, self.logged_spread, members, self.progress, unseen)
         return replace(posterior, limits=self._limits)
 
     @cached_property
