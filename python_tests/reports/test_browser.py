@@ -35,10 +35,9 @@ def chromium():
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reports")
-    paths = {kind: folder / f"{kind}.html" for kind in (*RESULTS, "long")}
+    paths = {kind: folder / f"{kind}.html" for kind in RESULTS}
     for kind, make in RESULTS.items():
         report(make(hostile=True), paths[kind])
-    report(RESULTS["selection"](count=60), paths["long"])
     return paths
 
 
@@ -81,31 +80,7 @@ def test_the_first_screen_of_a_laptop_holds_verdict_and_figure(show, kind):
     assert page.locator("header img").bounding_box()["x"] > page.locator("h1").bounding_box()["width"]
 
 
-def test_tables_sort_and_filter(show):
-    page = show("long")
-    rows = page.locator("section[aria-labelledby=order] tbody tr:visible")
-    head = page.locator("section[aria-labelledby=order] thead th").nth(1)
-
-    def keys():
-        return rows.locator("td").evaluate_all("all => all.filter((_, i) => i % 7 == 0).map(e => +e.dataset.key)")
-
-    assert rows.count() == 20
-    head.locator("button").focus()
-    for key, order in (("Enter", "descending"), ("Space", "ascending")):
-        page.keyboard.press(key)
-        assert head.get_attribute("aria-sort") == order
-        assert keys() == sorted(keys(), reverse=order == "descending")
-    page.get_by_label("Filter").fill("MODEL_400")
-    assert rows.count() == 2 and page.get_by_role("status").inner_text() == "2 rows"  # 4000 and 40000 steps
-    page.get_by_label("Filter").fill("")
-    page.get_by_role("button", name="Show all 72").click()
-    assert rows.count() == 72
-    plain = show("long", java_script_enabled=False)
-    assert plain.locator("section[aria-labelledby=order] tbody tr:visible").count() == 72
-    assert plain.locator("button").count() == 0
-
-
-@pytest.mark.parametrize("kind", [*RESULTS, "long"])
+@pytest.mark.parametrize("kind", RESULTS)
 def test_axe_finds_no_barrier(show, kind):
     axe = needs("axe_playwright_python.sync_playwright")
     found = axe.Axe().run(show(kind, bypass_csp=True))

@@ -4,11 +4,9 @@ import base64
 import hashlib
 import re
 import sys
-import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from html.parser import HTMLParser
-from itertools import pairwise
 
 import matplotlib
 import numpy as np
@@ -18,7 +16,7 @@ from support.reports import HOSTILE, METHODS, RESULTS, evaluation, ranking, sele
 from sopr_fast import report
 from sopr_fast.estimators import Estimates
 from sopr_fast.reports import svg
-from sopr_fast.results.numbers import MISSING, chance, number
+from sopr_fast.results.numbers import chance, number
 
 VOID = {"meta", "link", "br", "img", "input"}
 OPTIONS = {"command": "sopr-fast select --policies '<b>'", "title": "pendulum.hdf5", "date": "1 May 2030"}
@@ -77,14 +75,12 @@ def pictures(page: Document) -> list[str]:
 
 
 @pytest.mark.parametrize("key", KINDS)
-def test_pages_allow_only_their_own_style_script_and_images(pages, key):
+def test_pages_allow_only_their_own_style_and_images(pages, key):
     page = pages[key]
     [policy] = [a["content"] for _, a, _ in page.all("meta") if a.get("http-equiv") == "Content-Security-Policy"]
-    assert policy.startswith("default-src 'none'") and "unsafe" not in policy and "img-src data:;" in policy
-    for tag in ("style", "script"):
-        [text] = page.text(tag)
-        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-        assert f"{tag}-src 'sha256-{digest}'" in policy
+    [style] = page.text("style")
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert policy.startswith(f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; ")
     assert not [name for _, names, _ in page.elements for name in names if name == "style" or name.startswith("on")]
     assert "http" not in re.sub(r"data:[^\"]*|http-equiv", "", page.source)
 
@@ -92,7 +88,7 @@ def test_pages_allow_only_their_own_style_script_and_images(pages, key):
 @pytest.mark.parametrize("kind", RESULTS)
 def test_hostile_names_stay_text(pages, kind):
     page = pages[kind, True]
-    assert len(page.all("script")) == 1 and not page.all("b", "i")
+    assert not page.all("script", "b", "i")
     assert not [char for char in page.source if not char.isprintable() and char not in "\n\u00a0"]
     assert not [svg for svg in pictures(page) if "<script" in svg or "<b>" in svg]
     shown = "".join(page.text("body"))
@@ -142,10 +138,6 @@ def test_a_selection_shows_its_numbers(pages):
     order = np.argsort(-selected.predicted)
     assert [row[0] for row in rows] == [selected.names[i] for i in order]
     assert [row[4].strip() for row in rows] == [chance(selected.probability_best[i]) for i in order]
-    beats = selected.probability_beats(selected.incumbent)
-    assert [row[5] for row in rows] == [
-        MISSING if selected.names[i] == selected.incumbent else chance(beats[i]) for i in order
-    ]
     assert number(selected.evidence["left out"]) in "".join(page.text("section"))
     assert "sopr-fast select --policies '<b>'" in page.text("code")[0]
 
@@ -154,7 +146,6 @@ def test_a_selection_of_measured_policies_predicts_nothing(tmp_path):
     measured = dict.fromkeys(selection().candidates, -900.0)
     text = "".join(read(selection().update(measured), tmp_path / "s.html").text("html")).replace("\n", "")
     assert f"known returns{len(selection().names)}" in text
-    assert "Returns, all measured" in text and "distance:" not in text and "Blue: predicted" not in text
 
 
 def test_a_selection_of_costs_speaks_of_costs(tmp_path):
@@ -179,7 +170,6 @@ def test_an_evaluation_sells_no_tie_as_a_win(pages, tmp_path):
     assert page.text("h1") == [
         "Best on a new group of policies: SOPR (rank correlation 1.00; Simulator may be as good)."
     ]
-    assert page.all("h1")[0][1]["class"] == ""
     assert "FQE was dropped: it diverged" in "".join(page.text("section"))
     rows = cells(page)
     means = evaluation().measures
@@ -192,10 +182,8 @@ def test_an_evaluation_sells_no_tie_as_a_win(pages, tmp_path):
 def test_a_ranking_shows_its_numbers(pages):
     ranked = ranking()
     rows = cells(pages["ranking", False])
-    order, wins = np.argsort(-ranked.scores), ranked.win_probability
-    assert [row[0] for row in rows] == ranked.order and [row[1] for row in rows] == list("123456")
-    assert [row[5] for row in rows] == [*(chance(wins[i, j]) for i, j in pairwise(order)), MISSING]
-    assert [row[3] == "foreign" for row in rows] == ranked.foreign[order].tolist()
+    assert [row[1] for row in rows] == ranked.order and [row[0] for row in rows] == list("123456")
+    assert [row[3] == "foreign" for row in rows] == ranked.foreign[ranked.places].tolist()
     evidence = "".join(pages["ranking", False].text("section"))
     assert "rank correlation of 0.80" in evidence  # on validation policies, at the best step
 
@@ -218,23 +206,11 @@ def test_a_ranking_says_what_limits_it(change, expected, tmp_path):
     assert ("Unlike every known policy" in text) == any(ranked.foreign)
 
 
-@pytest.mark.slow
-def test_memory_grows_with_the_candidates_and_not_with_their_square(tmp_path):
-    ranked = ranking(count=4000)
-    tracemalloc.start()
-    report(ranked, tmp_path / "r.html")
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 120e6  # the win probabilities of all pairs take 128 MB for each copy
-    text = (tmp_path / "r.html").read_text(encoding="utf-8")
-    assert text.count("<tr") > 4000 and len(text) < 3e6
-
-
 def test_pictures_of_several_threads_are_those_of_one():
     before, interval = dict(matplotlib.rcParams), sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     with ThreadPoolExecutor(4) as threads:
-        plot = lambda _: svg.draw(lambda ax: ax.plot([0, 1]), "a line").uri  # noqa: E731
+        plot = lambda _: svg.draw(lambda ax: ax.plot([0, 1]))  # noqa: E731
         assert len(set(threads.map(plot, range(8)))) == 1
     sys.setswitchinterval(interval)
     assert dict(matplotlib.rcParams) == before

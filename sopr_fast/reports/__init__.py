@@ -43,15 +43,11 @@ def report(
         TypeError: There is no report of such a result.
         ValueError: The name does not end in .html.
     """
-    if not isinstance(result, Ranking | Evaluation | Selection):
-        raise TypeError(
-            f"result must be what rank, evaluate, select or an estimator returned, got {type(result).__name__}"
-        )
-    check_report(path)
     from .contents import content  # here, because jinja2 and matplotlib are needed only to write
     from .page import render
 
     page = content(result)
+    check_report(path)
     date = datetime.date.today().isoformat() if date is None else date
     about = " · ".join(part for part in (page.pop("kind"), title, date) if part)
     with atomic_path(path) as temporary:

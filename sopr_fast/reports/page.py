@@ -1,13 +1,10 @@
-"""The page of a report: names made safe, numbers with few digits, and one HTML file with a content security policy."""
+"""The page of a report: names made safe, and one HTML file with a content security policy."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import math
 import platform
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -18,17 +15,10 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from .._version import __version__
-from ..results.numbers import MISSING
-from ..results.tables import Column
 from ..runtime.text import printable
 from .svg import COLOURS
 
-_LONGEST = 200
-
-
-def set_apart(name: str) -> Markup:
-    """Return the name of a policy, group or method: untrusted text, apart from the direction of the text around it."""
-    return Markup("<bdi>{}</bdi>").format(printable(name, _LONGEST))
+_LONGEST = 200  # characters of a name
 
 
 def safe(text: str) -> str:
@@ -36,44 +26,17 @@ def safe(text: str) -> str:
     return printable(text).replace(" %", "\u00a0%")
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table of policies or methods, one a row, and the class of each row in the style sheet, as "known chosen"."""
-
-    caption: str
-    columns: Sequence[Column]
-    classes: Sequence[str]
-
-    @property
-    def names(self) -> Column:
-        """Names of the rows."""
-        return next(column for column in self.columns if not len(column.keys))
-
-    @property
-    def numbers(self) -> list[Column]:
-        """Columns of numbers that are not all missing."""
-        return [column for column in self.columns if len(column.keys) and {*column.texts} - {"", MISSING}]
-
-    @property
-    def remarks(self) -> Sequence[str]:
-        """Remarks on the rows; none if all are empty."""
-        return next((column.texts for column in self.columns if not column.head and any(column.texts)), ())
-
-
 def render(about: str, command: str, *, settings: dict[str, Any], **page: Any) -> str:
-    """Return a page as HTML, which may only use its own style, script and images.
+    """Return a page as HTML, which may only use its own style and image, and runs no script.
 
-    `command` makes it again. `page` has a `headline` with its `tone` ("good", "open", "bad" or "" for its colour),
-    sentences (`reasons`, `notes`, `legend`, `evidence`), `title` of the `table`, and figures (`main`, `pictures`).
+    `command` makes it again. `page` has a `headline`, sentences (`reasons`, `notes`, `legend`, `evidence`), a
+    `picture` with its `caption`, and the `title` and `columns` of a table.
     """
     colours = "".join(f" --{name}: {colour};" for name, colour in COLOURS.items())
     style = f":root {{ color-scheme: light;{colours} }}\n{_template('style.css')}"
-    script = _template("page.js")
-    policy = (
-        f"default-src 'none'; style-src 'sha256-{_hash(style)}'; script-src 'sha256-{_hash(script)}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    fixed = {"policy": Markup(policy), "style": Markup(style), "script": Markup(script)}
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
+    fixed = {"policy": Markup(policy), "style": Markup(style)}
     template = _environment().get_template("page.html")
     return template.render(settings=_rows(settings), about=about, command=command, **page, **fixed) + "\n"
 
@@ -97,14 +60,9 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=lambda value: safe(value) if type(value) is str else value,
     )
-    environment.tests["finite"] = math.isfinite
-    environment.filters["name"] = set_apart
+    environment.filters["short"] = lambda name: printable(name, _LONGEST)
     return environment
 
 
 def _template(name: str) -> str:
     return files(__package__).joinpath("templates", name).read_text(encoding="utf-8")
-
-
-def _hash(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -78,25 +78,6 @@ def plot_selection(selection: Selection, ax: Axes | None = None, rows: int = MOS
     return ax
 
 
-def plot_left_out(selection: Selection, ax: Axes) -> None:
-    """Plot known returns over their predictions by the other known policies, with 80 % intervals."""
-    sign, known = -1 if selection.are_costs else 1, selection.known
-    (predicted, deviation), returns = selection.posterior.left_out[:, known], selection.returns[known]
-    ax.axline((sign * returns.mean(),) * 2, slope=1, color=COLOURS["muted"], linewidth=0.9)
-    ax.errorbar(
-        sign * predicted,
-        sign * returns,
-        xerr=EIGHTY * deviation,
-        fmt="o",
-        color=COLOURS["accent"],
-        markersize=4,
-        elinewidth=0.8,
-    )
-    ax.set(xlabel=f"{selection.unit} predicted without its measurement", ylabel=f"measured {selection.unit}")
-    ax.grid()
-    ax.locator_params(nbins=6)
-
-
 def _intervals(names: Sequence[str], values: np.ndarray, kinds: Sequence[str], *, ax: Axes | None) -> Axes:
     """Plot n values with intervals, (n, 3), the first on top.
 

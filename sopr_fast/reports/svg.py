@@ -7,7 +7,6 @@ import io
 import threading
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,8 +22,6 @@ COLOURS = {
     "accent": "#0b5fb0",
     "known": "#66717d",
     "warn": "#9a4c00",
-    "good": "#166b3c",
-    "bad": "#a4262c",
 }
 _STYLE = {
     "svg.fonttype": "none",
@@ -49,19 +46,8 @@ _STYLE = {
 _lock = threading.Lock()  # settings of matplotlib are those of all threads
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A figure as data URI of SVG, and what to see in it."""
-
-    uri: str
-    caption: str
-
-
-def draw(fill: Callable[[Axes], Any], caption: str, *, height: float | None = None) -> Picture:
-    """Draw a figure whatever the user's settings of matplotlib are; one thread at a time.
-
-    It is `height` inches high; None for as high as the names at its side need.
-    """
+def draw(fill: Callable[[Axes], Any]) -> str:
+    """Return a figure, as high as the names at its side need, as data URI, whatever the settings of matplotlib are."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -69,14 +55,13 @@ def draw(fill: Callable[[Axes], Any], caption: str, *, height: float | None = No
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_STYLE)
         warnings.filterwarnings("ignore", "Glyph .* missing")  # the reader's browser has other fonts
-        figure = Figure(figsize=(_WIDTH, height or 1), dpi=72, layout="constrained")
+        figure = Figure(figsize=(_WIDTH, 1), dpi=72, layout="constrained")
         fill(axes := figure.add_subplot())
-        if height is None:
-            figure.set_figheight(height_of(len(axes.get_yticks())))
+        figure.set_figheight(height_of(len(axes.get_yticks())))
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     content = base64.b64encode(buffer.getvalue().encode()).decode()
-    return Picture(f"data:image/svg+xml;base64,{content}", caption)
+    return f"data:image/svg+xml;base64,{content}"
 
 
 def height_of(rows: int) -> float:

@@ -21,17 +21,16 @@ _NARROWEST = 20  # characters of names
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table of text or of a report: its heading, and for each row a text and the number to sort by."""
+    """A column of a table of text or of a report: its heading, a text for each row, and whether these are numbers."""
 
     head: str
     texts: Sequence[str]
-    keys: Sequence[float] = ()  # none of words
+    is_number: bool = False
 
 
 def column(head: str, values: Iterable[float], show: Callable[[float], str] = number) -> Column:
     """Return a column of numbers that a function shows."""
-    keys = [float(value) for value in values]
-    return Column(head, [show(key) for key in keys], keys)
+    return Column(head, [show(float(value)) for value in values], True)
 
 
 def to_text(columns: Sequence[Column], rows: int | None = None) -> str:
@@ -39,14 +38,14 @@ def to_text(columns: Sequence[Column], rows: int | None = None) -> str:
 
     Texts may be untrusted.
     """
-    names = next(column for column in columns if not len(column.keys))
+    names = next(column for column in columns if not column.is_number)
     texts = [[printable(text) for text in (column.head, *column.texts)] for column in columns]
     widths, place = [max(map(len, cells)) for cells in texts], columns.index(names)
     excess = sum(widths) + 2 * (len(widths) - 1) - WIDTH
     widths[place] = max(min(widths[place], _NARROWEST), widths[place] - max(0, excess))
     texts[place] = [printable(text, widths[place]) for text in texts[place]]
     padded = [
-        [text.rjust(width) if len(column.keys) else text.ljust(width) for text in cells]
+        [text.rjust(width) if column.is_number else text.ljust(width) for text in cells]
         for column, width, cells in zip(columns, widths, texts, strict=True)
     ]
     lines = ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]

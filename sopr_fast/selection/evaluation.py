@@ -196,7 +196,7 @@ class Evaluation(Result):
         spearman, *others = ([each[name] for each in measures.values()] for name in MEASURES)
         return [
             Column("method", [*measures]),
-            Column("spearman", [_with_interval(*each) for each in spearman], [each[0] for each in spearman]),
+            Column("spearman", [_with_interval(*each) for each in spearman], is_number=True),
             *(column(name, [each[0] for each in own]) for name, own in zip(MEASURES[1:], others, strict=True)),
             column("seconds", [self.seconds[method] for method in measures], lambda value: number(value, 1)),
         ]
