@@ -12,7 +12,7 @@ from support.problems import TINY, LinearPolicy, fit, ladder, log, training_gain
 
 import sopr_fast
 from sopr_fast import CollapsedTrainingWarning, ForeignPolicyWarning, Subsets
-from sopr_fast.results.warnings import warn_of_scores, warn_of_states
+from sopr_fast.results.warnings import warn_of_states
 from sopr_fast.sopr.training_policies import TrainingPolicies
 
 
@@ -125,17 +125,6 @@ def test_columns_of_states_in_another_order_are_refused(candidates, tmp_path):
         ValueError, match="states have the columns v, x, y, w, those of training were x, v, y, w: choose"
     ):
         ranker.rank(candidates, states("v", "x", "y", "w"))
-
-
-def test_equal_scores_of_candidates_that_act_differently_are_said():
-    distances = np.array([[0.1, 0.2], [0.3, 0.1], [0.1, 0.2], [0.5, 0.5]])
-    scores = np.array([[1.0], [1.0], [1.0], [3.0]])
-    with pytest.warns(UserWarning, match="equal scores of candidates that act differently: 'c', 'b'. The model"):
-        warn_of_scores(["a", "b", "c", "d"], scores, distances, 1.0)
-    with pytest.warns(UserWarning, match="nearly equal, though they act differently: scores differ by 0.0002"):
-        warn_of_scores(["a", "b", "c", "d"], 1 + 1e-4 * scores, distances, 1.0)
-    with warnings.catch_warnings(action="error"):
-        warn_of_scores(["a", "c"], scores[[0, 2]], distances[[0, 2]], 1.0)
 
 
 def test_foreign_candidates_are_named(ranker, candidates):

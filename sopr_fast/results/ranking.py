@@ -101,23 +101,20 @@ class Ranking(Result):
         For a trained model it covers the noise of drawing subsets, not whether scores order policies as their
         returns do. NaN for fewer than two replicates, and for a foreign candidate, whose error is unknown.
         """
-        every = np.arange(len(self))
-        return np.array([self.wins(np.full(len(self), i), every) for i in every]).reshape(len(self), len(self))
-
-    def wins(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Return (n,) probabilities that candidates score above others, by positions (n,); see `win_probability`."""
         from scipy.special import stdtr
 
+        wins = np.full((len(self), len(self)), np.nan)
         if self.replicates is None or self.replicates.shape[1] < 2:
-            return np.full(len(first), np.nan)
-        mean = self.scores[first] - self.scores[second]
-        error = (self.replicates[first] - self.replicates[second]).std(1, ddof=1)
+            return wins
         largest = np.abs(self.replicates).max(1)
-        floor = 1e-12 * np.maximum(largest[first], largest[second])  # differences of equal scores, by rounding
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.where((np.abs(mean) <= floor) & (error <= floor), 0.0, mean / error)
-        ratio[self.foreign[first] | self.foreign[second]] = np.nan
-        return stdtr(self.replicates.shape[1] - 1, ratio)
+        for i, replicates in enumerate(self.replicates):
+            mean, error = self.scores[i] - self.scores, (replicates - self.replicates).std(1, ddof=1)
+            floor = 1e-12 * np.maximum(largest[i], largest)  # differences of equal scores, by rounding
+            with np.errstate(divide="ignore", invalid="ignore"):
+                ratio = np.where((np.abs(mean) <= floor) & (error <= floor), 0.0, mean / error)
+            wins[i] = stdtr(self.replicates.shape[1] - 1, ratio)
+        wins[self.foreign] = wins[:, self.foreign] = np.nan
+        return wins
 
     @property
     def foreign(self) -> np.ndarray:

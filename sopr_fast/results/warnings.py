@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..runtime.text import list_names
 from ..runtime.warn import warn
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch import Tensor
 
 _OUTSIDE = 0.05  # share of rows farther than a range from the range of training
 _FLAT = 0.1  # range of a column, relative to that of training
-_EQUAL = 1e-3  # spread of scores, relative to that of the training policies
 
 
 class ForeignPolicyWarning(UserWarning):
@@ -45,24 +41,3 @@ def _width(states: Tensor) -> Tensor:
     """Return the range of each column without its tails, which rare events make."""
     low, high = states.quantile(states.new_tensor([0.05, 0.95]), dim=0)
     return high - low
-
-
-def warn_of_scores(names: Sequence[str], scores: np.ndarray, distances: np.ndarray, usual: float) -> None:
-    """Warn of candidates that act differently, but whose scores (P, S) are equal, or nearly the same for all.
-
-    They act differently if their distances (P, M) to the training policies differ; NaN are passed over. Scores of
-    training policies differ by at most `usual`.
-    """
-    acting: dict[bytes, dict[bytes, str]] = {}
-    for name, own, distance in zip(names, scores, distances, strict=True):
-        if not math.isnan(distance.sum()):
-            acting.setdefault(own.tobytes(), {})[distance.tobytes()] = name
-    means = scores.mean(1)
-    spread = float(means.max() - means.min())
-    if len({distance for group in acting.values() for distance in group}) > 1 and spread <= _EQUAL * usual:
-        warn(
-            f"scores of all candidates are nearly equal, though they act differently: scores differ by {spread:.3g}, "
-            f"those of the training policies by {usual:.3g}. Their order means nothing"
-        )
-    elif equal := [", ".join(map(repr, group.values())) for group in acting.values() if len(group) > 1]:
-        warn(f"equal scores of candidates that act differently: {list_names(equal, 5)}. The model does not order them")

@@ -16,7 +16,7 @@ from ..inputs.logs import load_states
 from ..inputs.policies import ArrayPolicy, Layout, Policy, check_widths, collect, load_policies, warn_of_answers
 from ..results.metrics import policy_distances
 from ..results.ranking import Ranking
-from ..results.warnings import warn_of_scores, warn_of_states
+from ..results.warnings import warn_of_states
 from ..runtime import distributed
 from ..runtime.checks import integer
 from ..runtime.options import current, current_device
@@ -114,8 +114,7 @@ class Ranker:
             ValueError: An argument has a wrong value; the message names the policy, row, option or file.
 
         Warns:
-            UserWarning: States are unlike those of training, in the named columns; or candidates that act differently
-                have equal scores.
+            UserWarning: States are unlike those of training, in the named columns.
             CollapsedTrainingWarning: Training of the model collapsed.
             ForeignPolicyWarning: A candidate is foreign: its action distance to the nearest training policy (Eq. 3)
                 exceeds twice the upper quartile of such distances among the training policies. Or the distance is
@@ -156,7 +155,6 @@ class Ranker:
             warn_of_collapse()
         if states is not None:
             warn_of_states(drawn.states, training.states)
-        warn_of_scores(names, scores, distances, float(np.ptp(training.scores.numpy())))
         for doubt, category in ranking.doubts:
             warn(doubt, category)
         return ranking
