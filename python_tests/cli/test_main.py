@@ -11,7 +11,7 @@ import pandas
 import pytest
 import torch
 
-from sopr_fast import Config, load
+from sopr_fast import Config
 from sopr_fast.cli.main import main
 from sopr_fast.sopr import training
 
@@ -88,12 +88,6 @@ def test_policies_and_networks_of_the_users_own_files(files, monkeypatch, shell)
 def test_fit_says_what_it_trained(files, shell):
     assert "model.safetensors: trained on 12 policies" in shell(FIT)
     assert "%" not in shell.errors  # no bars outside a terminal
-    printed = shell("info model.safetensors")
-    assert "trained on 12 policies" in printed and "subset_size          128" in printed and "collapsed" not in printed
-    ranker = load("model.safetensors")
-    ranker.history["collapsed"] = True
-    ranker.save("model.safetensors")
-    assert "subsets kept, collapsed)" in shell("info model.safetensors")
 
 
 def test_rank_prints_a_table_or_json(trained, shell):
@@ -131,23 +125,14 @@ def test_ctrl_c_says_how_to_resume(files, shell, monkeypatch):
     shell(f"{FIT} --checkpoint run")
 
 
-def test_files_that_are_no_model_are_named(files, shell):
-    assert "no array 'observations'" in shell("info returns.csv", code=2)
-    assert "none.py: no such file; info describes models and logs\n" in shell("info none.py", code=2)
-    (files / "policy.zip").write_bytes(b"PK" * 50)
-    error = shell("info policy.zip", code=2)
-    assert "policy.zip is not a whole safetensors file" in error and "; info describes models and logs\n" in error
-
-
 WRONG = [
     (FIT, "--policies none.npz", "none.npz: no such file"),
     (FIT, "--returns none.csv", "none.csv: no such file"),
     (FIT, "--states none.npy", "none.npy: no such file"),
     (FIT, "--out none/model.safetensors", "cannot write none/model.safetensors: the folder none does not exist"),
     (FIT, "--out .", "cannot write .: it is a folder"),
-    (FIT, "--out states.npy", "--states and --out name one file, states.npy: choose another for --out"),
-    (FIT.replace("gain.npz", "."), "--out gain.npz", "--out gain.npz is a file in the folder of --policies: choose"),
-    (FIT, "--checkpoint ./gain.npz", "--policies and --checkpoint name one file, gain.npz: choose another"),
+    (FIT, "--out states.npy", "--out states.npy: the file there is no model, and stays: choose another place"),
+    (FIT, "--checkpoint gain.npz", "gain.npz is not a whole safetensors file, so no "),
     (FIT, "--checkpoint returns.csv/model", "cannot write returns.csv/model: Not a directory"),
     (FIT, "--key actor", "nothing under --key actor, its keys are mean"),
     (FIT, "--module none:make", "No module named 'none'"),
@@ -159,7 +144,6 @@ WRONG = [
     (FIT, "--dropout 1", "dropout"),
     (RANK, "--model none", "none: no such file"),
     (RANK, "--model gain.npz", "gain.npz is not a whole safetensors file, so no model"),
-    (RANK, "--report model.safetensors", "--model and --report name one file, model.safetensors: choose another"),
     (RANK, "--report r.pdf", "a report is HTML, so its name must end in .html, got r.pdf"),
     (RANK, "--policies short.npy", "'short' has actions for 599 states, the data has 600"),
     (RANK, "--policies .", "model.safetensors: a model, subsets or a checkpoint of sopr_fast, not a policy"),
@@ -190,12 +174,12 @@ INFO = [sys.executable, "-c", "import sys; from sopr_fast.cli.main import main; 
 BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
 
 
-def test_a_closed_pipe_is_no_failure():
+def test_a_closed_pipe_is_silent():
     read, written = os.pipe()
     os.close(read)
     ended = subprocess.run(INFO, stdout=written, stderr=subprocess.PIPE, env=BUFFERED)
     os.close(written)
-    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert (ended.returncode, ended.stderr) == (141, b"")
 
 
 def test_a_report_outlives_the_reader_of_stdout(trained, monkeypatch):
@@ -203,7 +187,7 @@ def test_a_report_outlives_the_reader_of_stdout(trained, monkeypatch):
     os.close(read)
     with open(written, "w", buffering=1) as pipe, monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", pipe)
-        assert main([*RANK.split(), "--report", "report.html"]) == 0
+        assert main([*RANK.split(), "--report", "report.html"]) == 141
     report = (trained / "report.html").read_text(encoding="utf-8")
     assert "gain-011" in report and "sopr-fast rank --model model.safetensors" in report
 
@@ -242,9 +226,6 @@ def test_info_says_whether_policies_act_on_the_scales_of_a_log(tmp_path, monkeyp
 
 @pytest.mark.slow
 def test_demo_ranks_unseen_policies(tmp_path, shell):
-    printed = shell(f"demo --quick --out {tmp_path}")
+    printed = shell(f"demo --out {tmp_path}")
     assert float(printed.split("Spearman ")[1].split()[0]) > 0.8
-    files = {"demo.safetensors", "demo.json", "demo.png", "demo.html", "selection.html", "pendulum"}
-    assert {path.name for path in tmp_path.iterdir()} == files
-    assert "no known return: Measure cql-4000, 20 episodes." in printed  # truly the best of eight
-    assert "two more measured: Deploy cql-4000; measured -207." in printed
+    assert {path.name for path in tmp_path.iterdir()} == {"demo.safetensors", "demo.png", "demo.html", "pendulum"}

@@ -2,15 +2,12 @@
 
 import csv
 import json
-import os
-import sys
 
 import numpy as np
 import pytest
 from support.selection_problems import gains, log, true_values
 
 import sopr_fast
-from sopr_fast.cli.main import main
 
 POLICIES = gains(12)
 RETURNS = true_values(POLICIES)
@@ -93,15 +90,10 @@ def actors(tmp_path, folder, monkeypatch):
 QUICK = "--set updates=5 hidden=8 members=2 horizon=3"
 
 
-def test_the_exit_code_says_whether_to_measure_if_it_is_asked_for(shell, actors, monkeypatch):
+def test_the_exit_code_says_whether_to_measure_if_it_is_asked_for(shell, actors):
     for returns, kind, code in (("", "measure", 3), ("--returns all.json", "deploy", 0)):
         for option, expected in (("--exit-code", code), ("", 0)):
             assert shell(f"select {actors} {returns} {QUICK} {option} --json", code=expected)["verdict"] == kind
-    read, written = os.pipe()
-    os.close(read)
-    with open(written, "w", buffering=1) as pipe, monkeypatch.context() as patch:
-        patch.setattr(sys, "stdout", pipe)
-        assert main(f"select {actors} {QUICK} --exit-code --json".split()) == 3
     refused = shell(f"select {actors} --exit-code --incumbent nobody", code=2)
     assert "the incumbent nobody is none of" in refused
 

@@ -1,28 +1,18 @@
 """How well trained models rank policies they have not seen; random and collapsed models fail these bounds."""
 
-import json
-
 import halfcheetah
 import numpy as np
 import pytest
 
 import sopr_fast
-from sopr_fast import example, metrics
-from sopr_fast.cli import main as cli
+from sopr_fast import metrics
 
 pytestmark = pytest.mark.quality
 
 LEAST_SPEARMAN = 0.75  # random order of ten policies exceeds it once in 120 times; collapsed models have about 0
 
 
-def test_the_demo_ranks_unseen_policies(tmp_path):
-    assert cli.main(["demo", "--out", str(tmp_path)]) == 0
-    ranking = json.loads((tmp_path / "demo.json").read_text())
-    returns = dict(zip(example.policies(), example.returns(), strict=True))
-    assert metrics.spearman([returns[name] for name in ranking["names"]], ranking["scores"]) > LEAST_SPEARMAN
-
-
-@pytest.mark.parametrize("split", [1, 2])
+@pytest.mark.parametrize("split", [0, 1, 2])
 def test_a_model_ranks_unseen_policies_of_other_splits(split):
     policies, returns, states = halfcheetah.policies(), halfcheetah.returns(), halfcheetah.states()
     returns = dict(zip(policies, returns, strict=True))

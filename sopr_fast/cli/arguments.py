@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from ..inputs.policies import Policies
 
-_INPUTS = ("policies", "returns", "states", "log", "model", "subsets", "groups", "progress")
-_OUTPUTS = ("out", "checkpoint", "report")
 _OTHER_LOG = {"--log": "--states", "--states": "--log"}  # what another command calls it
 
 
@@ -160,43 +158,20 @@ def _columns(option: str, given: Sequence[str]) -> dict[str, str | list[str]]:
     return {part: names.split(",") if "," in names else names for part, _, names in pairs}
 
 
-def check_apart(options: argparse.Namespace) -> None:
-    """Raise ValueError if two options name one file and one writes it, or if --out is a file in a folder of inputs."""
-    places: dict[str, str] = {}
-    for option in (*_INPUTS, *_OUTPUTS):
-        value = getattr(options, option, None)
-        for path in value if isinstance(value, list) else [value]:
-            if isinstance(path, str | Path):
-                other = places.setdefault(os.path.realpath(path), option)
-                if option in _OUTPUTS and other != option:
-                    raise ValueError(f"--{other} and --{option} name one file, {path}: choose another for --{option}")
-                if option == "out" and os.path.isfile(path):  # others replace only files of their kind
-                    for folder in Path(os.path.realpath(path)).parents:
-                        if (other := places.get(str(folder), "returns")) != "returns":
-                            raise ValueError(f"--out {path} is a file in the folder of --{other}: choose another place")
-
-
-def check_outputs(options: argparse.Namespace) -> None:
-    """Check before long work that the report can be written, and that no two options name one file."""
-    check_apart(options)
+def check_report(options: argparse.Namespace) -> None:
+    """Check before long work that the report can be written."""
     if options.report is not None and is_first():
-        from ..reports import check_report
+        from .. import reports
 
-        check_report(options.report)
+        reports.check_report(options.report)
 
 
 def show(result: Any, options: argparse.Namespace, text: str = "", **more: Any) -> None:
-    """Print a result, as JSON with `more` fields or as text, and write its report if the options ask for one."""
-    if options.json:
-        text = result.to_json(**more)
-    try:
-        print(text or result)
-    except BrokenPipeError:
-        pass  # the reader, such as `head`, has closed it: the report and the exit code still count
-    finally:
-        if options.report is not None and is_first():
-            from ..reports import report
+    """Write the report of a result if the options ask for one; then print it, as JSON with `more` fields or as text."""
+    if options.report is not None and is_first():  # first, as the reader of the text may close its pipe
+        from ..reports import report
 
-            log = next((str(path) for key in ("log", "states", "model") if (path := getattr(options, key, None))), "")
-            command = shlex.join(["sopr-fast", *options.arguments])
-            report(result, options.report, title=os.path.basename(log), command=command)
+        log = next((str(path) for key in ("log", "states", "model") if (path := getattr(options, key, None))), "")
+        command = shlex.join(["sopr-fast", *options.arguments])
+        report(result, options.report, title=os.path.basename(log), command=command)
+    print(result.to_json(**more) if options.json else text or result)

@@ -15,7 +15,7 @@ from ..runtime.checks import integer
 from ..runtime.process import is_first
 from ..runtime.text import counted, printable
 from ..sopr.config import Config
-from .arguments import check_apart, check_outputs, read_log, read_policies, read_returns, read_states, show
+from .arguments import check_report, read_log, read_policies, read_returns, read_states, show
 from .flags import MEASURE_CODE
 
 if TYPE_CHECKING:
@@ -24,22 +24,24 @@ if TYPE_CHECKING:
 
 
 def demo(options: argparse.Namespace) -> None:
-    """Run the embedded examples."""
-    from .demo import show_examples
+    """Run the embedded example."""
+    from .demo import show_example
 
-    show_examples(options.out, quick=options.quick)
+    show_example(options.out)
 
 
 def fit(options: argparse.Namespace) -> None:
     """Train a model and save it."""
-    from ..runtime.files import check_place
+    from ..runtime.files import check_place, read_regular
+    from ..runtime.tensor_files import is_own
     from ..sopr import fitting
 
     changes = {field.name: vars(options)[field.name] for field in dataclasses.fields(Config) if field.name in options}
     config = Config.paper(**changes) if options.paper else Config(**changes)
-    check_apart(options)
     if is_first():
         check_place(options.out)
+        if options.out.exists() and not is_own(read_regular(options.out)):
+            raise ValueError(f"--out {options.out}: the file there is no model, and stays: choose another place")
     policies = read_policies(options)
     ranker = fitting.fit(
         policies,
@@ -58,7 +60,7 @@ def rank(options: argparse.Namespace) -> None:
     """Print the ranking of candidates by a model."""
     from ..sopr import ranker
 
-    check_outputs(options)
+    check_report(options)
     model = ranker.load(options.model)  # before long work
     states = read_states(options.states, options)
     ranking = ranker.rank(read_policies(options), states, model=model, subsets=options.subsets, seed=options.seed)
@@ -120,13 +122,12 @@ def estimate(options: argparse.Namespace) -> None:
     estimator = _read_estimator(options.method, options.set)
     if estimator.supervised:
         raise ValueError(f"{estimator.name} learns from known returns: ask `select` or `evaluate`")
-    check_outputs(options)
     policies, log = read_policies(options), read_log(options.log, options)
     show(estimator.estimate(policies, log, seed=options.seed, checkpoint=options.checkpoint), options)
 
 
 def info(options: argparse.Namespace) -> None:
-    """Print what is installed, what a model is, or what a log holds."""
+    """Print what is installed, or what a log holds."""
     if options.path is None:
         from ..native import build_info
 
@@ -137,34 +138,20 @@ def info(options: argparse.Namespace) -> None:
             print(f"{name:<28} {text or 'none'}")
         return
     from ..inputs.logs import describe, load_transitions
-    from ..inputs.logs.sources import is_log
 
-    if is_log(options.path):
-        print(describe(log := read_log(options.path, options)))
-        if options.policies is not None:
-            from ..estimators.log import read
+    print(describe(log := read_log(options.path, options)))
+    if options.policies is not None:
+        from ..estimators.log import read
 
-            policies, log = read_policies(options), load_transitions(log)
-            with warnings.catch_warnings(action="ignore"):
-                facts = read(policies.for_log(log.source_count, log), log)[1].facts
-            print(*facts or [f"actions of {counted(len(policies), 'policy')} are on the scales of the log"], sep="\n")
-        return
-    from ..sopr.ranker import load
-
-    try:
-        ranker = load(options.path)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{options.path}: no such file; info describes models and logs") from None
-    except ValueError as error:
-        raise ValueError(f"{error}; info describes models and logs") from error
-    print(ranker)
-    for name, value in {"seed": ranker.seed, **ranker.config.to_dict()}.items():
-        print(f"{name:<20} {value}")
+        policies, log = read_policies(options), load_transitions(log)
+        with warnings.catch_warnings(action="ignore"):
+            facts = read(policies.for_log(log.source_count, log), log)[1].facts
+        print(*facts or [f"actions of {counted(len(policies), 'policy')} are on the scales of the log"], sep="\n")
 
 
 def _read(options: argparse.Namespace) -> tuple[Policies, Any, Any]:
     """Return policies, log and returns."""
-    check_outputs(options)
+    check_report(options)
     policies = read_policies(options)
     returns = None if options.returns is None else read_returns(options, list(policies))
     return policies, read_log(options.log, options), returns

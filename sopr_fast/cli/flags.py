@@ -148,12 +148,9 @@ _INPUT = f"{_POLICIES} --log out/pendulum/log.npz"
 _OF_LOG = "policies --columns --ends --max-episode-steps --seed --set --json"
 COMMANDS = {
     "demo": Command(
-        "rank and select embedded policies, and write files for the examples of other commands",
-        "--quick",
-        own={
-            "--quick": _switch("a quarter of the training"),
-            "--out": _value("DIR", "where to write (default: out)", type=Path, default=Path("out")),
-        },
+        "rank embedded policies, and write files for the examples of other commands",
+        "--out out",
+        own={"--out": _value("DIR", "where to write (default: out)", type=Path, default=Path("out"))},
     ),
     "fit": Command(
         "train a scoring model on policies with known returns",
@@ -189,10 +186,10 @@ COMMANDS = {
         f"{_OF_LOG} --device --checkpoint",
     ),
     "info": Command(
-        "describe the installation, a model or a log",
+        "describe the installation or a log",
         "out/pendulum/log.npz",
         others="policies --columns --ends --max-episode-steps",
-        own={"path": _value("FILE", "model, or log of states or transitions", type=Path) | {"nargs": "?"}},
+        own={"path": _value("FILE", "log of states or transitions", type=Path) | {"nargs": "?"}},
     ),
 }
 _NAMES = [flag[2:].replace("-", "_") for group in FLAGS.values() for flag in group]

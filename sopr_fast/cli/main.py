@@ -20,14 +20,15 @@ from ..runtime.text import printable
 from .arguments import make_parser
 from .flags import with_flags
 
+CLOSED_PIPE = 141  # as the shell says of a command whose reader, such as `head`, has ended
 _SECONDS = 2  # after the end of another process: torchrun blames the first error, by whole seconds
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command with its options, by default those of the process, and return the exit code.
 
-    It is 0; 2 after wrong input, with one line on stderr; 130 after an interrupt; 3 if `--exit-code` was given and the
-    verdict is to measure.
+    It is 0; 2 after wrong input, with one line on stderr; 130 after an interrupt; 141 if the reader of stdout closed
+    it; 3 if `--exit-code` was given and the verdict is to measure.
     """
     options = make_parser().parse_args(arguments)
     options.arguments = sys.argv[1:] if arguments is None else list(arguments)
@@ -35,12 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: not every encoding has ±, or all names
     with warnings.catch_warnings(), _log_to_stderr():
         warnings.showwarning = lambda message, *_: _complain("warning", message)
-        status = 0
         try:
             status = _run(options)
             print(end="", flush=True)
         except BrokenPipeError:
-            pass  # the reader, such as `head`, has closed the pipe
+            return CLOSED_PIPE
         except (ValueError, TypeError, OSError, ImportError, MemoryError, RuntimeError) as error:
             if is_first():
                 _complain("error", error)

@@ -38,11 +38,6 @@ _SEVERAL = "of several files, one for each episode, pass [dict(numpy.load(path))
 _OF_EPISODES = ("observations", "actions", "rewards", "terminations", "truncations", "terminated")
 
 
-def is_log(path: Path) -> bool:
-    """Return whether a path is a log: by its suffix, or as a folder."""
-    return path.suffix.lower() in READERS or path.is_dir()
-
-
 def name_of(source: Any) -> str:
     """Return the name of a source for messages."""
     if isinstance(source, str | os.PathLike):
