@@ -94,6 +94,6 @@ def test_warnings_and_logs_hold_no_control_characters(folder, caplog):
         policies = {f"{HOSTILE}{gain}": LinearPolicy(gain) for gain in gains}
         ranker = sopr_fast.fit(policies, log(), gains, config=TINY, checkpoint=folder / "run")
         ranker.save(folder / "model")
-        sopr_fast.load(folder / "model").rank(policies, log())
+        sopr_fast.load(folder / "model").rank({HOSTILE: LinearPolicy(-99.0)}, log())
     texts = [record.getMessage() for record in caplog.records] + [str(each.message) for each in caught]
     assert texts and all(text.isprintable() for text in texts)
