@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import cProfile
 import pstats
+from typing import Any
 
 import halfcheetah
 from workload import peak_megabytes
@@ -52,7 +53,7 @@ def main() -> None:
             model.rank(candidates, states, subsets=options.subsets)
         what = f"rank {len(candidates)} policies on {options.subsets} subsets"
     what += f" of {config.subset_size:,} states, {config.clusters} clusters, {config.precision}"
-    stats = pstats.Stats(profile)
+    stats: Any = pstats.Stats(profile)
     seconds = {(file.rpartition("/")[2], name): total for (file, _, name), (*_, total, _) in stats.stats.items()}
     stages = {stage: seconds[place] for stage, place in STAGES.items() if place in seconds}
     print(f"{what}: {stats.total_tt:.1f} s, peak {peak_megabytes():,} MB")
