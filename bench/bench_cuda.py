@@ -21,7 +21,6 @@ from workload import CLUSTERS, SIZE, actions_on, forward_gflop
 
 from sopr_fast import Config, Subsets, ops
 from sopr_fast.sopr.input_norm import row_moments
-from sopr_fast.sopr.losses import Objective
 from sopr_fast.sopr.training import _Trainer
 from sopr_fast.sopr.update import Examples
 
@@ -180,11 +179,11 @@ def test_cuda_training_step_30_policies(compiled, released, clustered, peak, con
 def test_cuda_captured_training_step_30_policies(clustered, peak, contend, monkeypatch, caplog):
     """Whole steps of `fit`: from a CUDA graph, and every launch by itself."""
     config, returns, columns = Config.paper(subsets=SUBSETS), np.arange(30.0), actions_on(clustered).cuda()
-    objective = Objective(torch.from_numpy(returns)).to(columns.device)
+    labels = torch.from_numpy(returns).to(columns.device)
     trainers = []
     for captured in (True, False):
         monkeypatch.setenv("SOPR_FAST_CUDA_GRAPHS", str(int(captured)))
-        examples = Examples(columns, slice(0, 30), objective)
+        examples = Examples(columns, slice(0, 30), labels)
         trainer = _Trainer(clustered.to(columns.device), examples, None, config, 0)
         for _ in range(4):  # the third captures
             trainer.step()

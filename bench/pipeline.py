@@ -47,7 +47,7 @@ def main() -> None:
         untrained = Config(**config.to_dict() | {"steps": 1, "subsets": 1})
         few = dict(list(policies.items())[-2:])
         with sopr_fast.options(device=options.device):
-            model = sopr_fast.fit(few, states, returns[-2:], config=untrained, keep_subsets=0)
+            model = sopr_fast.fit(few, states, returns[-2:], config=untrained)
         candidates = {f"{i}": policies[names[i % len(names)]] for i in range(options.policies)}
         with profile:
             model.rank(candidates, states, subsets=options.subsets)

@@ -17,7 +17,7 @@ from support.python import python
 
 from sopr_fast.cli.main import main as command
 from sopr_fast.runtime import distributed
-from sopr_fast.sopr.losses import Objective
+from sopr_fast.sopr.losses import pairwise
 from sopr_fast.sopr.subsets import Subsets
 from sopr_fast.sopr.training import _Trainer
 from sopr_fast.sopr.update import Examples
@@ -93,14 +93,14 @@ def test_gradients_by_blocks_are_those_of_all_policies_at_once():
     config = replace(cases.CONFIGS[0], dropout=0.2, policy_share=1.0)
     subsets = Subsets.draw(cases.log(), 1, size=config.subset_size, clusters=config.clusters)
     columns = torch.from_numpy(np.stack([policy(subsets.states.numpy()) for policy in cases.KNOWN.values()])).float()
-    returns = np.array([*cases.RETURNS.values()])
-    objective = Objective(torch.from_numpy(returns))
-    examples = Examples(columns, slice(0, len(columns)), objective)
+    returns = torch.tensor([*cases.RETURNS.values()], dtype=torch.float64)
+    examples = Examples(columns, slice(0, len(columns)), returns)
     trainer = _Trainer(subsets, examples, None, config, 0)
     whole = copy.deepcopy(trainer.model).train()
     rng = trainer.update._rng.copy_(torch.tensor([5, 0]))
     loss, gradients = trainer.update.compute_gradients()
-    expected = objective.loss(train_scores(whole, subsets.states, columns, subsets.rows, subsets.offsets, rng)[:, 0])
+    scores = train_scores(whole, subsets.states, columns, subsets.rows, subsets.offsets, rng)[:, 0]
+    expected = pairwise(scores, returns)
     expected.backward()
     assert loss == expected
     for mine, theirs in zip(gradients, whole.parameters(), strict=True):

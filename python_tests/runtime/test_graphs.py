@@ -15,7 +15,6 @@ from sopr_fast.results.metrics import spearman
 from sopr_fast.runtime import checkpoints, devices, distributed, graphs
 from sopr_fast.runtime.distributed import Group
 from sopr_fast.sopr import scoring, update
-from sopr_fast.sopr.losses import Objective
 from sopr_fast.sopr.model import ScoringModel
 from sopr_fast.sopr.training import _Trainer
 from sopr_fast.sopr.update import Examples
@@ -170,9 +169,9 @@ def test_what_cannot_be_captured_runs_launch_by_launch(caplog, monkeypatch):
 )
 def test_a_process_on_a_gpu_takes_all_policies_at_once(encoder, processes, blocks, monkeypatch):
     subsets = Subsets.draw(log(), 2, size=40, clusters=4)  # processes of a group would share the work
-    config, returns = Config(subset_size=40, clusters=4, subsets=2, encoder=encoder), np.arange(30.0)
-    columns, objective = torch.zeros(30, len(subsets.states), 3), Objective(torch.from_numpy(returns))
-    examples = Examples(columns, slice(0, 30), objective)
+    config = Config(subset_size=40, clusters=4, subsets=2, encoder=encoder)
+    columns = torch.zeros(30, len(subsets.states), 3)
+    examples = Examples(columns, slice(0, 30), torch.arange(30, dtype=torch.float64))
     assert _Trainer(subsets, examples, None, config, 0).update.block_count == 4  # on a CPU
     stand_in(monkeypatch)
     monkeypatch.setattr(distributed, "current", lambda: Group(0, processes))

@@ -40,12 +40,10 @@ def with_nan(actions):
     [
         ({"returns": None}, "returns are needed"),
         ({"returns": np.ones(5)}, "returns of all training policies are equal"),
-        ({"returns": GAINS, **quick(tie_margin=9.0)}, "training policies are equal within tie_margin=9; lower it"),
         ({"states": np.ma.masked_equal(log(), log()[3, 0])}, "states is not finite .* at row 3"),
         ({"policies": ladder(GAINS[:4]) | {"bad": broken(1, lambda a: a * 1e30)}}, "'bad' .* supported magnitude"),
         ({"config": {}}, r"config must be a sopr_fast.Config, got dict; pass Config\(name=value"),
         ({"preferences": np.eye(5)}, "returns or preferences, not both"),
-        ({"preferences": np.eye(5), "returns": None, **quick(tie_margin=0.1)}, "mark ties by 0.5 in preferences"),
         ({"policies": ladder(GAINS[:1]), "returns": GAINS[:1]}, "at least two training policies"),
         ({"policies": {}}, "polic"),
         ({"policies": [np.zeros((599, 2))] * 5}, "'policy-000' has actions for 599 states, the data has 600"),
@@ -53,9 +51,7 @@ def with_nan(actions):
         ({"validation": ladder([0.3])}, "validation must be a pair"),
         ({"validation": (ladder([0.3]), [0.3])}, "at least two validation policies"),
         ({"validation": (TWO, [1, 1])}, "validation policies are equal"),
-        ({"validation": (TWO, [1, 1.1]), **quick(tie_margin=0.2)}, "equal within .*=0.2"),
         ({"seed": -1}, "seed must be an integer, 0 or more, got -1"),
-        ({"keep_subsets": -1}, "keep_subsets must be an integer, 0 or more, got -1"),
         ({"checkpoint": "nowhere/run"}, "cannot write nowhere/run: the folder nowhere does not"),
         ({"checkpoint": "."}, "cannot write .: it is a folder"),
         *(
@@ -139,11 +135,8 @@ def test_rank_refuses_inputs_that_do_not_fit_the_model():
     twins = [LinearPolicy(0.3), LinearPolicy(0.4)]
     for twin in twins:
         twin.name = "twin"
-    narrow, other = ({"states": Subsets.draw(log(dim=n), 1, size=128, clusters=7)} for n in (3, 4))
     for candidates, arguments, message in [
         (ladder([0.3]), {"states": log(dim=3)}, "states have 3 columns, the model was trained on 4"),
-        (ladder([0.3]), narrow, "states have 3 columns, the model was trained on 4"),
-        (ladder([0.3]), other, "trained on other subsets: draw them with size=128, clusters=8"),
         (ladder([0.3]), {"states": log(100)}, "subset_size is 128, but there are 100 states"),
         (twins, {"states": log()}, "2 policies are named 'twin'"),
         ({"chooser": chooser}, {}, "'chooser' has discrete actions, the model continuous ones"),
@@ -160,9 +153,9 @@ def test_numpy_options_and_seeds_are_plain_ones_and_columns_may_be_on_disk(tmp_p
     options = {"steps": np.int64(7), "dropout": np.float32(0.5)}
     kept = json.loads(json.dumps(dataclasses.replace(TINY, **options).to_dict()))
     assert {name: kept[name] for name in options} == {"steps": 7, "dropout": 0.5}
-    fit(seed=3, keep_subsets=1).save(tmp_path / "expected")
+    fit(seed=3).save(tmp_path / "expected")
     monkeypatch.setattr("sopr_fast.inputs.policies.acting._MEMORY_TILES", 0)
-    ranker = fit(seed=np.int64(3), keep_subsets=np.uint8(1))
+    ranker = fit(seed=np.int64(3))
     ranker.save(tmp_path / "actual")
     assert (tmp_path / "expected").read_bytes() == (tmp_path / "actual").read_bytes()
     ranking = ranker.rank(ladder([0.3]), log(), seed=np.int64(3))

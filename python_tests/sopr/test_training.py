@@ -23,7 +23,6 @@ ENCODERS = [{}, {"encoder": "mlp"}]
     [
         {},
         {"encoder": "mlp", "steps": 120},
-        {"tie_margin": 0.2},
         {"precision": "bf16"},
         {"subsets": 40},
     ],

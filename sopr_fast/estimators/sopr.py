@@ -12,7 +12,7 @@ from torch import Tensor
 from ..inputs.logs import Transitions, load_states
 from ..inputs.policies import ArrayPolicy, Layout, Output, Policy, collect_shared, probe
 from ..results.estimates import Estimates
-from ..runtime.checks import instance, option, optional
+from ..runtime.checks import Check, option, optional, short
 from ..runtime.options import current_device
 from ..sopr.config import Config
 from ..sopr.fitting import fit
@@ -20,7 +20,14 @@ from ..sopr.ranker import Ranker
 from ..sopr.subsets import Drawing
 from .estimator import Request, SupervisedEstimator, Valuation
 
-_config = replace(optional(instance(Config, "a Config")), parse=lambda text: Config(**json.loads(text)))
+
+def _to_config(name: str, value: object) -> Config:
+    if not isinstance(value, Config):
+        raise ValueError(f"{name} must be a Config, got {short(value)}")
+    return value
+
+
+_config = optional(Check(_to_config, lambda text: Config(**json.loads(text))))
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,10 @@ class SOPR(SupervisedEstimator):
         rows = torch.from_numpy(log.source)[drawn.source] if isinstance(log, Transitions) else drawn.source
         layout = probe(policies, drawn.states, rows, logged=getattr(log, "actions", None))
         acting = _as_arrays(policies, collect_shared(policies, drawn.states, rows, layout), layout)
-        subsets = drawn.clustered(config, current_device()).to("cpu").over_drawn()
+        count = len(drawn.states)
+        subsets = replace(
+            drawn.clustered(config, current_device()).to("cpu"), source=torch.arange(count), states_count=count
+        )  # for whose states the arrays are
 
         def value(tested: np.ndarray, known: np.ndarray, returns: np.ndarray, errors: np.ndarray) -> Estimates:
             training, candidates = ([acting[i] for i in part] for part in (known, tested))

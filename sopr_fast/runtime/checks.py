@@ -1,4 +1,4 @@
-"""Checks of what users pass: numbers, options of dataclasses, and fields of files, each described once."""
+"""Checks of what users pass: numbers and options of dataclasses, each described once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import inspect
 import math
 import numbers
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ def short(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Check:
-    """A check of one option or field, called with its name and its value."""
+    """A check of one option, called with its name and its value."""
 
     convert: Callable[[str, Any], Any]  # returns the value in Python's own types, or raises ValueError
     parse: Callable[[str], Any] = str  # of a command line
@@ -100,40 +100,6 @@ def optional(check: Check) -> Check:
     return dataclasses.replace(check, convert=lambda name, value: None if value is None else check(name, value))
 
 
-def instance(kind: Any, noun: str) -> Check:
-    """Return a check for values of a type, or of several, but for bool among numbers."""
-
-    def convert(name: str, value: Any) -> Any:
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise ValueError(f"{name} must be {noun}, got {short(value)}")
-        return value
-
-    return Check(convert)
-
-
-def list_of(check: Check) -> Check:
-    """Return a check for a list."""
-
-    def convert(name: str, value: Any) -> list[Any]:
-        if not isinstance(value, list):
-            raise ValueError(f"{name} must be a list, got {short(value)}")
-        return [check(f"{name}[{i}]", item) for i, item in enumerate(value)]
-
-    return Check(convert)
-
-
-def record(checks: Mapping[str, Check]) -> Check:
-    """Return a check for an object with these fields and no others."""
-
-    def convert(name: str, value: Any) -> dict[str, Any]:
-        for field in (*mapping(name, value), *checks):
-            if field not in checks or field not in value:
-                raise ValueError(f"{name} {'has no' if field in checks else 'has an unknown'} field {field!r}")
-        return {field: check(field, value[field]) for field, check in checks.items()}
-
-    return Check(convert)
-
-
 def _to_bool(name: str, value: Any) -> bool:
     if value not in (False, True):
         raise ValueError(f"{name} must be True or False, got {short(value)}")
@@ -153,8 +119,6 @@ def _to_interval(name: str, value: Any) -> tuple[float, float]:
     return float(value[0]), float(value[1])
 
 
-text, mapping = instance(str, "text"), instance(dict, "an object")
-real = number(least=-math.inf)
 flag = Check(_to_bool, lambda text: {"true": True, "false": False}[text.lower()], ("true", "false"))
 widths = Check(_to_widths, lambda text: tuple(int(width) for width in text.split(",") if width))
 interval = Check(_to_interval, lambda text: tuple(float(bound) for bound in text.split(",")))

@@ -33,7 +33,6 @@ class Config(Checked):
         steps: Updates; each scores training policies on one subset.
         policy_share: Share of the training policies that are drawn for a step, at least 4 of each 8; all with
             preferences.
-        tie_margin: Largest difference of two returns that counts as a tie (label 0.5), in return units.
         learning_rate: Learning rate of Adam.
         warmup_steps: Steps in which the learning rate rises linearly.
         gradient_clip: Largest norm of the gradient; 0 for no limit.
@@ -58,7 +57,6 @@ class Config(Checked):
     subsets: int = option(120, integer(1))
     steps: int = option(120, integer(1))
     policy_share: float = option(0.5, number(above=0, most=1))
-    tie_margin: float = option(0.0, number())
     learning_rate: float = option(1e-3, number(above=0))
     warmup_steps: int = option(20, integer(0))
     gradient_clip: float = option(1.0, number())

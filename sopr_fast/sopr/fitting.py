@@ -23,7 +23,7 @@ from ..runtime.options import current_device
 from ..runtime.tensor_files import fingerprint
 from ..runtime.warn import warn
 from .config import Config
-from .losses import Objective, check_preferences
+from .losses import check_preferences
 from .ranker import Ranker
 from .subsets import Drawing, Subsets
 from .training import train, warn_of_collapse
@@ -31,7 +31,7 @@ from .training_policies import TrainingPolicies
 from .update import Examples
 
 _SAMPLED_STATES = 1024
-_SCORED_SUBSETS = 5
+_KEPT_SUBSETS = 5  # with the model, which scores the training policies on them
 _ENOUGH = 12  # policies
 _EQUAL = 1e-5  # relative; collapsed scores differ by float noise of about 1e-7, fresh ones by 1e-2
 
@@ -46,7 +46,6 @@ def fit(
     validation: tuple[PoliciesLike, ReturnsLike] | None = None,
     config: Config | None = None,
     seed: int = 0,
-    keep_subsets: int = 5,
     checkpoint: str | os.PathLike | None = None,
 ) -> Ranker:
     """Train SOPR-T on policies with known returns (paper section 3, Algorithm 1).
@@ -71,7 +70,6 @@ def fit(
         config: Options of model and training.
         seed: Seed of everything random. The same seed gives the same model on any number of threads, with the same
             versions and instruction set, unless policies draw random numbers of their own.
-        keep_subsets: Subsets to keep with the model, so that `rank` needs no states; 0 for none.
         checkpoint: File to resume from if it exists, written as training goes on and when it is interrupted. A resumed
             run collects actions and clusters again.
 
@@ -91,12 +89,11 @@ def fit(
         raise TypeError(f"config must be a sopr_fast.Config, got {type(config).__name__}; pass Config(name=value, ...)")
     config = config or Config()
     seed = integer(0)("seed", seed)
-    keep_subsets = integer(0)("keep_subsets", keep_subsets)
     file = Checkpoint(checkpoint, "training checkpoint", "returns, states")
     device, group = current_device(), distributed.current()
 
     training = load_policies(policies)
-    known = _known(training, returns, preferences, validation, config)
+    known = _known(training, returns, preferences, validation)
     log = states if isinstance(states, Subsets) else load_states(states)
     drawn: Drawing | Subsets
     if isinstance(log, Subsets):
@@ -104,7 +101,7 @@ def fit(
         config = replace(config, subsets=count, subset_size=size, clusters=log.offsets.shape[1] - 1)
     else:
         drawn = Drawing.draw(log, config.subsets, size=config.subset_size, seed=seed)
-    labels = [part for some, objective in known for part in (list(some), objective.labels)]
+    labels = [part for some, values in known for part in (list(some), values)]
     file.identify(fingerprint(config.to_dict(), seed, *labels, drawn.states, drawn.rows))
     group.check_same(
         options=config, seed=seed, states=drawn.states, subsets=drawn.rows, policies_or_returns=file.fingerprints
@@ -124,11 +121,11 @@ def fit(
     hashes = [group.gather_objects([fingerprint(policy) for policy in some]) for some in columns]
     file.identify(fingerprint([policy for some in hashes for process in some for policy in process]))
     examples = [
-        Examples(acted.to(device), part, objective.to(device))
-        for (_, objective), part, acted in zip(known, own, columns, strict=True)
+        Examples(acted.to(device), part, values.to(device))
+        for (_, values), part, acted in zip(known, own, columns, strict=True)
     ]
     model, history = train(subsets, *examples, config=config, seed=seed, checkpoint=file)
-    first = torch.arange(min(_SCORED_SUBSETS, len(subsets)), device="cpu")
+    first = torch.arange(min(_KEPT_SUBSETS, len(subsets)), device="cpu")
     scores = examples[0].scores(model, subsets, first).cpu().double().mean(1)
     history["collapsed"] = not scores.max() - scores.min() > _EQUAL * scores.abs().max()  # true of NaN
     if history["collapsed"]:
@@ -139,7 +136,7 @@ def fit(
         training_policies=TrainingPolicies(
             list(known[0][0]), drawn.states[sample], drawn.source[sample], sampled, scores
         ),
-        subsets=subsets.to("cpu").take(min(keep_subsets, len(subsets))) if keep_subsets else None,
+        subsets=subsets.to("cpu").take(min(_KEPT_SUBSETS, len(subsets))),
         history=history,
         seed=seed,
         state_columns="" if isinstance(log, Subsets) else log.columns,
@@ -160,45 +157,41 @@ def _act(known: list[list[Policy]], drawn: Drawing | Subsets, logged: Any) -> tu
     return layout, own, [collect(some, states, source, layout, show=True) for some in acting]
 
 
-Known: TypeAlias = tuple[Policies, Objective]
-"""M policies that train, or that choose the weights."""
+Known: TypeAlias = tuple[Policies, Tensor]
+"""M policies that train or choose the weights, and their returns (M,) or preferences (M, M)."""
 
 
-def _known(policies: Policies, returns: Any, preferences: Any, validation: Any, config: Config) -> list[Known]:
+def _known(policies: Policies, returns: Any, preferences: Any, validation: Any) -> list[Known]:
     """Return the policies that train, and those that choose the weights, if there are any."""
     if preferences is None:
-        known = [_with_known_returns("training", policies, returns, config)]
+        known = [_with_known_returns("training", policies, returns)]
     else:
-        known = [_with_preferences(policies, returns, preferences, config)]
+        known = [_with_preferences(policies, returns, preferences)]
     if validation is not None:
         if not isinstance(validation, tuple | list) or len(validation) != 2:
             raise TypeError("validation must be a pair (policies, returns)")
         others, known_returns = validation
-        known.append(_with_known_returns("validation", load_policies(others), known_returns, config))
+        known.append(_with_known_returns("validation", load_policies(others), known_returns))
     return known
 
 
-def _with_preferences(policies: Policies, returns: Any, preferences: Any, config: Config) -> Known:
+def _with_preferences(policies: Policies, returns: Any, preferences: Any) -> Known:
     """Return the training policies with preferences; see `sopr_fast.fit` for the arguments and errors."""
     if returns is not None:
         raise ValueError("give returns or preferences, not both")
-    if config.tie_margin:
-        raise ValueError(f"tie_margin={config.tie_margin:g} is for returns: mark ties by 0.5 in preferences")
     check_ordered("preferences", preferences, policies)
     _check_count("training", policies)
-    return policies, Objective(check_preferences(preferences, list(policies)))
+    return policies, check_preferences(preferences, list(policies))
 
 
-def _with_known_returns(kind: str, policies: Policies, returns: Any, config: Config) -> Known:
+def _with_known_returns(kind: str, policies: Policies, returns: Any) -> Known:
     """Return the policies of a kind, "training" or "validation", that have a return, see `sopr_fast.fit`."""
     known, table = with_returns(policies, returns)
     _check_count(kind, known)
     values = table["return"].to_numpy(np.float64, copy=True)
-    with np.errstate(over="ignore"):
-        if np.ptp(values) <= config.tie_margin:
-            within = f" within tie_margin={config.tie_margin:g}; lower it" if config.tie_margin else ""
-            raise ValueError(f"the returns of all {kind} policies are equal{within}")
-    return known, Objective(torch.from_numpy(values), config.tie_margin)
+    if (values == values[0]).all():
+        raise ValueError(f"the returns of all {kind} policies are equal")
+    return known, torch.from_numpy(values)
 
 
 def _check_count(kind: str, policies: Policies) -> None:

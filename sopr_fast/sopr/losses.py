@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -16,28 +15,7 @@ from ..runtime.arrays import as_numbers
 _PAIRS = 1 << 18  # pairs at once
 
 
-@dataclass(frozen=True)
-class Objective:
-    """The pairwise loss of scores (Eq. 1), by returns or preferences of M policies."""
-
-    labels: Tensor  # (M,) float64 returns, or (M, M) preferences, see `pair_labels`; on the device of the scores
-    tie_margin: float = 0.0
-
-    @property
-    def by_returns(self) -> bool:
-        """Whether labels are returns, so that all pairs are known."""
-        return self.labels.dim() == 1
-
-    def to(self, device: torch.device) -> Objective:
-        """Return the same objective for scores on a device."""
-        return replace(self, labels=self.labels.to(device))
-
-    def loss(self, scores: Tensor, policies: Tensor | None = None) -> Tensor:
-        """Return the loss of scores (M,), or of those of some policies (m,)."""
-        return pairwise(scores, self.labels if policies is None else self.labels[policies], self.tie_margin)
-
-
-def pair_labels(targets: Tensor, tie_margin: float) -> Iterator[tuple[slice, Tensor, Tensor]]:
+def pair_labels(targets: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """Yield rows i < j, the paper's labels of their pairs (rows, M), and whether each counts, some rows at a time.
 
     A label is 1 if i is better, 0 if it is worse, 0.5 for a tie. Targets are returns (M,), or labels (M, M) with NaN
@@ -49,8 +27,7 @@ def pair_labels(targets: Tensor, tie_margin: float) -> Iterator[tuple[slice, Ten
         rows = slice(first, min(first + at_once, count))
         labels = targets[rows]
         if targets.dim() == 1:
-            difference = labels[:, None] - targets
-            labels = torch.where(difference.abs() <= tie_margin, 0.5, (difference > 0).float())
+            labels = ((labels[:, None] - targets).sign().float() + 1) / 2
         known = torch.ones(labels.shape, dtype=torch.bool, device=labels.device).triu(1 + first) & ~labels.isnan()
         yield rows, labels.nan_to_num(0.0), known
 
@@ -59,11 +36,11 @@ class _PairwiseLoss(torch.autograd.Function):
     """Equation 1; the gradient is computed with the loss, so that nothing of the size of all pairs is kept."""
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, targets: Tensor, tie_margin: float) -> Tensor:
+    def forward(ctx: Any, scores: Tensor, targets: Tensor) -> Tensor:
         total = scores.new_zeros((), dtype=torch.float64)
         count = scores.new_zeros((), dtype=torch.int64)
         slopes = torch.zeros_like(scores, dtype=torch.float64)
-        for rows, labels, known in pair_labels(targets, tie_margin):
+        for rows, labels, known in pair_labels(targets):
             difference = scores[rows, None] - scores
             loss = functional.softplus(difference) - labels * difference
             total += torch.where(known, loss, 0.0).sum(dtype=torch.float64)
@@ -75,14 +52,14 @@ class _PairwiseLoss(torch.autograd.Function):
         return (total / count).to(scores.dtype)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None]:
         (slopes,) = ctx.saved_tensors
-        return slopes * gradients[0], None, None
+        return slopes * gradients[0], None
 
 
-def pairwise(scores: Tensor, targets: Tensor, tie_margin: float = 0.0) -> Tensor:
+def pairwise(scores: Tensor, targets: Tensor) -> Tensor:
     """Return the mean binary cross-entropy of sigmoid(score_i - score_j) over known pairs i < j (Eq. 1)."""
-    return cast(Tensor, _PairwiseLoss.apply(scores, targets, tie_margin))
+    return cast(Tensor, _PairwiseLoss.apply(scores, targets))
 
 
 def check_preferences(preferences: Any, names: list[str]) -> Tensor:

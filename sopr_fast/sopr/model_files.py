@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -11,32 +10,17 @@ from torch import Tensor
 
 from .._version import __version__
 from ..inputs.policies import Layout
-from ..runtime.checks import choice, flag, instance, integer, list_of, mapping, optional, record, text
-from ..runtime.tensor_files import by_prefix, check_tensors, load_tensors, reading, save_tensors
+from ..runtime.checks import choice
+from ..runtime.tensor_files import by_prefix, check_tensors, load_tensors, reading, restore, save_tensors
 from ..runtime.text import printable
 from .config import Config
 from .model import ScoringModel
 from .subsets import Subsets
 from .training_policies import TrainingPolicies
 
-_FORMAT = 11
+_FORMAT = 12
 
-_DESCRIPTION = record(
-    {
-        "format": integer(),
-        "sopr_fast": text,
-        "torch": text,
-        "config": mapping,
-        "layout": record(
-            {"kind": choice("action", "gaussian", "discrete"), "action_dim": integer(1), "width": integer(1)}
-        ),
-        "states_count": optional(integer(1)),
-        "training_policies": list_of(text),
-        "seed": integer(),
-        "state_columns": text,
-        "history": mapping,
-    }
-)
+_kind = choice("action", "gaussian", "discrete")
 _TRAINING = {
     "states": (torch.float32, "R D"),
     "source": (torch.int64, "R"),
@@ -52,11 +36,14 @@ def write_model(
     layout: Layout,
     training_policies: TrainingPolicies,
     subsets: Subsets | None,
+    history: dict[str, Any],
     **plain: Any,
 ) -> None:
-    """Write the arguments of a `Ranker` to one file, whole or not at all; `plain` are numbers and lists of them."""
+    """Write the arguments of a `Ranker` to one file, whole or not at all; `plain` are numbers and text."""
+    curves = {name: values for name, values in history.items() if isinstance(values, list)}
     tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
     tensors |= {f"training_policies.{name}": getattr(training_policies, name) for name in _TRAINING}
+    tensors |= {f"history.{name}": torch.tensor(values, dtype=torch.float64) for name, values in curves.items()}
     if subsets is not None:
         tensors |= {f"subsets.{name}": value for name, value in subsets.tensors().items()}
     description = {
@@ -64,9 +51,11 @@ def write_model(
         "sopr_fast": __version__,
         "torch": torch.__version__,
         "config": model.config.to_dict(),
-        "layout": asdict(layout),
+        "layout": layout.kind,
         "states_count": None if subsets is None else subsets.states_count,
         "training_policies": training_policies.names,
+        "best_step": history["best_step"],
+        "collapsed": history["collapsed"],
         **plain,
     }
     save_tensors(path, tensors, "model", description)
@@ -86,22 +75,16 @@ def read_model(path: str | os.PathLike) -> dict[str, Any]:
 
 
 def _restore(tensors: dict[str, Tensor], description: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a `Ranker`; every field is checked, and sizes are bounded by the file's."""
-    weights, training, subsets = by_prefix(tensors, "model", "training_policies", "subsets")
-    size = sum(value.numel() for value in weights.values())
-    fields = _DESCRIPTION("description", description)
-    outcome = {"best_step": optional(integer()), "collapsed": flag}
-    for name, values in fields["history"].items():
-        outcome.get(name, list_of(instance(int | float, "a number")))(f"history {name!r}", values)
-    config, layout = Config(**fields["config"]), Layout(**fields["layout"])
-    names = fields["training_policies"]
-    if layout.width != (2 if layout.kind == "gaussian" else 1) * layout.action_dim:
-        raise ValueError(f"layout has {layout.width} columns for {layout.action_dim} actions of kind {layout.kind!r}")
-    state_dim = check_tensors(training, _TRAINING, {"M": len(names), "C": layout.width})["D"]
-    source = training["source"]
+    """Return the arguments of a `Ranker`; sizes are bounded by the file's, and other errors are those of `reading`."""
+    weights, training, history, kept = by_prefix(tensors, "model", "training_policies", "history", "subsets")
+    config, kind = Config(**description["config"]), _kind("layout", description["layout"])
+    names = [str(name) for name in description["training_policies"]]
+    sizes = check_tensors(training, _TRAINING, {"M": len(names)})
+    check_tensors(history, {name: (torch.float64, "T") for name in history})
+    source, width = training["source"], sizes["C"]
     if not len(names) or not len(source) or source[0] < 0 or (source.diff() <= 0).any():
         raise ValueError("training_policies must have names, and a source that ascends from 0")
-    input_dim = state_dim + layout.width
+    size, input_dim = sum(value.numel() for value in weights.values()), sizes["D"] + width
     attention = 4 * config.width if config.encoder == "transformer" else 0
     low = config.low_layers * (2 * config.low_feedforward + attention)
     high = config.high_layers * (2 * config.high_feedforward + attention)
@@ -110,20 +93,18 @@ def _restore(tensors: dict[str, Tensor], description: dict[str, Any]) -> dict[st
     if wrong := [name for name, value in {**training, **weights}.items() if not value.isfinite().all()]:
         raise ValueError(f"tensor {wrong[0]!r} is not finite")
     model = ScoringModel(input_dim, config)
-    if missing := model.state_dict().keys() - weights.keys():  # torch lets a file lack some
-        raise ValueError(f"no tensor {min(missing)!r}")
-    model.load_state_dict(weights)
-    kept = None
-    if subsets:
-        if fields["states_count"] is None:
-            raise ValueError("states_count is missing")
-        kept = Subsets.from_tensors(subsets, fields["states_count"])
-        if kept.state_dim != state_dim:
-            raise ValueError(f"subsets have states of {kept.state_dim} columns, the model reads {state_dim}")
+    restore(model.state_dict(), weights)
+    subsets = Subsets.from_tensors(kept, int(description["states_count"])) if kept else None
+    if subsets is not None and subsets.state_dim != sizes["D"]:
+        raise ValueError(f"subsets have states of {subsets.state_dim} columns, the model reads {sizes['D']}")
+    best, curves = description["best_step"], {name: values.tolist() for name, values in history.items()}
     return {
         "model": model,
-        "layout": layout,
+        "layout": Layout(kind, width // 2 if kind == "gaussian" else width, width),
         "training_policies": TrainingPolicies(names, **training),
-        "subsets": kept,
-        **{name: fields[name] for name in ("history", "seed", "state_columns")},
+        "subsets": subsets,
+        "history": curves
+        | {"best_step": None if best is None else int(best), "collapsed": bool(description["collapsed"])},
+        "seed": int(description["seed"]),
+        "state_columns": str(description["state_columns"]),
     }

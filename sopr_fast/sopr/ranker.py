@@ -104,9 +104,8 @@ class Ranker:
             policies: Candidates to rank, see `sopr_fast.load_policies`. Arrays of actions are indexed like
                 `states`; their distance to the training policies is known only on the training log, passed again or as
                 the subsets kept with the model.
-            states: (rows, dim_s) logged states or the path of a file; or `Subsets` of the size and clusters of the
-                model's; None for the subsets kept with the model.
-            subsets: Number of subsets, by default 5 of logged states, or all that are clustered.
+            states: (rows, dim_s) logged states or the path of a file; None for the subsets kept with the model.
+            subsets: Number of subsets, by default 5.
             seed: Seed of drawing subsets from logged states.
 
         Raises:
@@ -163,25 +162,19 @@ class Ranker:
         """Return subsets to score on, on the CPU, and whether their states are known to be those of training."""
         if subsets is not None:
             subsets = integer(1)("subsets", subsets)
-        log = self.subsets if states is None else states
-        if log is None:
-            raise ValueError("no subsets are kept with this model: pass the log as states=…")
-        if not isinstance(log, Subsets):
-            log = load_states(log)
-        width = log.state_dim if isinstance(log, Subsets) else log.shape[1]
-        if width != self.state_dim:
-            raise ValueError(f"states have {counted(width, 'column')}, the model was trained on {self.state_dim}")
-        if not isinstance(log, Subsets):
-            if log.columns != self.state_columns and log.columns and self.state_columns:
-                named = f"states have the columns {log.columns}, those of training were {self.state_columns}"
-                raise ValueError(f"{named}: choose them in that order by columns={{'states': […]}}")
-            drawn = Drawing.draw(log, subsets or _SUBSETS, size=self.config.subset_size, seed=seed)
-            training = self.training_policies
-            return drawn, log.has_rows(training.source.numpy(), training.states.numpy())
-        size, clusters = self.config.subset_size, self.config.clusters
-        if log.rows.shape[1] != size or log.offsets.shape[1] - 1 != clusters:
-            raise ValueError(f"the model was trained on other subsets: draw them with size={size}, clusters={clusters}")
-        return (log if subsets is None else log.take(subsets)).to("cpu"), states is None
+        if states is None:
+            if self.subsets is None:
+                raise ValueError("no subsets are kept with this model: pass the log as states=…")
+            return self.subsets if subsets is None else self.subsets.take(subsets), True
+        log, training = load_states(states), self.training_policies
+        if log.shape[1] != self.state_dim:
+            width = counted(log.shape[1], "column")
+            raise ValueError(f"states have {width}, the model was trained on {self.state_dim}")
+        if log.columns != self.state_columns and log.columns and self.state_columns:
+            named = f"states have the columns {log.columns}, those of training were {self.state_columns}"
+            raise ValueError(f"{named}: choose them in that order by columns={{'states': […]}}")
+        drawn = Drawing.draw(log, subsets or _SUBSETS, size=self.config.subset_size, seed=seed)
+        return drawn, log.has_rows(training.source.numpy(), training.states.numpy())
 
     def _act(self, policies: list[Policy], drawn: Drawing | Subsets, *, log_is_known: bool) -> tuple[Tensor, Tensor]:
         """Return the columns of policies in the U drawn states and in the R sampled ones of training.

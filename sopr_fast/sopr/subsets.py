@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
@@ -46,7 +46,7 @@ class Subsets:
     rows: Tensor
     offsets: Tensor
     states_count: int
-    why_no_log: ClassVar[str] = "subsets are for fit and rank: pass the log that they were drawn from"
+    why_no_log: ClassVar[str] = "subsets are for fit: pass the log that they were drawn from"
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -95,17 +95,8 @@ class Subsets:
         return Drawing.draw(load_states(states), count, size=size, seed=seed).clustered(config, torch.device("cpu"))
 
     def clustered(self, config: Config, device: torch.device) -> Subsets:
-        """Return the same subsets on a device, as `Drawing.clustered` does; checked, since a GPU reads wrong rows."""
-        self.check()
+        """Return the same subsets on a device, as `Drawing.clustered` does."""
         return self.to(device)
-
-    def check(self) -> None:
-        """Raise ValueError unless rows are of the states and offsets cover all rows."""
-        rows, offsets = self.rows, self.offsets
-        if rows.min() < 0 or rows.max() >= len(self.states):
-            raise ValueError(f"rows must be from 0 to {len(self.states) - 1}")
-        if offsets[:, 0].any() or (offsets[:, -1] != rows.shape[1]).any() or (offsets.diff() < 0).any():
-            raise ValueError(f"offsets must ascend from 0 to {rows.shape[1]}")
 
     def to(self, device: torch.device | str) -> Subsets:
         """Return the same subsets on a device."""
@@ -124,15 +115,6 @@ class Subsets:
         tensors = self.states[used], self.source[used], rows.to(torch.int32), self.offsets[:count]
         return Subsets(*tensors, states_count=self.states_count)
 
-    def over_drawn(self) -> Subsets:
-        """Return the same subsets with the drawn states as all of the data.
-
-        Arrays of actions then have one row for each row of `states`, so that other programs compute actions only in
-        those states.
-        """
-        count = len(self.states)
-        return replace(self, source=torch.arange(count, device=self.source.device), states_count=count)
-
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors by name."""
         return {name: getattr(self, name) for name in _LAYOUT}
@@ -149,7 +131,11 @@ class Subsets:
             raise ValueError("states are not finite")
         if source[0] < 0 or source[-1] >= states_count or (source.diff() <= 0).any():
             raise ValueError(f"source must ascend from 0 to {states_count - 1}")
-        subsets.check()
+        if subsets.rows.min() < 0 or subsets.rows.max() >= len(subsets.states):  # a GPU would read them
+            raise ValueError(f"rows must be from 0 to {len(subsets.states) - 1}")
+        offsets = subsets.offsets
+        if offsets[:, 0].any() or (offsets[:, -1] != sizes["N"]).any() or (offsets.diff() < 0).any():
+            raise ValueError(f"offsets must ascend from 0 to {sizes['N']}")
         return subsets
 
 

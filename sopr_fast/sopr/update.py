@@ -19,7 +19,7 @@ from ..runtime.distributed import block_bounds
 from ..runtime.resources import tile_bytes
 from .config import Config
 from .input_norm import row_moments
-from .losses import Objective
+from .losses import pairwise
 from .model import ScoringModel
 from .scoring import score_grid
 from .subsets import Subsets
@@ -36,7 +36,7 @@ class Examples:
 
     columns: Tensor  # (m, U, dim_c) in every drawn state, of this process's policies
     own: slice  # which of the M policies these are
-    objective: Objective
+    labels: Tensor  # (M,) float64 returns, or (M, M) preferences, see `losses.pair_labels`
 
     def scores(self, model: ScoringModel, subsets: Subsets, chosen: Tensor, precision: str | None = None) -> Tensor:
         """Return the scores of all M policies on the chosen subsets, (M, S)."""
@@ -123,8 +123,9 @@ class Update:
     def _shares(self) -> list[tuple[range, int]]:
         """Return blocks of policies, and how many of each are in every step, on any device."""
         # The loss of some policies compares with that of all only if all pairs are known.
-        share = self.config.policy_share if self.examples.objective.by_returns else 1.0
-        blocks = itertools.starmap(range, itertools.pairwise(block_bounds(len(self.examples.objective.labels))))
+        labels = self.examples.labels
+        share = self.config.policy_share if labels.dim() == 1 else 1.0
+        blocks = itertools.starmap(range, itertools.pairwise(block_bounds(len(labels))))
         return [(block, max(math.ceil(share * len(block)), min(len(block), _FEWEST_OF_A_BLOCK))) for block in blocks]
 
     def _choose(self, random: np.random.Generator) -> np.ndarray:
@@ -149,7 +150,7 @@ class Update:
             options: dict[str, Any] = {"weights": leaves, "first_policy": first, "long_tiles": self._long_tiles}
             scores = model(states, columns, rows, self._offsets, self._rng, **options)[:, 0]
         everyone = self.group.gather(scores.detach()).requires_grad_()
-        loss = self.examples.objective.loss(everyone, self._chosen)
+        loss = pairwise(everyone, self.examples.labels[self._chosen])
         (slopes,) = torch.autograd.grad(loss, everyone)
         gradients = torch.empty(0, device="cpu")
         if own:
@@ -166,8 +167,8 @@ class Update:
         validation = self.validation
         assert validation is not None
         scores = validation.scores(self.model, self.subsets, self._validated).mean(1)
-        loss = validation.objective.loss(scores).double()
-        correlation = _spearman(validation.objective.labels, scores)
+        loss = pairwise(scores, validation.labels).double()
+        correlation = _spearman(validation.labels, scores)
         self.results[1], self.results[2] = loss, correlation
         better = correlation >= self.best
         self.best.copy_(torch.where(better, correlation, self.best))

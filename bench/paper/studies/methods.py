@@ -158,7 +158,6 @@ def _run_sopr(cell: Cell, task: Task) -> dict[str, Any]:
         validation=task.validation,
         config=config,
         seed=cell.seed,
-        keep_subsets=0,
     )
     fitted = time.process_time()
     rankings = [

@@ -94,7 +94,7 @@ CHANCES = {"pscore": np.full(14, 0.5), "log_probs": np.full(14, -3)}
             {},
             "'pscore' and 'log_probs' mean the same; leave one .*'pscore'",
         ),
-        (sopr_fast.load_log, SUBSETS, {}, "dataset: subsets are for fit and rank: pass the log"),
+        (sopr_fast.load_log, SUBSETS, {}, "dataset: subsets are for fit: pass the log"),
         (load_states, None, {}, "expected a path, array, frame, dictionary or list, got NoneType"),
         (load_states, np.array(3.0), {}, "dataset: 'states' is empty"),
         (load_states, {"a", "b"}, {}, "dataset: 'states' must be numbers, got dtype object"),
