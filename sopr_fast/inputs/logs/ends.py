@@ -12,7 +12,7 @@ A statement is complete if it has
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn
 
 import numpy as np
@@ -42,8 +42,8 @@ class Statement:
             self.borders["first"] = np.append(rows["first"][1:], True)
         if "episodes" in rows:
             self.borders["episodes"] = _changes(rows["episodes"])
-        self.linked = None  # (N,) bool: whether the next state is the state of the next row
-        if "next_states" in rows:
+        self.linked, self.has_next = self.none, "next_states" in rows  # whether the next state is that of the next row
+        if self.has_next:
             self.linked = np.append((rows["next_states"][:-1] == rows["states"][1:]).all(1), False)
 
     def find(self) -> tuple[np.ndarray, np.ndarray, list[str]]:
@@ -84,8 +84,7 @@ class Statement:
         self._refuse_if(
             back,
             f"{name!r} goes back to an earlier one at",
-            f": if rows are in another order, sort them first, table.sort_values({order}, kind='stable'); if several "
-            f"runs have the same numbers, name all arrays that tell episodes apart, "
+            f": {_sorted(order)}; if several runs have the same numbers, name all arrays that tell episodes apart, "
             f"{advise('episodes', *own, 'run')}; if {name!r} tells nothing of the order, leave it out by "
             f"{advise(UNREAD, *own)}{self.parts.not_read}",
         )
@@ -93,13 +92,10 @@ class Statement:
     def _part_flags(self) -> None:
         """Part terminals and truncations, of which no row may have both: the word decides on such rows."""
         both = self.terminals & self.truncations
-        if self.word == "cut":
-            self.terminals = self.terminals & ~both
-        elif self.word == "terminal":
-            self.truncations = self.truncations & ~both
-        else:
-            names = " and ".join(repr(self.names[part]) for part in self.told)
-            self._refuse_if(both, f"{names} both mark", f": {_SAY} for what they are")
+        if self.word is None:
+            self._refuse_if(both, f"{self._quoted(self.told)} both mark", f": {_SAY} for what they are")
+        self.terminals = self.terminals & ~(both & (self.word == "cut"))
+        self.truncations = self.truncations & ~(both & (self.word == "terminal"))
 
     def _last_rows(self, said: list[str]) -> np.ndarray:
         """Return (N,) bool, the last rows of episodes by the rules of this module; add next states to what said so."""
@@ -114,7 +110,7 @@ class Statement:
             return terminals
         if "truncations" in self.told and self.word == "cut":
             return truncations
-        if self.linked is not None and "truncations" not in self.told and (self.told or self.word == "cut"):
+        if self.has_next and "truncations" not in self.told and (self.told or self.word == "cut"):
             said.append("next_states")
             return ~self.linked if self.word == "cut" else terminals
         self._refuse_incomplete()
@@ -122,20 +118,17 @@ class Statement:
     def _agreed_borders(self) -> np.ndarray:
         """Return (N,) bool, the ends by numbers, first rows and dones, which must agree with each other and flags."""
         *others, part = self.borders
-        ends, name = self.borders[part].copy(), repr(self.names[part])
+        ends = self.borders[part].copy()
         if "first" in self.rows and not self.rows["first"][0]:
             first = repr(self.names["first"])
             raise ValueError(f"{first} does not mark row 0, where an episode begins: mark it, or pass 1 - x if 0 marks")
         flags = {"terminals": self.terminals, "truncations": self.truncations}  # each marks some of the ends
         for other, marks in ({each: self.borders[each] for each in others} | flags).items():
             differs = (marks & ~ends if other in flags else marks != ends) & ~self.stops
-            own = self.names.get(other, other)
             remedy = f"leave one out by {self._without(other)}, or {self._without(part)}"
-            if (marks & differs).any():
-                remedy = f"leave out the rows of an episode after its first mark, or {remedy}"
-            elif other == "dones" and "terminals" not in self.rows:
-                remedy = f"if they are terminals only, pass {advise('terminals', own)}; else {remedy}"
-            self._refuse_if(differs, f"{own!r} and {name} disagree on the ends at", f": {remedy}")
+            if other == "dones" and "terminals" not in self.rows:
+                remedy += f"; of terminals alone, pass {advise('terminals', self.names[other])}"
+            self._refuse_if(differs, f"{self._quoted([other, part])} disagree on the ends at", f": {remedy}")
             ends[-1] |= marks[-1]
         return ends
 
@@ -151,9 +144,9 @@ class Statement:
         if "terminals" not in self.told and "dones" in self.rows:
             return rest & self.rows["dones"]
         is_wrong = self.word is None if "truncations" in self.told else is_terminal
-        names = " and ".join(repr(self.names[part]) for part in self.told)
-        remedy = _SAY if self.word is None else "leave ends='terminal' out"
-        self._refuse_if(rest & ~self.stops & is_wrong, f"no mark by {names} at", f": {remedy}", "end")
+        remedy = "if a limit cut them, pass load_log(…, ends='cut'); else mark them as terminals"
+        marks = f"no mark by {self._quoted(self.told)} at"
+        self._refuse_if(rest & ~self.stops & is_wrong, marks, f": {remedy}", "end")
         return self.terminals | rest if is_terminal else self.terminals
 
     def _check_flags(self) -> None:
@@ -162,45 +155,34 @@ class Statement:
             return
         marked, all_end = self.ended | (self.cuts & ~self.stops), (self.ended | self.cuts).all()
         flags = [part for part in FLAGS if part in self.rows]
-        for part in flags or ["next_states"] * (self.linked is not None):
-            own, name = marked & self.rows[part] if flags else marked, repr(self.names[part])
-            on = f"if steps go on there, leave {name} out by {self._without(part)}"
+        for part in flags or ["next_states"] * self.has_next:
+            own = marked & self.rows[part] if flags else marked
+            twice = self.none if all_end else np.append(own[1:] & own[:-1], False)
             self._refuse_if(
-                self.none if all_end else np.append(own[1:] & own[:-1], False),
-                f"{name} marks the next row too at",
-                f", as where a flag stays set after the end: leave out the rows after the first one; {on}; if these "
-                "are episodes of one step, number episodes by an array 'episode', numpy.cumsum(x) - x of the marks x",
-            )
-            self._refuse_if(
-                self.none if self.linked is None else own & self.ended & self.linked,
-                f"{name} marks",
-                f", whose next state is the state of the next row: {on}; if the environment was reset to that state, "
-                f"leave next states out by {self._without('next_states')}; if the next row only resets it, as of "
-                "Gymnasium's vector environments, leave that row out",
+                twice | (own & self.ended & self.linked),
+                f"{self.names[part]!r} marks",
+                ", where the next row is marked too, or continues from the next state: leave out rows after the first "
+                f"mark of an episode, or that only reset the environment; if steps go on there, leave marks out by "
+                f"{self._without(part)}; if environments were reset to the next state, leave next states out by "
+                f"{self._without('next_states')}; if episodes have one step, number them by an array 'episode', "
+                "numpy.cumsum(x) - x of the marks x",
             )
 
     def _check_next_states(self) -> None:
         """Raise if next states contradict the ends."""
-        if self.linked is None:
+        if not self.has_next:
             return
         states, following, name = self.rows["states"], self.rows["next_states"], f"{self.names['next_states']!r} of"
         without = f"leave next states out by {self._without('next_states')}"
-        broken, cut = ~(self.linked | self.ended | self.cuts), self.cuts & ~self.stops
-        row = int(np.argmax(broken))
-        if np.isnan(following[row]).any():
-            what, remedy = "is unknown, and no end is marked there", f"if it is an end, mark it; else {without}"
-        elif (following[row] == states[row]).all():
-            what, remedy = "is the state of its own row", without
-        else:
-            what = "is not the state of the next row, and no end is marked there"
-            remedy = (
-                "mark these ends, leave out rows that are no steps by an array 'valid', 0 there, or number episodes; "
-                "of n-step rows, keep every n-th row of an episode by a recipe (docs/files.md); "
-                f"if environments take turns, sort the rows by their numbers, and name these by {advise('agents')}"
-            )
-            if self.word is None and self.limit is None and not self.borders and "truncations" not in self.rows:
-                remedy = f"pass load_log(…, ends='cut') if episodes were cut there; or {remedy}"
-        self._refuse_if(broken, name, f" {what}: {remedy}")
+        cut = self.cuts & ~self.stops
+        self._refuse_if(
+            ~(self.linked | self.ended | self.cuts),
+            name,
+            f" is not the state of the next row, and no end is marked there: mark the ends, or pass ends='cut' if all "
+            "others are marked; leave out rows that are no steps by an array 'valid', 0 there; of n-step rows, keep "
+            "every n-th row of an episode by a recipe (docs/files.md); if environments take turns, sort the rows by "
+            f"their numbers, in an array 'environment'; or {without}",
+        )
         if self.linked[cut].all() and (following[cut] != states[cut]).any():
             what = "is the first state of the next episode, as where environments reset themselves"
             self._refuse_if(cut, f"{name} each of", f" {what}: {without}, so that these steps are left out", "cut")
@@ -209,33 +191,19 @@ class Statement:
         """Raise if steps do not count up by one within episodes, or times do not increase."""
         inside = ~(self.ended | self.cuts)[:-1]
         for part, what in (("steps", "does not count up by one"), ("times", "does not increase")):
-            if part not in self.rows:
-                continue
-            change, name = np.diff(self.rows[part]), self.names[part]
-            wrong = inside & ((change != 1) if part == "steps" else (change <= 0))
-            sort = "if rows are in another order, sort them first, episode by episode; "
-            if "episodes" in self.names:
-                order = [*self.names["episodes"].split(", "), name]
-                sort = f"if rows are in another order, sort them first, table.sort_values({order}, kind='stable'); "
-            if (change[inside] < 0).all():
-                what, sort = "counts down", ""
-            remedy = f"if it is no order of the rows, leave it out by {advise(UNREAD, name)}; {sort}if an episode ends"
-            self._refuse_if(wrong, f"{name!r} {what} within an episode after", f": {remedy} there, mark it")
+            if part in self.rows:
+                change, name = np.diff(self.rows[part]), self.names[part]
+                wrong = inside & ((change != 1) if part == "steps" else (change <= 0))
+                order = [*self.names.get("episodes", "episode").split(", "), name]
+                remedy = f"if it counts down, or tells nothing of the order, leave it out by {advise(UNREAD, name)}"
+                remedy = f"{remedy}; {_sorted(order)}; if an episode ends there, mark it"
+                self._refuse_if(wrong, f"{name!r} {what} within an episode after", f": {remedy}")
 
     def _refuse_incomplete(self) -> NoReturn:
-        flags = " and ".join(repr(self.names[part]) for part in (*_KINDS, *self.borders) if part in self.names)
-        said = f"is said by {flags}, but not"
-        if self.borders:
-            what = f"where episodes end {said} whether the environment ended there or a limit cut it"
-            remedy = f"{_SAY} for all, or max_episode_steps=…, or {advise('terminals')}"
-        elif "terminals" in self.rows:
-            what = f"where the environment ended {said} where a limit cut episodes"
-            remedy = (
-                f"pass load_log(…, ends='terminal') if it cut none, or max_episode_steps=…, or {advise('truncations')}"
-            )
-        elif "truncations" in self.rows:
-            what = f"where a limit cut episodes {said} where the environment ended"
-            remedy = f"pass load_log(…, ends='cut') if it never did, or {advise('terminals')}"
+        if told := [part for part in (*_KINDS, *self.borders) if part in self.rows]:
+            what = f"{self._quoted(told)} mark ends, but do not say where the environment ended and where a limit cut "
+            what += "episodes"
+            remedy = f"{_SAY} for all, or max_episode_steps=…, or {advise('terminals')}, {advise('truncations')}"
         else:
             what = "where episodes end is not said"
             if self.limit is not None:
@@ -244,9 +212,13 @@ class Statement:
                 f"pass {advise('dones')} or {advise('episodes')}, or of a bandit max_episode_steps=1, or add an array "
                 "'timeouts', 1 in the last row of each episode, and ends='cut' if all are cut"
             )
-            if self.linked is not None:
+            if self.has_next:
                 remedy += ", or ends='cut' if rows that do not follow each other are cuts"
         raise ValueError(f"{what}: {remedy}{self.parts.not_read}")
+
+    def _quoted(self, parts: Iterable[str]) -> str:
+        """Return the names of arrays of parts, quoted."""
+        return " and ".join(repr(self.names.get(part, part)) for part in parts)
 
     def _refuse_if(self, marked: np.ndarray, before: str, after: str, noun: str = "row") -> None:
         """Raise if rows (N,) bool are marked; name how many, and the first of them in the user's data."""
@@ -259,6 +231,10 @@ class Statement:
         name = self.names.get(part, part)
         is_said = self.word or ({"terminals", "truncations"} <= self.rows.keys() - {part})
         return f"{advise(UNREAD, *name.split(', '))}{'' if is_said else f' and {_SAY}'}"
+
+
+def _sorted(columns: Sequence[str]) -> str:
+    return f"if rows are in another order, sort them first, table.sort_values({columns}, kind='stable')"
 
 
 def _changes(labels: np.ndarray) -> np.ndarray:
