@@ -38,8 +38,7 @@ def _select(folder: Path) -> None:
 
 
 def _write_result(result: Any, folder: Path) -> None:
-    values = {key: value for key, value in result.to_dict().items() if key != "seconds"}
-    (folder / "result.json").write_text(json.dumps(values))
+    (folder / "result.json").write_text(json.dumps(result.to_dict()))
 
 
 def _save(folder: Path) -> None:

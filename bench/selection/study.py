@@ -14,6 +14,7 @@ import pandas
 import sopr_fast
 from sopr_fast import estimators
 from sopr_fast.results.metrics import regret_at_k, spearman
+from sopr_fast.selection.draws import probability_beats
 from sopr_fast.selection.measured import Measured
 from sopr_fast.selection.selection import Selection
 from sopr_fast.selection.verdict import SURE
@@ -212,7 +213,7 @@ def scores(selection: Selection, table: pandas.DataFrame) -> dict[str, float]:
     chosen = true[selection.names.index(verdict.policies[0])]
     is_right = chosen >= best_known and true.max() - chosen <= _MISSED * span
     result["right"] = float(is_right) if verdict.kind == "deploy" else np.nan
-    beats = np.array([selection.probability_beats(name) for name in selection.names])[np.ix_(own, own)]
+    beats = np.array([probability_beats(selection.posterior, i) for i in np.flatnonzero(own)])[:, own]
     gaps = true[own] - true[own, None]  # of the policy that is to beat the other
     stated = beats >= SURE
     result["stated"] = 2 * float(stated.mean()) * len(beats) / max(1, len(beats) - 1)  # of all pairs

@@ -56,10 +56,8 @@ def test_the_examples_run_on_the_files_of_the_demo(tmp_path, monkeypatch, help_o
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ("slect", "no 'slect' (did you mean 'select'?)"),
+        ("slect", "invalid choice: 'slect' (choose from "),
         ("select --polices runs --log log.npz", "no option --polices (did you mean '--policies'"),
-        ("fit --policies runs --log log.npz", "no option --log (did you mean '--states'?)"),
-        ("fit --policies runs --encoder mpl", "no 'mpl' (did you mean 'mlp'?): choose transformer, mlp"),
         ("rank", "the following arguments are required: --policies; see `sopr-fast rank --help`"),
     ],
 )

@@ -187,7 +187,7 @@ def test_copies_have_one_row_and_one_pooled_return():
     told = simulator(**dict.fromkeys(twins, 0.0))
     again = choose(CANDIDATES | twins, KNOWN | twins, RETURNS | rollouts, incumbent="twin-2", simulator=told)
     assert again.names[place] == "twin-2"
-    assert again.probability_beats("twin-0")[place] == 0.5
+    assert again.probability_better("twin-2", "twin-0") == 0.5
 
 
 def test_whole_numbers_are_warned_of_once_and_noted_and_so_are_costs_next_to_returns():
@@ -373,7 +373,6 @@ def test_the_result_is_a_table_of_80_columns_a_dict_a_frame_and_a_plot():
     assert frame["best"].sum() == pytest.approx(1)
     assert len(selection.plot().get_yticklabels()) == 16
     assert selection.verdict.text in selection._repr_html_()
-    assert selection.probability_beats(BEST)[selection.names.index(BEST)] == 0.5
 
 
 def test_without_known_returns_two_like_candidates_vary_as_the_log_does():

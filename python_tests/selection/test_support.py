@@ -142,12 +142,6 @@ def test_a_simulator_that_misses_the_changes_of_state_is_said(error):
     assert [text.startswith(note) for text in selection.to_dict()["notes"]].count(True) == (error > 0.25)
 
 
-def test_a_log_that_marks_no_end_is_said_to_be_one_episode():
-    several, one = (select(POLICIES, each, simulator=Scripted(TRUTH)) for each in (log(), log().take(np.array([0]))))
-    assert "the log is one episode of 20 steps: if it holds several, mark where they end" in one.to_dict()["notes"]
-    assert "one episode" not in str(several.notes)
-
-
 def test_values_that_order_the_known_policies_in_reverse_count_for_nothing():
     returns = {name: TRUTH[name] for name in list(POLICIES)[:8]}
     reversed_, alone = chosen(returns, {name: -value for name, value in TRUTH.items()}), chosen(returns, values=None)

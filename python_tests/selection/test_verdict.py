@@ -149,7 +149,7 @@ def test_a_candidate_that_is_hardly_ever_better_is_not_measured_even_if_the_log_
     stranger, method = far(value=-60.0)
     selection = choose(CANDIDATES | stranger, simulator=method)
     place = selection.names.index("far")
-    assert not selection.rankable[place] and selection.probability_beats(BEST)[place] < 0.1
+    assert not selection.rankable[place] and selection.probability_better("far", BEST) < 0.1
     assert "far" not in selection.measure_next(9)
 
 

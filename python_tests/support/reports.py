@@ -66,7 +66,6 @@ def evaluation(*, hostile: bool = False, count: int = 14) -> Evaluation:
         folds,
         {name: truth + own for name, own in noise.items()},
         {"FQE": "it diverged: values are not finite"},
-        dict.fromkeys(METHODS, 1.5),
         settings={"seed": 0, "discount": 0.99, "methods": {"SOPR": "SOPR()", METHODS[3]: "Broken(<b>)"}},
     )
 

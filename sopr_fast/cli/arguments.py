@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from .._version import __version__
 from ..runtime.process import is_first
-from ..runtime.text import list_names, suggest
+from ..runtime.text import suggest
 from .flags import COMMANDS, FLAGS, Command
 
 if TYPE_CHECKING:
     import pandas
 
     from ..inputs.policies import Policies
-
-_OTHER_LOG = {"--log": "--states", "--states": "--log"}  # what another command calls it
 
 
 class Parser(argparse.ArgumentParser):
@@ -34,19 +32,12 @@ class Parser(argparse.ArgumentParser):
             for word in args or []:
                 option = word.partition("=")[0]
                 if word.startswith("--") and not any(known.startswith(option) for known in self._option_string_actions):
-                    known, other = self._option_string_actions, _OTHER_LOG.get(option)
-                    near = f" (did you mean {other!r}?)" if other in known else suggest(option, known)
-                    self.error(f"no option {option}{near}")
+                    self.error(f"no option {option}{suggest(option, self._option_string_actions)}")
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         """End the process with a line on stderr."""
         self.exit(2, f"sopr-fast: error: {message}; see `{self.prog} --help`\n")
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        if action.choices is not None and value not in action.choices:
-            names = [str(choice) for choice in action.choices]
-            raise argparse.ArgumentError(action, f"no {value!r}{suggest(str(value), names)}: choose {', '.join(names)}")
 
 
 def make_parser() -> Parser:
@@ -110,24 +101,19 @@ def _named_object(option: str, text: str) -> Any:
 
 
 def read_returns(options: argparse.Namespace, names: Sequence[str]) -> pandas.DataFrame:
-    """Load the returns in all paths; those of a later one replace earlier ones of the same name, with a warning."""
+    """Load the returns in all paths; those of a later one replace earlier ones of the same name."""
     import pandas
 
     from ..inputs.returns import attrs_of, load_returns
-    from ..runtime.warn import warn
 
-    paths, columns = options.returns, None
+    columns = None
     if options.return_columns is not None:
         columns = {part: str(name) for part, name in _columns("return-columns", options.return_columns).items()}
-    table = load_returns(paths[0], names, columns=columns)
-    for path in paths[1:]:
-        later = load_returns(path, names, columns=columns)
-        if replaced := [name for name in later.index if name in table.index]:
-            warn(f"{path}: replaces the returns of {list_names(replaced)}")
-        attrs = attrs_of(table, later)
-        table = pandas.concat([table.drop(replaced), later])
-        table.attrs = attrs
-    return table
+    tables = [load_returns(path, names, columns=columns) for path in options.returns]
+    together = pandas.concat(tables)
+    together = together[~together.index.duplicated(keep="last")]
+    together.attrs = attrs_of(*tables)
+    return together
 
 
 def read_log(path: str | Path, options: argparse.Namespace) -> Any:

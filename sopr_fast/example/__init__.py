@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..inputs.policies import Actor, Policy, load_policies
+from ..inputs.policies import Policy, load_policies
 from ..inputs.returns import load_returns
 from ..runtime.containers import open_archive
 
@@ -14,16 +14,14 @@ _FOLDER = Path(__file__).parent
 PENDULUM = _FOLDER / "pendulum"
 
 
-def policies() -> dict[str, Actor]:
+def policies() -> dict[str, Policy]:
     """Return the 50 actors, "halfcheetah-000" to "halfcheetah-049", in the order in which training saved them."""
-    actors = load_policies(_FOLDER / "halfcheetah.npz")
-    return {name: actor for name, actor in actors.items() if isinstance(actor, Actor)}
+    return {**load_policies(_FOLDER / "halfcheetah.npz")}
 
 
 def returns() -> np.ndarray:
     """Return the mean undiscounted return of each policy over 20 episodes, (50,) float64."""
-    table = np.genfromtxt(_FOLDER / "returns.csv", delimiter=",", names=True)
-    return table["return_mean"]
+    return np.genfromtxt(_FOLDER / "returns.csv", delimiter=",", names=True)["return_mean"]
 
 
 def states() -> np.ndarray:

@@ -104,7 +104,7 @@ def _of_selection(selection: Selection) -> dict[str, Any]:
         headline=f"{verdict.text}.",
         reasons=[verdict.reason],
         notes=selection.notes[len(agreed) :],
-        picture=draw(lambda ax: plot_selection(selection, ax, _ROWS)),
+        picture=draw(lambda ax: plot_selection(selection, ax=ax, rows=_ROWS)),
         caption=f"{caption}{_first(len(selection.names))}.",
         title=f"{selection.unit.capitalize()}s of all policies",
         columns=selection.cells(),

@@ -12,7 +12,6 @@ from ..inputs.accepted import ReturnsLike
 from ..inputs.returns import check_returns
 from ..results.numbers import without_outliers
 from ..results.ranking import Ranking
-from ..runtime.process import in_notebook
 from ..runtime.text import list_names, printable
 from ..selection.evaluation import Evaluation
 from ..selection.selection import Selection
@@ -137,11 +136,9 @@ def _plot_returns(ranking: Ranking, y: np.ndarray, order: np.ndarray, foreign: n
 
 
 def _axes(ax: Axes | None, inches: float) -> Axes:
-    """Return the axes, or those of a new figure, which a notebook shows and which opens no window elsewhere."""
+    """Return the axes, or those of a new figure of pyplot."""
     if ax is not None:
         return ax
-    if in_notebook():
-        from matplotlib.pyplot import figure as make
-    else:
-        from matplotlib.figure import Figure as make
-    return make(figsize=(6.4, inches), layout="constrained").add_subplot()
+    from matplotlib import pyplot
+
+    return pyplot.figure(figsize=(6.4, inches), layout="constrained").add_subplot()

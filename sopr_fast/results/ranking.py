@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -34,8 +34,6 @@ class Ranking(Result):
         history: How training of the model went, see `Ranker.history`; None without a model.
         settings: What the ranking rests on, as plain text and numbers.
     """
-
-    index: ClassVar[str | None] = "rank"
 
     names: list[str]
     scores: np.ndarray

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from .tables import SHORTENED, Column, to_html, to_text
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 class Result(ABC):
     """Base of `Ranking`, `Estimates`, `Evaluation` and `Selection`."""
-
-    index: ClassVar[str | None] = None  # column that data frames are indexed by
 
     @property
     @abstractmethod
@@ -45,14 +43,14 @@ class Result(ABC):
         """Return the columns of a data frame by name, the best first."""
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return a data frame of `columns`, the best first; names are objects, as a `str` of pandas must be UTF-8."""
+        """Return a frame of `columns`, indexed by the first; names are objects, as a `str` of pandas must be UTF-8."""
         import pandas
 
         def series(column: Any) -> pandas.Series:
             return pandas.Series(column, dtype=object if any(isinstance(each, str) for each in column) else None)
 
         frame = pandas.DataFrame({name: series(column) for name, column in self.columns().items()})
-        return frame if self.index is None else frame.set_index(self.index)
+        return frame.set_index(frame.columns[0])
 
     def to_json(self, **fields: Any) -> str:
         """Return `to_dict`, with more `fields`, as JSON: null in place of NaN and infinities."""

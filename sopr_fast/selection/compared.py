@@ -14,7 +14,6 @@ from ..estimators.action_distance import act_on_log, mutual_distances
 from ..estimators.estimator import data_rows, read_rows
 from ..inputs.logs import Transitions, load_log
 from ..inputs.policies import ArrayPolicy, Policies, Policy, collect_shared, doubtful_answers, facts
-from ..runtime.text import counted
 from .measured import Measured
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ def read(
     given, log = log, load_log(log)
     adapted, total = policies.for_log(data_rows(log), given), len(log)
     rows, states, source, layout, columns = act_on_log(adapted, log)
-    found = facts(adapted, layout, columns, states.numpy(), getattr(log, "actions", None), rows) + _one_episode(log)
+    found = facts(adapted, layout, columns, states.numpy(), getattr(log, "actions", None), rows)
     found += doubtful_answers(adapted, torch.from_numpy(columns), states, source, layout)
     first = _first_alike([columns])
     for group in [np.flatnonzero(first == i) for i in np.unique(first)]:
@@ -81,13 +80,6 @@ def read(
     compared = Compared([adapted[i] for i in kept], log, distances, len(states), found, is_discrete)
     noise = float(compared.log.rewards.std()) if compared.is_bandit else 0.0
     return compared, Measured([*policies], first, returns, incumbent, total, noise)
-
-
-def _one_episode(log: Any) -> list[str]:
-    """Return a note if nothing marks an end within the log; none if something does, or it has no episodes."""
-    if not isinstance(log, Transitions) or len(log.episodes) > 2 or log.terminals.any():
-        return []
-    return [f"the log is one episode of {counted(len(log), 'step')}: if it holds several, mark where they end"]
 
 
 def _first_alike(parts: Iterable[np.ndarray]) -> np.ndarray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -86,7 +85,7 @@ def evaluate(
     folds = group_folds(labels) if labels else random_folds(len(names), cv, seed)
     if np.ptp(values) == 0:
         raise ValueError("the returns of all policies are equal: there is no order to evaluate")
-    found, dropped, seconds = _values(chosen, compared, values, errors, [*folds.values()], seed, checkpoints)
+    found, dropped = _values(chosen, compared, values, errors, [*folds.values()], seed, checkpoints)
     notes = [*compared.facts, *measured.note()]
     if not labels:
         notes.append("Nothing shows how foreign candidates are ranked: give groups")
@@ -98,7 +97,6 @@ def evaluate(
         folds=folds,
         values=found,
         dropped=dropped,
-        seconds=seconds,
         notes=notes,
         seed=seed,
         settings={
@@ -121,7 +119,6 @@ class Evaluation(Result):
         folds: Name of a fold -> (T,) int64 indices of the policies that it tests. Methods learn from all others.
         values: Method -> (P,) float64 values in the method's own units, NaN for policies in no fold.
         dropped: Method -> reason why it has no values.
-        seconds: Method -> seconds spent.
         notes: What limits the evidence.
         seed: Seed of the bootstrap.
         settings: What the run rests on, as plain text and numbers.
@@ -134,7 +131,6 @@ class Evaluation(Result):
     folds: dict[str, np.ndarray]
     values: dict[str, np.ndarray]
     dropped: dict[str, str]
-    seconds: dict[str, float]
     notes: list[str] = field(default_factory=list)
     seed: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
@@ -198,7 +194,6 @@ class Evaluation(Result):
             Column("method", [*measures]),
             Column("spearman", [_with_interval(*each) for each in spearman], is_number=True),
             *(column(name, [each[0] for each in own]) for name, own in zip(MEASURES[1:], others, strict=True)),
-            column("seconds", [self.seconds[method] for method in measures], lambda value: number(value, 1)),
         ]
 
     @property
@@ -216,7 +211,7 @@ class Evaluation(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists and numbers, ready for JSON (NaN where a measure is undefined)."""
-        shown = ("names", "returns", "return_errors", "groups", "folds", "values", "dropped", "seconds", "notes")
+        shown = ("names", "returns", "return_errors", "groups", "folds", "values", "dropped", "notes")
         return plain({name: getattr(self, name) for name in (*shown, "measures")})
 
     def columns(self) -> dict[str, Any]:
@@ -257,12 +252,11 @@ def _values(
     tests: list[np.ndarray],
     seed: int,
     checkpoints: Any,
-) -> tuple[dict[str, np.ndarray], dict[str, str], dict[str, float]]:
-    """Return values (P,) by method, why methods were dropped, and seconds."""
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Return values (P,) by method, and why methods were dropped."""
     found: dict[str, np.ndarray] = {}
     dropped: dict[str, str] = {}
     estimated: dict[str, np.ndarray] = {}  # values (P,) of methods that do not learn from returns
-    seconds: dict[str, float] = {}
     everyone = np.arange(len(returns))
 
     def value_all(method: Estimator) -> np.ndarray:
@@ -291,17 +285,15 @@ def _values(
         return values
 
     for k, (label, method) in enumerate(methods.items(), 1):
-        begun = time.perf_counter()
         with part(k, len(methods), label), quiet():
             try:
                 found[label] = value(method)
             except (ArithmeticError, ValueError, RuntimeError) as error:  # one of several must not end hours of work
                 dropped[label] = one_line(error)
-        seconds[label] = time.perf_counter() - begun
     if not found:
         reasons = "; ".join(f"{label}: {reason}" for label, reason in dropped.items())
         raise ValueError(f"no method is left to value the policies ({reasons})")
-    return found, dropped, seconds
+    return found, dropped
 
 
 def _measure(returns: np.ndarray, values: np.ndarray, sample: np.ndarray) -> list[float]:

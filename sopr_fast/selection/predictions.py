@@ -196,21 +196,13 @@ class Predictions:
         """(P,) float64 probability of having the highest return of all policies."""
         return probability_best(self.posterior, self.draws)
 
-    def probability_beats(self, name: str) -> np.ndarray:
-        """Return (P,) float64 probabilities of a higher return than the named policy.
-
-        Raises:
-            ValueError: There is no such policy.
-        """
-        return probability_beats(self.posterior, self.place(name))
-
     def probability_better(self, a: str, b: str) -> float:
         """Return the probability that policy `a` has a higher return than policy `b`.
 
         Raises:
             ValueError: There is no such policy.
         """
-        return float(self.probability_beats(b)[self.place(a)])
+        return float(probability_beats(self.posterior, self.place(b))[self.place(a)])
 
     def place(self, name: str) -> int:
         """Return the index of a policy, or of the one that it is a copy of; raise ValueError if there is none."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -132,8 +132,6 @@ class Selection(Predictions, Result):
 
     Attributes are those of `Predictions`.
     """
-
-    index: ClassVar[str | None] = "policy"
 
     def __post_init__(self) -> None:
         """Refuse costs that are given as returns where the log tells them apart."""
