@@ -264,7 +264,7 @@ def test_scores_that_are_not_finite_count_as_collapsed():
 
 
 def test_a_run_that_collapsed_warns():
-    deep = sopr_fast.Config(subset_size=128, clusters=8, subsets=3, steps=3)
+    deep = sopr_fast.Config(subset_size=128, clusters=8, subsets=3, steps=30)
     wild = dataclasses.replace(deep, learning_rate=1.0, warmup_steps=0, gradient_clip=0)
     same = dict.fromkeys("abcdefghijkl", LinearPolicy(0.5))
     for config, policies in ((wild, ladder(training_gains())), (TINY, same)):

@@ -62,7 +62,9 @@ class SOPR(SupervisedEstimator):
         acting = _as_arrays(policies, collect_shared(policies, drawn.states, rows, layout), layout)
         count = len(drawn.states)
         subsets = replace(
-            drawn.clustered(config, current_device()).to("cpu"), source=torch.arange(count), states_count=count
+            drawn.clustered(config, current_device()).to("cpu"),
+            source=torch.arange(count, device="cpu"),
+            states_count=count,
         )  # for whose states the arrays are
 
         def value(tested: np.ndarray, known: np.ndarray, returns: np.ndarray, errors: np.ndarray) -> Estimates:

@@ -33,7 +33,8 @@ from .update import Examples
 _SAMPLED_STATES = 1024
 _KEPT_SUBSETS = 5  # with the model, which scores the training policies on them
 _ENOUGH = 12  # policies
-_EQUAL = 1e-5  # relative; collapsed scores differ by float noise of about 1e-7, fresh ones by 1e-2
+_LEARNED = 0.1  # range of scores: a smaller one gives no pair (Eq. 1) a probability above 0.525
+_FEWEST_STEPS = 30  # in which a model can be expected to learn
 
 
 @torch.inference_mode(False)  # with gradients, whatever the caller's mode
@@ -127,7 +128,8 @@ def fit(
     model, history = train(subsets, *examples, config=config, seed=seed, checkpoint=file)
     first = torch.arange(min(_KEPT_SUBSETS, len(subsets)), device="cpu")
     scores = examples[0].scores(model, subsets, first).cpu().double().mean(1)
-    history["collapsed"] = not scores.max() - scores.min() > _EQUAL * scores.abs().max()  # true of NaN
+    least = _LEARNED if config.steps >= _FEWEST_STEPS else 0.0
+    history["collapsed"] = not scores.max() - scores.min() > least  # true of NaN
     if history["collapsed"]:
         warn_of_collapse()
     return Ranker(

@@ -43,7 +43,9 @@ def write_model(
     curves = {name: values for name, values in history.items() if isinstance(values, list)}
     tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
     tensors |= {f"training_policies.{name}": getattr(training_policies, name) for name in _TRAINING}
-    tensors |= {f"history.{name}": torch.tensor(values, dtype=torch.float64) for name, values in curves.items()}
+    tensors |= {
+        f"history.{name}": torch.tensor(values, dtype=torch.float64, device="cpu") for name, values in curves.items()
+    }
     if subsets is not None:
         tensors |= {f"subsets.{name}": value for name, value in subsets.tensors().items()}
     description = {
