@@ -98,7 +98,7 @@ def roll_out(task: Task, policy: Any) -> list[float]:
     states = np.stack([environment.reset(seed=1000 + i)[0] for i, environment in enumerate(environments)])
     totals, running = np.zeros(task.rollouts), list(range(task.rollouts))
     while running:
-        actions, _ = policy.predict(states[running].astype(np.float32))
+        actions = policy(states[running].astype(np.float32))
         going = []
         for action, i in zip(actions, running, strict=True):
             states[i], reward, terminal, truncated, _ = environments[i].step(action)
@@ -115,7 +115,7 @@ def measure(task: Task, policies: Sequence[Any], count: int) -> Transitions:
     for policy, seed in itertools.product(policies, range(count)):
         (state, _), over = recorder.reset(seed=seed), False
         while not over:
-            state, _, terminal, truncated, _ = recorder.step(policy.predict(state)[0])
+            state, _, terminal, truncated, _ = recorder.step(policy(state))
             over = terminal or truncated
     names = ("states", "actions", "rewards", "next_states", "terminals", "truncations")
     return Transitions.from_arrays(**dict(zip(names, map(np.array, zip(*recorder.rows, strict=True)), strict=True)))

@@ -75,7 +75,7 @@ def _by_select(policies: dict[str, Any], log: Transitions) -> list[float]:
 
 def _distance(policy: Any, log: Transitions) -> float:
     """Return the mean squared distance of a policy's actions to the logged ones; the share that differs if discrete."""
-    actions = policy.predict(log.states)[0].reshape(log.actions.shape)
+    actions = policy(log.states).reshape(log.actions.shape)
     return float(np.mean(actions != log.actions if policy.action_count else np.square(actions - log.actions)))
 
 
@@ -91,12 +91,12 @@ def _value_by_d3rlpy(policy: Any, log: Transitions) -> float:
         log.states, actions, log.rewards, log.terminals, log.timeouts, action_size=policy.action_count
     )
     kind = d3rlpy.ope.DiscreteFQE if discrete else d3rlpy.ope.FQE
-    act = SimpleNamespace(predict_best_action=lambda states: torch.from_numpy(policy.predict(states.numpy())[0]))
+    act = SimpleNamespace(predict_best_action=lambda states: torch.from_numpy(policy(states.numpy())))
     d3rlpy.seed(0)
     fqe = kind(algo=SimpleNamespace(impl=act), config=d3rlpy.ope.FQEConfig())
     fqe.fit(data, n_steps=UPDATES, logger_adapter=d3rlpy.logging.NoopAdapterFactory(), show_progress=False)
     starts = log.states[log.episodes[:-1]]
-    return float(fqe.predict_value(starts, policy.predict(starts)[0]).mean())
+    return float(fqe.predict_value(starts, policy(starts)).mean())
 
 
 def update_page(page: Path) -> None:

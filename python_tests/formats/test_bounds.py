@@ -12,10 +12,8 @@ import tracemalloc
 import zipfile
 
 import numpy as np
-import pandas
 import pytest
 import torch
-from support.needs import needs
 from support.pickles import Runs
 
 from sopr_fast.inputs.policies import load_policies as load
@@ -214,11 +212,3 @@ def test_returns_that_inflate_are_refused(tmp_path):
         archive.writestr("results.npy", npy_header(1, ZEROS // 4) + bytes(ZEROS))
     with pytest.raises(ValueError, match=rf"evaluations\.npz: .*'results': {INFLATED}"):
         load_returns(tmp_path, ["best_model"])
-
-
-def test_run_lengths_of_parquet_are_counted_as_values(tmp_path):
-    needs("pyarrow")
-    frame = pandas.DataFrame({"action": np.zeros(20 << 20)})
-    frame.to_parquet(tmp_path / "p.parquet", compression="zstd")
-    with pytest.raises(ValueError, match=r"p\.parquet: 160 MiB when read, far more than in the file"):
-        load(tmp_path / "p.parquet")

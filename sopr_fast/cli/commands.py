@@ -145,7 +145,7 @@ def info(options: argparse.Namespace) -> None:
 
         policies, log = read_policies(options), load_transitions(log)
         with warnings.catch_warnings(action="ignore"):
-            facts = read(policies.for_log(log.source_count, log), log)[1].facts
+            facts = read(policies.for_log(log.source_count), log)[1].facts
         print(*facts or [f"actions of {counted(len(policies), 'policy')} are on the scales of the log"], sep="\n")
 
 

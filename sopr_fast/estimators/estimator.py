@@ -123,7 +123,7 @@ class Estimator(Checked, ABC):
             steps = load_transitions(log)
         else:
             steps = log if isinstance(log, Transitions) else load_states(log)
-        everyone = [policy for some in (tested, learned) for policy in some.for_log(data_rows(steps), log)]
+        everyone = [policy for some in (tested, learned) for policy in some.for_log(data_rows(steps))]
         distributed.current().check_same(  # the log is compared once it is read
             threads=torch.get_num_threads(),  # which change the last bits of networks
             method=self,

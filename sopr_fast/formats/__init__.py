@@ -11,7 +11,6 @@ from typing import Any
 POLICIES: dict[str, Any] = {  # suffix → function of a path and `ReadingOptions` that returns policies
     ".npz": "sopr_fast.formats.state_dicts:read_npz",
     ".npy": "sopr_fast.inputs.policies.array_policy:read_npy",
-    ".parquet": "sopr_fast.inputs.policies.array_policy:read_parquet",
     ".onnx": "sopr_fast.formats.programs:read_onnx",
     ".safetensors": "sopr_fast.formats.state_dicts:read_safetensors",
     ".d3": "sopr_fast.formats.d3rlpy:read",

@@ -17,7 +17,6 @@ from safetensors.torch import load
 from torch import nn
 
 from ..inputs.lazy_arrays import flatten
-from ..inputs.logs.schema import KEYS, check_is_policy
 from ..inputs.policies.actor import ACTIVATIONS, Actor, Standardisation, floats, layer_names, perceptron
 from ..inputs.policies.callables import acts, adapt
 from ..inputs.policies.output import Bounds, to_array
@@ -107,8 +106,6 @@ def read_npz(path: Path, options: ReadingOptions) -> Sequence[Policy]:
     """Read the policy in a file of NumPy, or a stack of them."""
     with open_archive(path) as archive:
         names = [name.removesuffix(".npy") for name in archive.names]
-        if not any(name.endswith(".weight") for name in names):
-            check_is_policy(set(names) - {*KEYS["actions"]})
         arrays = {name: archive.array(f"{name}.npy") for name in names}
     layers = {key: value for key, value in arrays.items() if key.endswith((".weight", ".bias"))}
     counts = {len(value) if value.ndim > 1 + key.endswith(".weight") else 0 for key, value in layers.items()}

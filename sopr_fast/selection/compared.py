@@ -64,8 +64,8 @@ def read(
     policies: Policies, log: Any, returns: pandas.DataFrame, incumbent: str | None = None
 ) -> tuple[Compared, Measured]:
     """Read the log and ask policies for their actions; return those that act differently, and what is known of all."""
-    given, log = log, load_log(log)
-    adapted, total = policies.for_log(data_rows(log), given), len(log)
+    log = load_log(log)
+    adapted, total = policies.for_log(data_rows(log)), len(log)
     rows, states, source, layout, columns = act_on_log(adapted, log)
     found = facts(adapted, layout, columns, states.numpy(), getattr(log, "actions", None), rows)
     found += doubtful_answers(adapted, torch.from_numpy(columns), states, source, layout)

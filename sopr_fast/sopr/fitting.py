@@ -108,7 +108,7 @@ def fit(
         options=config, seed=seed, states=drawn.states, subsets=drawn.rows, policies_or_returns=file.fingerprints
     )
 
-    acting = [some.for_log(drawn.states_count, states) for some, _ in known]
+    acting = [some.for_log(drawn.states_count) for some, _ in known]
     layout, own, columns = _act(acting, drawn, getattr(log, "actions", None))
     count = len(drawn.states)
     sample = torch.linspace(0, count - 1, min(_SAMPLED_STATES, count), dtype=torch.float64, device="cpu").long()

@@ -124,7 +124,7 @@ class Ranker:
         loaded = load_policies(policies)
         is_array = np.array([isinstance(policy, ArrayPolicy) for policy in loaded.values()], bool)
         drawn, on_training_log = self._draw(states, subsets, seed)
-        acting = loaded.for_log(drawn.states_count, states)
+        acting = loaded.for_log(drawn.states_count)
         for policy in acting:  # copies of the user's
             policy.action_count = policy.action_count or self.layout.action_count
         names = list(loaded)

@@ -1,14 +1,11 @@
 """Every kind of policy gives the columns of the numbers it was made from, and acts and samples by them."""
 
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
-import pandas
 import pytest
 import torch
-from support.needs import to_parquet
 from torch import distributions as dist
 from torch import nn
 
@@ -51,10 +48,6 @@ def linear(states):
 
 def softmax(s):
     return np.exp(s) / np.exp(s).sum(1, keepdims=True)
-
-
-def seeded(seed):
-    return torch.Generator().manual_seed(seed)
 
 
 class Predictor:
@@ -129,22 +122,6 @@ ACTIONS = np.random.default_rng(0).normal(size=(100, DA))
 INDICES = np.arange(100, dtype=np.uint8) % 4
 
 
-NAMES = [f"action_{i}" for i in (2, 1, 0)] + [f"obs_{i}" for i in range(DA)]
-
-
-def parquet(path, frame):
-    to_parquet(frame, path)
-    return path.rename(path.with_suffix(".parquet"))
-
-
-FILES = {  # functions of the path of the actions
-    "memmap": lambda path: np.load(path, mmap_mode="r"),
-    "path": lambda path: path,
-    "numbered columns of parquet": lambda path: parquet(
-        path, pandas.DataFrame(np.c_[ACTIONS[:, ::-1], ACTIONS], columns=NAMES)
-    ),
-    "lists of parquet": lambda path: parquet(path, pandas.DataFrame({"action": list(ACTIONS)})),
-}
 ARRAYS = {
     "float64": ACTIONS,
     "read-only": np.broadcast_to(ACTIONS, (100, DA)),
@@ -161,10 +138,10 @@ LABELS = {
 }
 
 
-@pytest.mark.parametrize("kind", [*FILES, *ARRAYS, *LABELS])
+@pytest.mark.parametrize("kind", ["path", *ARRAYS, *LABELS])
 def test_arrays_are_indexed_like_the_states(kind, tmp_path, states, source):
     np.save(tmp_path / "actions.npy", ACTIONS)
-    policy = FILES[kind](tmp_path / "actions.npy") if kind in FILES else (ARRAYS | LABELS)[kind]
+    policy = {"path": tmp_path / "actions.npy", **ARRAYS, **LABELS}[kind]
     expected = torch.eye(DS)[source % 4] if kind in LABELS else torch.from_numpy(ACTIONS).float()[source]
     assert torch.equal(columns(policy, states, source, **(COUNT if kind in LABELS else {})), expected)
 
@@ -203,19 +180,6 @@ def test_acting_changes_neither_module_modes_nor_states_nor_actions(states):
     assert torch.equal(second.act(states), 2 * actions)
 
 
-def test_a_module_is_in_eval_mode_in_every_thread(states):
-    class Slow(nn.Module):
-        def forward(self, states):
-            assert not any(self.training for _ in range(1000))  # long enough for calls to overlap
-            return linear(states)
-
-    net = Slow().train()
-    with ThreadPoolExecutor(4) as pool:
-        policies = [*load([net, nn.Sequential(net)]).values()] * 20
-        assert all(torch.equal(actions, linear(states)) for actions in pool.map(lambda p: p.act(states), policies))
-    assert net.training
-
-
 def test_samples_and_densities(states, generator):
     policy, discrete, many = one(normal), one(CALLED["categorical"][0]), states[:1].expand(20000, DS)
     before = torch.get_rng_state()
@@ -229,15 +193,6 @@ def test_samples_and_densities(states, generator):
     torch.testing.assert_close(policy.output(states.numpy()).log_prob(drawn[:U]), expected)
     expected = (states.log_softmax(1) * chosen[:U]).sum(1)
     torch.testing.assert_close(discrete.output(states).log_prob(chosen[:U]), expected)
-
-
-@pytest.mark.parametrize("policy", [normal, CALLED["categorical"][0]])
-def test_sampling_in_parallel_disturbs_nobody(policy, states, undisturbed_draws):
-    policy = one(policy)
-    alone = [policy.output(states).sample(seeded(seed)) for seed in (0, 1)]
-    with ThreadPoolExecutor(4) as pool:
-        parallel = pool.map(lambda seed: policy.output(states).sample(seeded(seed % 2)), range(400))
-    assert all(torch.equal(drawn, alone[i % 2]) for i, drawn in enumerate(parallel))
 
 
 def test_policies_on_cuda_act_on_states_of_the_cpu(cuda, states, source):
@@ -272,21 +227,14 @@ def test_a_batch_and_its_rows_give_the_same_actions(kind, states):
         row = policy(batch[7])
         assert row.shape == (DA,)
         np.testing.assert_allclose(row, actions[7], rtol=1e-5, atol=1e-6)
-        both, state = policy.predict(batch, deterministic=True)
-        assert state is None and np.array_equal(both, actions)
 
 
-def test_discrete_actions_are_indices_which_predict_samples_on_request(states):
+def test_discrete_actions_are_indices(states):
     policy, expected = one(softmax, **COUNT), states.argmax(1).numpy()
     actions, row = policy(states), policy(states[3])
     assert actions.dtype == np.int64 and np.array_equal(actions, expected)
     assert torch.equal(policy.act(states), greedy(states))
     assert isinstance(row, np.ndarray) and row.shape == () and row == expected[3]
-    torch.manual_seed(0)
-    sampled, _ = policy.predict(states[:1].expand(20_000, DS), deterministic=False)
-    np.testing.assert_allclose(np.bincount(sampled) / 20_000, states[0].softmax(0), atol=0.02)
-    plain = actor()
-    np.testing.assert_array_equal(plain.predict(states, deterministic=False)[0], plain(states))
 
 
 def sampler(seed):
@@ -326,10 +274,9 @@ def test_policies_that_do_not_answer_each_state_alone_are_warned_of(layout, stat
         probe(several(**FIXED, recurrent=recurrent), states, source)
 
 
-@pytest.mark.parametrize("width", [1, 2])
-def test_whole_numbers_are_questioned(width, states, source):
+def test_whole_numbers_are_questioned(states, source):
     def act(states):
-        return np.tile((states[:, :1] > 0) + 1.0, (1, width)).astype(np.float32)
+        return (states[:, :1] > 0) + 1.0
 
     with pytest.warns(UserWarning, match="policies a return whole numbers, which are taken as continuous actions"):
         probe(several(a=act), states, source)

@@ -1,7 +1,6 @@
 """Bad policies raise one clear error, before long work starts; the options that it names let the very file act."""
 
 import re
-from types import SimpleNamespace
 
 import numpy as np
 import pandas
@@ -34,30 +33,27 @@ RETURNS = {  # what a policy returns next to a good one → message
     "bools": (lambda s: s[:, 0] > 0, "integer actions: load the policies by sopr_fast.load_policies("),
     "sparse": (lambda s: torch.from_numpy(good(s)).to_sparse(), "'x' returned a Tensor of torch.float32, expected"),
     "pair": (lambda s: (good(s), None), "'x' returned a tuple, expected an array or tensor of actions alone, or "
-        "torch's Normal or Categorical; if one item is the actions, return only that, as by lambda"),
+        "torch's Normal or Categorical"),
     "words": (lambda s: np.full(len(s), "left"), "give words as indices of discrete actions, codes[word], with one"),
     "nothing": (lambda s: None, "'x' returned a NoneType"),
     "nan": (lambda s: np.where(s == s[2, 0], np.nan, s)[:, :3], "'x' returned nan at state row 5"),
     "squashed": (lambda s: dist.TransformedDistribution(dist.Normal(torch.tensor(good(s)), 1.0),
         dist.TanhTransform()), "a TransformedDistribution, which is neither normal nor categorical: return the mean"),
-    "a module without forward": (nn.Module(), "pass a callable of states that calls its method that acts"),
     "discrete": (fifths, "'x' has discrete actions, policy 'good' con"),
     "integers": (lambda s: np.ones(len(s), int), "integer actions: load the policies by sopr_fast.load_policies("),
     "integer matrix": (lambda s: np.ones((len(s), 3), int), "return floats of continuous actions, and of several"),
     "raising": (lambda s: {}["weights"], "policy 'x' raised KeyError on 13 states: 'weights'"),
-    "of one state": (lambda s: np.array([float(s[0])]), "(policies get an array (N, width) of N states, and"),
-    "a tensor's method": (lambda s: s.tanh(), "callables receive a numpy array: pass the module itself, or make a"),
-    "a module in a callable": (lambda s: NET(s), "callables receive a numpy array: pass the module itself"),
+    "a module in a callable": (lambda s: NET(s), "(policies get a numpy array (N, width) of N states, "),
 }  # fmt: skip
 DISCRETE = {  # ... with action_count=4
     "index": (lambda s: np.full(len(s), 4), "'x' returned action 4, expected 0 to 3, at state row 1"),
-    "logits": (lambda s: s[:, :4], "], at state row 1; if they are values or logits, return the index of the largest"),
-    "width": (lambda s: s, "returned shape (13, 5), expected (13, 4)"),
-    "float index": (lambda s: 0 * s[:, 0], "(13,), expected (13, 4); if these are indices of actions, return or store"),
-    "distribution": (
-        lambda s: dist.Normal(torch.tensor(good(s)), 1.0),
-        "continuous distribution, expected probabil",
+    "logits": (
+        lambda s: s[:, :4],
+        "not probabilities at state row 1; of values or logits, return",
     ),
+    "width": (lambda s: s, "returned shape (13, 5), expected (13, 4)"),
+    "float index": (lambda s: 0 * s[:, 0], "(13,), expected (13, 4); a policy gets"),
+    "distribution": (lambda s: dist.Normal(torch.tensor(good(s)), 1.0), "continuous distribution, expected probabil"),
 }
 UNLIKE = {  # ... with the layout of a model
     "fewer than its columns": (lambda s: s[:, :2], Layout("action", 3, 3), "(13, 2), expected (13, 3) as the model"),
@@ -96,17 +92,13 @@ NO_POLICIES = {
     "a set": ({good, np.tanh}, TypeError, f"{ONE}set"),
     "a frame": (FRAME, TypeError, f"{ONE}DataFrame"),
     "a key": ({3: good}, TypeError, "names of policies must be strings, got 3"),
-    "a number in it": ([good, 3], TypeError, "policy 'policy-001' is of type int, expected a callable, a torch"),
-    "returns": ({"x": -1.5}, TypeError, "or a path; pass known returns as returns="),
+    "a number in it": ([good, 3], TypeError, "policy 'policy-001' is of type int, expected a callable of states"),
     "empty": ([], ValueError, "no policies given"),
     "one name": ([NAMED, good, NAMED], ValueError, "2 policies are named 'sac': name them in a dict"),
     "a count": ({"x": good}, ValueError, "action_count"),
     "words": ({"x": np.array(["left"])}, ValueError, "'x' holds values of dtype <U4, expected numbers; give words as"),
     "paths and others": ([good, "a.npz"], TypeError, "some policies are paths, others are not: name all of them"),
-    "a state dict": ({"x": NET.state_dict()}, TypeError, "or a path; pass the network, after load_state_dict"),
-    "a frame in it": ({"x": FRAME}, TypeError, "or a path; pass the array of its columns of actions, frame[…].to_num"),
     "records": ({"x": np.zeros(9, [("a", "f4")])}, ValueError, "'x' holds values of dtype [('a', '<f4')]"),
-    "a method": ({"x": SimpleNamespace(act=good)}, TypeError, "pass a callable of states that calls its method act"),
     "an array's layout": ({"x": ZEROS(60, 3).to_sparse()}, ValueError, "'x' holds values of dtype object"),
 }  # fmt: skip
 
@@ -121,9 +113,8 @@ ACTOR, TABLE = Actor("x", [(ZEROS(DA, DS), ZEROS(DA))]), ArrayPolicy("x", np.zer
 GAPS = np.array([1.0, np.nan])
 CALLS = {
     "a row": (lambda: ACTOR.act(STATES[0]), "policy 'x': states must have shape (N, width), got (5,)"),
-    "an array": (lambda: ACTOR(STATES[None]), "observation must have shape (width,) or (N, width), got (1, 40, 5)"),
-    "of reset()": (lambda: ACTOR((STATES[0], {})), "observation must be an array of numbers, got a tuple"),
-    "names": (lambda: ACTOR.predict({"a": STATES[0]}), "must be an array of numbers, got a dict"),
+    "an array": (lambda: ACTOR(STATES[None]), "states must have shape (N, width), got (1, 40, 5)"),
+    "of reset()": (lambda: ACTOR((STATES[0], {})), "states must be an array of numbers, got a tuple"),
     "columns": (lambda: ACTOR.act(ZEROS(2, 4)), "policy 'x' reads states of width 5, got 4"),
     "density": (lambda: ACTOR.output(STATES).log_prob(STATES[:, :DA]), "a deterministic policy: its actions have"),
     "no source": (lambda: TABLE.act(STATES), "'x' is an array of actions: pass source"),

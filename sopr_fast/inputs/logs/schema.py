@@ -94,15 +94,6 @@ def check_needed(parts: Iterable[str], arrays: Mapping[str, Any]) -> None:
         raise missing(absent[0], arrays)
 
 
-def check_is_policy(names: Iterable[str], parts: Iterable[str] = (*NEEDED, "next_states", *ENDS)) -> None:
-    """Raise ValueError if one of the names of a file's arrays is that of a part of a log, which policies lack."""
-    for name in names:
-        if part_of(name) in (*parts,):
-            raise ValueError(
-                f"a log (it holds {name!r}), not a policy: move it out of the folder of policies, or name the files"
-            )
-
-
 def find_parts(arrays: Mapping[str, Any], columns: Columns | None, wanted: Sequence[str] = ()) -> Parts:
     """Find the parts of a log among named arrays: all, or the wanted ones. Raise ValueError if two arrays disagree."""
     own, arrays = {*arrays}, join_numbered(arrays)

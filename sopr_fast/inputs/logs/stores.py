@@ -57,7 +57,7 @@ def _stem(name: str) -> str:
 
 def read_parquet(path: Path) -> dict[str, Any]:
     """Return the columns of a file by name, of numbers or of lists of one length, read when they are needed."""
-    with reading(path, "a parquet file"), open_parquet(path, is_log=True) as file:
+    with reading(path, "a parquet file"), open_parquet(path) as file:
         rows, names = file.metadata.num_rows, file.schema_arrow.names
         head = next(file.iter_batches(batch_size=1), None)
 
@@ -69,7 +69,7 @@ def read_parquet(path: Path) -> dict[str, Any]:
         def read() -> np.ndarray:
             check_size(where, math.prod(shape) * first.itemsize)
             values, start = np.empty(shape, first.dtype), 0
-            with reading(path, "a parquet file"), open_parquet(path, is_log=True) as file:
+            with reading(path, "a parquet file"), open_parquet(path) as file:
                 for batch in file.iter_batches(columns=[name]):
                     part = _numbers_of(batch.column(0), where, start, shape[1:])
                     values[start : start + len(part)] = part

@@ -5,14 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
-from ...runtime.containers import open_parquet
-from ...runtime.file_errors import reading
-from ...runtime.text import list_names
-from .. import table_files as tables
-from ..logs.schema import KEYS, check_is_policy, join_numbered, numbered
 from ..logs.stores import open_npy
 from .output import WORDS, Output, to_array
 from .policy import Policy
@@ -59,19 +53,3 @@ class ArrayPolicy(Policy):
 def read_npy(path: Path, options: ReadingOptions) -> list[ArrayPolicy]:
     """Open an `.npy` file, of which rows are read as they are asked for."""
     return [ArrayPolicy(options.name, open_npy(path))]
-
-
-def read_parquet(path: Path, options: ReadingOptions) -> list[ArrayPolicy]:
-    """Read the column `action` or `actions`, or columns `action_0`, …, of a table in a parquet file."""
-    with reading(path, "a parquet file"), open_parquet(path) as file:
-        arrays = tables.read_frame(file.read().to_pandas())
-    check_is_policy(arrays, ("rewards", "next_states", "terminals"))  # states may accompany actions
-    joined = join_numbered(arrays)
-    names = [name for name in joined if name in KEYS["actions"]]
-    columns = [name for name in arrays if numbered(name)[0] in names]
-    if len(names) != 1 or (names[0] in columns and len(columns) > 1):
-        raise ValueError(
-            f"expected one of the columns {', '.join(KEYS['actions'])}, or actions_0, actions_1, …; found "
-            f"{list_names([*arrays])}; write one table for each policy, with a row for each state"
-        )
-    return [ArrayPolicy(options.name, np.asarray(joined[names[0]]))]

@@ -15,13 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...runtime.process import fork_safe_lock
 from ...runtime.text import counted, list_names, one_line
 from ...runtime.warn import warn
 from .actor import Standardisation
 from .policy import Policy
 
-_evaluation = fork_safe_lock()
 _WHERE = "see 'Policies that need more than a state' in the docs of files"
 _NO_ROWS = ("Dict", "Tuple", "Discrete", "MultiDiscrete", "MultiBinary", "Text", "Graph", "Sequence")
 RECURRENT = (
@@ -52,14 +50,8 @@ class Called(Policy):
                 return self.call(states.numpy().copy())  # a policy may change its input in place
         except Exception as error:
             where = f"policy {self.name!r} raised {type(error).__name__} on {counted(len(states), 'state')}"
-            message = f"{where}: {one_line(error)}"
-            if re.search("not numpy.ndarray|'numpy.ndarray' object has no attribute", message):
-                message += " (callables receive a numpy array: pass the module itself, or make a tensor of the array)"
-            elif isinstance(error, NotImplementedError):
-                message += " (pass a callable of states that calls its method that acts)"
-            elif isinstance(error, IndexError | TypeError | ValueError):
-                message += " (policies get an array (N, width) of N states, and return a row for each)"
-            raise RuntimeError(message) from error
+            hint = "policies get a numpy array (N, width) of N states, modules a tensor, and return a row for each"
+            raise RuntimeError(f"{where}: {one_line(error)} ({hint})") from error
 
 
 def acts(item: Any) -> bool:
@@ -123,18 +115,17 @@ def _forward(module: nn.Module, states: np.ndarray) -> Any:
 
 @contextlib.contextmanager
 def _evaluating(item: Any) -> Iterator[None]:
-    """Set eval mode, and restore the mode of every submodule; one call at a time, since threads may share modules."""
+    """Set eval mode, and restore the mode of every submodule."""
     modules = [part for part in (item, getattr(item, "policy", None)) if isinstance(part, nn.Module)]
-    with _evaluation if modules else contextlib.nullcontext():
-        # Not by module.eval(), which exported programs refuse; frozen programs have no mode at all.
-        switched = [m for module in modules for m in module.modules() if getattr(m, "training", False)]
+    # Not by module.eval(), which exported programs refuse; frozen programs have no mode at all.
+    switched = [m for module in modules for m in module.modules() if getattr(m, "training", False)]
+    for m in switched:
+        m.training = False
+    try:
+        yield
+    finally:
         for m in switched:
-            m.training = False
-        try:
-            yield
-        finally:
-            for m in switched:
-                m.training = True
+            m.training = True
 
 
 def check_spaces(observations: Any, actions: Any) -> None:

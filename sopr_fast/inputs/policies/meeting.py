@@ -20,7 +20,10 @@ _CHOOSE_COLUMNS = (
     "if the log is of their environment, choose its columns by sopr_fast.load_log(…, columns={'states': […]}); if not, "
     "leave these policies out"
 )
-_FROM_ONE = "subtract 1 from the log's actions, let policies return such indices, and pass their number as action_count"
+_FROM_ONE = (
+    "if they are numbered from 1, subtract 1 from the log's actions, let policies return such indices, and pass their "
+    "number as action_count"
+)
 _PROBE_ROWS = 13  # unlikely to be mistaken for an action width
 _ROUNDED_ROWS = 4096  # of which whole numbers are told
 _BATCH_ROUNDING = 0.02  # of the largest action: half precision and TF32 round otherwise in batches of other sizes
@@ -87,20 +90,14 @@ def doubtful_answers(
             "the mean action (predict with deterministic=True) or the distribution, and answer each state on its own, "
             "without statistics of the batch or reading its rows as a sequence"
         )
-    acted = columns[:, :_ROUNDED_ROWS, : layout.action_dim].numpy()
-    if layout.kind != "discrete" and _may_be_indices(acted):
+    acted = columns[:, :_ROUNDED_ROWS, 0].numpy()
+    is_whole = layout.kind != "discrete" and layout.action_dim == 1 and bool((acted == abs(np.round(acted))).all())
+    if is_whole and (acted != acted[:, :1]).any():
         notes.append(
             f"policies {list_names([policy.name for policy in policies])} return whole numbers, which are taken as "
             "continuous actions: if they are indices, return integers, and call load_policies(…, action_count=N)"
         )
     return notes
-
-
-def _may_be_indices(acted: np.ndarray) -> bool:
-    """Return whether actions (P, n, dim_a) are whole numbers that change; several columns of 0 and 1 are no index."""
-    if not len(acted) or (acted != np.abs(np.round(acted))).any() or (acted == acted[:, :1]).all():
-        return False
-    return acted.shape[2] == 1 or acted.max() > 1
 
 
 def check_widths(policies: Sequence[Policy], width: int, whose: str = "the log", remedy: str = _CHOOSE_COLUMNS) -> None:
@@ -120,16 +117,11 @@ def check_actions(policies: Sequence[Policy], layout: Layout, logged: Any) -> No
     """
     is_discrete, action_dim, width = layout.kind == "discrete", layout.action_dim, int(np.prod(logged.shape[1:]))
     if width != action_dim and not (is_discrete and width == 1):
-        hint = ""
-        if not is_discrete and action_dim == 2 * width:
-            hint = "; of means and log_std, return torch.distributions.Normal(mean, std)"
-        elif not is_discrete and width == 1:
-            hint = f"; if the log's are indices, return the index of the largest and pass action_count={action_dim}"
         needed = f"an index, or {action_dim} columns of 0 and 1" if is_discrete else counted(action_dim, "column")
         raise ValueError(
             f"the log's actions have {counted(width, 'column')}, but those of policy {policies[0].name!r} need "
-            f"{needed}: name the right ones by sopr_fast.load_log(…, columns={{'actions': […]}}), or pass only the "
-            f"states to methods that need no logged actions{hint}"
+            f"{needed}: name the right ones by sopr_fast.load_log(…, columns={{'actions': […]}}); of means and "
+            "log_std, return torch.distributions.Normal(mean, std); of values of actions, the index of the largest"
         )
     if not is_discrete or action_dim == 1:
         return
@@ -143,10 +135,9 @@ def check_actions(policies: Sequence[Policy], layout: Layout, logged: Any) -> No
     wrong = (index != np.round(index)) | (index < 0) | (index >= action_dim)
     if wrong.any():
         row = int(np.argmax(wrong))
-        remedy = "number the actions from 0, as the policies do, or correct action_count"
-        if np.isin(index, range(1, action_dim + 1)).all():
-            remedy = f"they are numbered from 1: {_FROM_ONE}"
-        raise ValueError(f"log: action {index[row]} at row {row} is not an index from 0 to {action_dim - 1}: {remedy}")
+        raise ValueError(
+            f"log: action {index[row]} at row {row} is not an index from 0 to {action_dim - 1}: {_FROM_ONE}"
+        )
 
 
 def facts(
@@ -196,8 +187,7 @@ def _of_actions(
     count = layout.action_dim
     if layout.kind == "discrete":
         if count > 2 and logged.shape[1] == 1 and np.array_equal(np.unique(logged), range(1, count)):
-            what = f"no logged action is 0, but all from 1 to {count - 1} occur"
-            yield f"{what}: if they are numbered from 1, {_FROM_ONE}"
+            yield f"no logged action is 0, but all from 1 to {count - 1} occur: {_FROM_ONE}"
         return
     if count > 1 and _is_one_hot(logged):
         if not _is_one_hot(acted.reshape(-1, count)):

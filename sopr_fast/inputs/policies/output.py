@@ -19,7 +19,6 @@ WORDS = (
     "policies, and pass action_count"
 )
 _EXPECTED = "expected an array or tensor of actions alone, or torch's Normal or Categorical"
-_ITEM = "if one item is the actions, return only that, as by lambda states: module(torch.from_numpy(states))[0]"
 
 
 class Bounds(NamedTuple):
@@ -197,13 +196,8 @@ class OutputReader:
         p = self._matrix(value, self.action_count)
         wrong = (p < 0).any(1) | ((p.sum(1) - 1).abs() > 1e-3)
         if wrong.any():
-            shown = ", ".join(f"{number:.3g}" for number in p[wrong][0, :6].tolist())
-            raise self._error(
-                f"values that are not probabilities, [{shown}{', …' if p.shape[1] > 6 else ''}],",
-                wrong,
-                "; if they are values or logits, return the index of the largest (argmax), or "
-                "torch.distributions.Categorical(logits=…) to sample",
-            )
+            advice = "the index of the largest (argmax), or torch.distributions.Categorical(logits=…) to sample"
+            raise self._error("values that are not probabilities", wrong, f"; of values or logits, return {advice}")
         return Output("discrete", p)
 
     def _matrix(self, value: Tensor, width: int | None = None) -> Tensor:
@@ -212,9 +206,7 @@ class OutputReader:
         if value.dim() == 1:
             value = value[:, None]
         if value.dim() != 2 or len(value) != self.states or value.shape[1] == 0 or width not in (None, value.shape[1]):
-            hint = "a policy gets a batch of states and returns one action for each"
-            if width is not None and shape in ((self.states,), (self.states, 1)):
-                hint = "if these are indices of actions, return or store them as integers"
+            hint = "a policy gets a batch of states and returns one action for each; indices are integers"
             raise self._error(f"shape {shape}, expected ({self.states}, {width or 'action width'}); {hint}")
         return value.float().contiguous()
 
@@ -222,9 +214,7 @@ class OutputReader:
         """Return the values as a float or int64 tensor of their own memory, which a policy may use again."""
         array = to_array(value)
         if array.dtype == object:
-            kind = f"{type(value).__name__} of {value.dtype}" if hasattr(value, "dtype") else type(value).__name__
-            advice = (
-                f"; {_ITEM}" if isinstance(value, tuple | dict) else f"; {WORDS}" if hasattr(value, "dtype") else ""
-            )
-            raise self._error(f"a {kind}, {_EXPECTED}{advice}")
+            kind = type(value).__name__
+            of_dtype = f" of {value.dtype}" if hasattr(value, "dtype") else ""
+            raise self._error(f"a {kind}{of_dtype}, {_EXPECTED}{f'; {WORDS}' if of_dtype else ''}")
         return torch.from_numpy(np.array(array, dtype=np.float32 if array.dtype.kind == "f" else np.int64))

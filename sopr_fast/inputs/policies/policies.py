@@ -37,18 +37,14 @@ class Policies(dict[str, Policy]):
         """Return the policies of these names."""
         return Policies((self[name] for name in names), in_memory=self.in_memory)
 
-    def for_log(self, states_count: int, log: Any = None) -> list[Policy]:
+    def for_log(self, states_count: int) -> list[Policy]:
         """Return the policies, or raise ValueError if an array of actions has no row for each state of the data."""
-        source = log.source if isinstance(log, Transitions) else np.zeros(0)
-        for policy in (policy for policy in self.values() if isinstance(policy, ArrayPolicy)):
-            if len(policy) != states_count:
-                hint = "they are indexed like the states"
-                if len(policy) == len(source):
-                    hint = f"make an array of {states_count} rows, and set its rows log.source to these actions"
-                elif states_count == len(source):
-                    hint = "of rows of the data, pass actions[log.source]"
-                shapes = f"actions for {len(policy)} states, the data has {states_count}"
-                raise ValueError(f"policy {policy.name!r} has {shapes}: {hint}")
+        for policy in self.values():
+            if isinstance(policy, ArrayPolicy) and len(policy) != states_count:
+                raise ValueError(
+                    f"policy {policy.name!r} has actions for {len(policy)} states, the data has {states_count}; "
+                    "log.source holds the row in the data of each row of a log"
+                )
         return list(self.values())
 
 
@@ -153,13 +149,8 @@ def _adapt(item: Any, options: ReadingOptions) -> list[Policy]:
         return [ArrayPolicy(name, item)]
     if acts(item):
         return [adapt(name, item)]
-    methods = [key for key in ("act", "get_action", "select_action") if callable(getattr(item, key, None))]
-    hint = f"; pass a callable of states that calls its method {methods[0]}" if methods else ""
-    hint = "; pass known returns as returns=" if isinstance(item, int | float) else hint
-    hint = "; pass the network, after load_state_dict" if isinstance(item, Mapping) else hint
-    hint = "; pass the array of its columns of actions, frame[…].to_numpy()" if is_frame(item) else hint
-    expected = "a callable, a torch module, an object with predict, an array, or a path"
-    raise TypeError(f"policy {name!r} is {_kind(item)}, expected {expected}{hint}")
+    expected = "a callable of states, a torch module with its weights, an object with predict, an array, or a path"
+    raise TypeError(f"policy {name!r} is {_kind(item)}, expected {expected}")
 
 
 def _is_array(item: Any) -> bool:

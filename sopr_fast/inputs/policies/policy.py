@@ -44,38 +44,20 @@ class Policy(ABC):
 
     def output(self, states: ArrayLike, source: Tensor | None = None) -> Output:
         """Return the actions in the states, or the distributions of actions."""
-        states = self._tensor(states, "states")
+        states = self._tensor(states)
         with torch.no_grad():
             returned = self._output(states, source)
             return OutputReader(self.name, len(states), self.action_count, source).read(returned)
 
     def __call__(self, states: ArrayLike) -> np.ndarray:
-        """Return the deterministic actions in one state or a batch of states; see `predict`."""
-        return self.predict(states)[0]
+        """Return the action in one state (dim_s,), or the actions in a batch (N, dim_s).
 
-    def predict(
-        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = True
-    ) -> tuple[np.ndarray, Any]:
-        """Return the action in one state or a batch of states, as `predict` of Stable-Baselines3 does.
-
-        Args:
-            observation: (dim_s,) or (N, dim_s) numbers.
-            state: Returned as it is; policies have no hidden state.
-            episode_start: Ignored.
-            deterministic: Return the mean or the most likely action instead of a sample by torch's global generator.
-
-        Returns:
-            The action and `state`. The action is float32, (dim_a,) for one state and (N, dim_a) for a batch; a discrete
-            one is an int64 index, () for one state and (N,) for a batch.
+        They are float32, (dim_a,) or (N, dim_a); discrete ones are int64 indices, () or (N,). See `act`.
         """
-        states = self._tensor(observation, "observation", dims=(1, 2))
-        is_single = states.dim() == 1
-        output = self.output(states[None] if is_single else states)
-        actions = output.action() if deterministic else output.sample()
-        if output.kind == "discrete":
-            actions = actions.argmax(1)
-        values = actions.numpy()
-        return (values[0, ...] if is_single else values), state
+        values = self._tensor(states, dims=(1, 2))
+        output = self.output(values.view(-1, values.shape[-1]))
+        actions = (output.mean.argmax(1) if output.kind == "discrete" else output.mean).numpy()
+        return actions if values.dim() == 2 else actions[0, ...]
 
     def act(self, states: ArrayLike, source: Tensor | None = None) -> Tensor:
         """Return actions (N, dim_a): means of distributions; for discrete actions the most likely one, one-hot."""
@@ -96,15 +78,15 @@ class Policy(ABC):
         source = "" if self.standardisation is None else f", standardised by {self.standardisation.source!r}"
         return f"{type(self).__name__}({self.name!r}{source})"
 
-    def _tensor(self, values: Any, what: str, dims: tuple[int, ...] = (2,)) -> Tensor:
-        """Return the values as a float32 tensor on the CPU, whose number of dimensions is one of `dims`."""
+    def _tensor(self, values: Any, dims: tuple[int, ...] = (2,)) -> Tensor:
+        """Return states as a float32 tensor on the CPU, whose number of dimensions is one of `dims`."""
         if not isinstance(values, Tensor):
             try:
                 values = torch.from_numpy(np.array(values, dtype=np.float32))
             except (TypeError, ValueError) as error:
                 kind = type(values).__name__
-                raise TypeError(f"policy {self.name!r}: {what} must be an array of numbers, got a {kind}") from error
+                raise TypeError(f"policy {self.name!r}: states must be an array of numbers, got a {kind}") from error
         if values.dim() not in dims:
-            expected = " or ".join("(width,)" if dim == 1 else "(N, width)" for dim in dims)
-            raise ValueError(f"policy {self.name!r}: {what} must have shape {expected}, got {tuple(values.shape)}")
+            shape = tuple(values.shape)
+            raise ValueError(f"policy {self.name!r}: states must have shape (N, width), got {shape}")
         return values.to("cpu", torch.float32)

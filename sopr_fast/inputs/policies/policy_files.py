@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import os
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,8 +34,7 @@ def load_files(places: Sequence[Path], options: ReadingOptions) -> list[Policy]:
 
     Folders are read recursively, in the order of the paths; hidden files and folders, links to folders and files of
     unknown suffix are passed over. Paths may hold `*`, `?` and `**`. A policy is named by its path without suffix,
-    relative to the folder that contains everything given. Files of one folder that differ in the suffix only keep it.
-    See `sopr_fast.load_policies`.
+    relative to the folder that contains everything given. See `sopr_fast.load_policies`.
     """
     files: list[Path] = []
     folders: list[Path] = []
@@ -56,21 +54,12 @@ def _files(path: Path) -> list[Path]:
             return [file for each in map(Path, found) for file in _files(each)]
         raise FileNotFoundError(f"{printable(path)}: no such file")
     files: list[Path] = []
-    passed: Counter[str] = Counter()
     for parent, folders, names in os.walk(path, onerror=_fail):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        for file in (Path(parent, name) for name in names):
-            suffix = file.suffix.lower()
-            if file.name.startswith(".") or suffix not in formats.POLICIES or _is_companion(file):
-                passed[suffix or "without suffix"] += 1
-            else:
-                files.append(file)
+        visible = (Path(parent, name) for name in names if not name.startswith("."))
+        files += [file for file in visible if file.suffix.lower() in formats.POLICIES and not _is_companion(file)]
     if not files:
-        seen = one_line(", ".join(f"{count} {kind}" for kind, count in passed.most_common(8)))
-        raise ValueError(
-            f"{printable(path)}: no policies ({', '.join(formats.POLICIES)}) in this folder or below it; "
-            f"passed over: {seen or 'nothing, since it holds no files'}"
-        )
+        raise ValueError(f"{printable(path)}: no policies ({', '.join(formats.POLICIES)}) in this folder or below it")
     return sorted(files, key=lambda file: file.parts)
 
 
@@ -91,12 +80,7 @@ def _is_companion(path: Path) -> bool:
 def _names(files: Iterable[Path], folder: Path) -> dict[Path, str]:
     """Return the name of every file, relative to the folder; a file given twice counts once."""
     relative = {Path(os.path.abspath(file)): file for file in files}
-    stems = {path: path.relative_to(folder).with_suffix("").as_posix() for path in relative}
-    counts = Counter(stems.values())
-    return {
-        file: stems[path] if counts[stems[path]] == 1 else path.relative_to(folder).as_posix()
-        for path, file in relative.items()
-    }
+    return {file: path.relative_to(folder).with_suffix("").as_posix() for path, file in relative.items()}
 
 
 def _read(file: Path, options: ReadingOptions) -> list[Policy]:
