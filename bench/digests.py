@@ -44,7 +44,7 @@ def main() -> None:
     transitions = log(policies[names[20]], states)
     few = {name: policies[name] for name in names[::10]}
     nearest = estimators.NearestPolicy()
-    report("NearestPolicy", nearest.estimate(few, transitions, known=known, returns=by_name).values)
+    report("NearestPolicy", nearest.estimate(candidates, transitions, known=known, returns=by_name).values)
     for name, options in ESTIMATORS.items():
         estimator = getattr(estimators, name)(**options)
         report(name, estimator.estimate(few, transitions).values)

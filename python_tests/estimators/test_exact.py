@@ -11,54 +11,40 @@ from support.mdps import Linear, LinearGain, TablePolicy, Tabular
 from sopr_fast.estimators import FQE, BehaviourQ, DualDICE, ImportanceWeighting
 
 DISCOUNT = 0.9
-GAINS = [np.array([-0.2, -0.8]), np.array([0.3, -0.3]), np.array([0.2, 0.1])]
-BEHAVIOUR = np.array([0.0, -0.3]), 0.5  # gain and standard deviation
 STEPS = {"updates": 1500, "batch_size": 1024, "learning_rate": 1e-2, "target_rate": 0.05}
 TABLE = {"hidden": (), "discount": DISCOUNT, **STEPS}
+DICE = DualDICE(hidden=(), updates=3000, batch_size=512, nu_rate=1e-2, zeta_rate=1e-2, discount=DISCOUNT)
 
 
 @pytest.fixture(scope="module", params=[0.0, 0.05], ids=["timeouts", "terminals"])
 def tabular(request):
+    """Return a process, the one that a log's counts describe, policies, the log, and shares (S, A) of pairs in it."""
     mdp = Tabular.random(seed=1, end=request.param)
-    tables = {f"table-{i}": mdp.policy(i) for i in range(3)}
-    behaviour = 0.5 * mdp.policy(10) + 0.5 / 3
-    log = mdp.log(behaviour, 400, 40, seed=0)
-    return mdp, mdp.estimated(log), tables, log
+    log = mdp.log(0.5 * mdp.policy(10) + 0.5 / 3, 400, 40, seed=0)
+    pairs = np.zeros(mdp.reward.shape)
+    np.add.at(pairs, (log.states.argmax(1), log.actions.argmax(1)), 1 / len(log))
+    return mdp, mdp.estimated(log), [mdp.policy(i) for i in range(3)], log, pairs
 
 
-def policies(tables):
-    return {name: TablePolicy(table) for name, table in tables.items()}
+@pytest.mark.parametrize("method", [FQE(**TABLE), DICE], ids=["fqe", "dual-dice"])
+def test_values_of_a_table(tabular, method):
+    """Values are within 1 % of the log's process and 4 % of the truth; effective rows within 5 % of the exact ones."""
+    mdp, known, tables, log, pairs = tabular
+    estimates = method.estimate(list(map(TablePolicy, tables)), log)
+    np.testing.assert_allclose(estimates.values, [known.value(table, DISCOUNT) for table in tables], rtol=0.01)
+    np.testing.assert_allclose(estimates.values, [mdp.value(table, DISCOUNT) for table in tables], rtol=0.04)
+    for table, size in zip(tables, estimates.diagnostics.get("effective_sample_size", []), strict=False):
+        ratios = known.occupancy(table, DISCOUNT) / pairs
+        assert size == pytest.approx(len(log) * (ratios * pairs).sum() ** 2 / (ratios**2 * pairs).sum(), rel=0.05)
 
 
-def linear_policies(std):
-    return {f"gain-{i}": LinearGain(gain, std) for i, gain in enumerate(GAINS)}
-
-
-def frequency(log):
-    """Return the shares (S, A) of state-action pairs in a log."""
-    counts = np.zeros((log.states.shape[1], log.actions.shape[1]))
-    np.add.at(counts, (log.states.argmax(1), log.actions.argmax(1)), 1)
-    return counts / counts.sum()
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_fqe_of_a_table(tabular, seed):
-    """Values are within 1 % of the log's process and 4 % of the truth."""
-    mdp, known, tables, log = tabular
-    estimates = FQE(**TABLE).estimate(policies(tables), log, seed=seed)
-    np.testing.assert_allclose(estimates.values, [known.value(t, DISCOUNT) for t in tables.values()], rtol=0.01)
-    np.testing.assert_allclose(estimates.values, [mdp.value(t, DISCOUNT) for t in tables.values()], rtol=0.04)
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_behaviour_q_of_a_table(tabular, seed):
+def test_behaviour_q_of_a_table(tabular):
     """Values are within 1 % of the mean of the behaviour's action values."""
-    _, known, tables, log = tabular
-    estimates = BehaviourQ(**TABLE).estimate(policies(tables), log, seed=seed)
-    pairs = frequency(log)
+    _, known, tables, log, pairs = tabular
     states = pairs.sum(1)
     q = known.q(pairs / states[:, None], DISCOUNT)
-    expected = [float(states @ (table * q).sum(1)) for table in tables.values()]
+    expected = [float(states @ (table * q).sum(1)) for table in tables]
+    estimates = BehaviourQ(**TABLE).estimate(list(map(TablePolicy, tables)), log)
     np.testing.assert_allclose(estimates.values, expected, rtol=0.01)
 
 
@@ -73,55 +59,24 @@ def test_behaviour_q_leaves_out_timeouts():
     np.testing.assert_allclose(estimates.values, [expected], rtol=0.04)
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_dual_dice_of_a_table(tabular, seed):
-    """Values are within 1 % of the log's process, effective rows within 5 % of those of the exact ratios."""
-    _, known, tables, log = tabular
-    method = DualDICE(hidden=(), updates=3000, batch_size=512, nu_rate=1e-2, zeta_rate=1e-2, discount=DISCOUNT)
-    estimates = method.estimate(policies(tables), log, seed=seed)
-    np.testing.assert_allclose(estimates.values, [known.value(t, DISCOUNT) for t in tables.values()], rtol=0.01)
-    pairs = frequency(log)
-    for table, size in zip(tables.values(), estimates.diagnostics["effective_sample_size"], strict=True):
-        ratios = known.occupancy(table, DISCOUNT) / pairs
-        assert size == pytest.approx(len(log) * (ratios * pairs).sum() ** 2 / (ratios**2 * pairs).sum(), rel=0.05)
-
-
 @pytest.mark.parametrize("fitted", [False, True])
 def test_importance_weighting_of_a_table(tabular, fitted):
     """Values are within three standard errors, which are under 4 % of the values."""
-    mdp, _, tables, _ = tabular
-    behaviour = 0.5 * mdp.policy(10) + 0.5 / 3
-    for seed in (0, 1):
-        log = mdp.log(behaviour, 2000, 8, seed=seed, log_probs=not fitted)
-        method = ImportanceWeighting(updates=1000, hidden=(), discount=DISCOUNT)
-        estimates = method.estimate(policies(tables), log, seed=seed)
-        expected = np.array([mdp.value_within(t, DISCOUNT, 8) for t in tables.values()])
-        errors = estimates.standard_errors
-        assert (errors < 0.04 * expected).all()
-        assert (np.abs(estimates.values - expected) < 3 * errors).all()
+    mdp, _, tables, _, _ = tabular
+    log = mdp.log(0.5 * mdp.policy(10) + 0.5 / 3, 2000, 8, seed=0, log_probs=not fitted)
+    method = ImportanceWeighting(updates=1000, hidden=(), discount=DISCOUNT)
+    estimates = method.estimate(list(map(TablePolicy, tables)), log)
+    expected = np.array([mdp.value_within(table, DISCOUNT, 8) for table in tables])
+    assert (estimates.standard_errors < 0.04 * expected).all()
+    assert (np.abs(estimates.values - expected) < 3 * estimates.standard_errors).all()
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("std", [None, 0.3], ids=["deterministic", "stochastic"])
-def test_fqe_of_the_linear_process(std, seed):
+def test_fqe_of_the_linear_process(std):
     """Values, which differ by 28 %, are within 8 %."""
-    process = Linear.small()
-    log = process.log(*BEHAVIOUR, 200, 50, seed)
+    process, gains = Linear.small(), [np.array(gain) for gain in ([-0.2, -0.8], [0.3, -0.3], [0.2, 0.1])]
+    log = process.log(np.array([0.0, -0.3]), 0.5, 200, 50, seed=0)
     method = FQE(updates=800, batch_size=256, hidden=(64, 64), learning_rate=3e-3, target_rate=0.05, discount=DISCOUNT)
-    expected = [process.value(gain, DISCOUNT, log.initial_states, std or 0.0) for gain in GAINS]
-    estimates = method.estimate(linear_policies(std), log, seed=seed)
+    expected = [process.value(gain, DISCOUNT, log.initial_states, std or 0.0) for gain in gains]
+    estimates = method.estimate([LinearGain(gain, std) for gain in gains], log)
     np.testing.assert_allclose(estimates.values, expected, rtol=0.08)
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("std", [None, 0.3], ids=["deterministic", "stochastic"])
-def test_importance_weighting_of_the_linear_process(std, seed):
-    """Values, which differ by 30 %, are within three standard errors, which are under 5 % of them."""
-    process = Linear.small()
-    log = process.log(*BEHAVIOUR, 5000, 6, seed, log_probs=True)
-    method = ImportanceWeighting(noise=0.3, discount=DISCOUNT)
-    estimates = method.estimate(linear_policies(std), log, seed=seed)
-    expected = np.array([process.value(gain, DISCOUNT, log.initial_states, 0.3, horizon=6) for gain in GAINS])
-    errors = estimates.standard_errors
-    assert (errors < 0.05 * np.abs(expected)).all()
-    assert (np.abs(estimates.values - expected) < 3 * errors).all()

@@ -133,9 +133,7 @@ class Linear:
             w = cost + discount * closed.T @ w @ closed
         return float(-np.einsum("ei,ij,ej->e", starts, w, starts).mean() - constant)
 
-    def log(
-        self, gain: np.ndarray, std: float, episodes: int, length: int, seed: int, log_probs: bool = False
-    ) -> Transitions:
+    def log(self, gain: np.ndarray, std: float, episodes: int, length: int, seed: int) -> Transitions:
         random = np.random.default_rng([seed, 96])
         s = random.uniform(-1, 1, (episodes, 2))
         parts = []
@@ -143,14 +141,10 @@ class Linear:
             a = s @ gain + std * random.standard_normal(episodes)
             following = s @ self.a.T + a[:, None] * self.b + self.noise * random.standard_normal(s.shape)
             reward = -np.einsum("ei,ij,ej->e", s, self.cost, s) - self.effort * a**2
-            density = -0.5 * ((a - s @ gain) / std) ** 2 - np.log(std * np.sqrt(2 * np.pi))
-            parts.append((s, a[:, None], reward, following, density))
+            parts.append((s, a[:, None], reward, following))
             s = following
-        states, actions, rewards, following, densities = (np.stack(p, 1) for p in zip(*parts, strict=True))
-        cut = np.zeros((episodes, length), bool)
-        cut[:, -1] = True
-        flat = [x.reshape(episodes * length, -1) for x in (states, actions, rewards, following)]
-        return transitions(*flat, None, cut.ravel(), densities.ravel() if log_probs else None)
+        flat = [np.stack(part, 1).reshape(episodes * length, -1) for part in zip(*parts, strict=True)]
+        return transitions(*flat, None, np.arange(1, episodes * length + 1) % length == 0)
 
 
 class LinearGain:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,104 +30,89 @@ def _to_mean(name: str, value: Any) -> Estimator:
 _mean = optional(Check(_to_mean))
 
 
-@dataclass(frozen=True, eq=False)
-class Comparison:
-    """T policies to value, compared with M known ones, which follow them."""
-
-    names: list[str]  # T + M
-    distances: np.ndarray  # (T + M, T + M) float64 action distances
-    own: np.ndarray  # (T, M) whether a policy is itself the known one
-    returns: np.ndarray  # (M,) float64 known returns
-    errors: np.ndarray  # (M,) float64 their standard errors
-    values: np.ndarray | None  # (T + M,) values by the mean, if there is one
-
-
 @dataclass(frozen=True)
-class ActionDistanceEstimator(SupervisedEstimator):
-    """Base of estimators that know policies only by their action distances (Eq. 3 of SOPR-T).
-
-    A policy that is itself known is valued by the other known policies, so that its value does not reveal its return. A
-    policy is itself known if it has the name of a known policy and acts equally in all compared states, of which there
-    are at most 4,096, evenly spread. ValueError is raised if it is the only known policy.
-    """
-
-    def prepare(self, request: Request, values: np.ndarray | None = None) -> Valuation:
-        """Compare all policies; see `SupervisedEstimator.prepare`."""
-        *_, columns = act_on_log(request.policies, request.log)
-        distances = mutual_distances(columns)
-        names = np.array(request.names, object)
-        if self.mean is not None and values is None:
-            values = self.mean._estimate(request).values
-
-        def value(tested: np.ndarray, known: np.ndarray, returns: np.ndarray, errors: np.ndarray) -> Estimates:
-            own = (distances[np.ix_(tested, known)] == 0) & (names[tested][:, None] == names[known])
-            if own.all(1).any():
-                raise ValueError(
-                    f"policy {names[known[0]]!r} is the only known policy, so it has no other to be compared with; "
-                    "pass more known policies"
-                )
-            both = np.concatenate([tested, known])
-            apart, own_values = distances[np.ix_(both, both)], None if values is None else values[both]
-            return self._value(Comparison(names[both].tolist(), apart, own, returns, errors, own_values))
-
-        return value
-
-    @abstractmethod
-    def _value(self, compared: Comparison) -> Estimates:
-        """Return the estimates of the T policies."""
-
-
-@dataclass(frozen=True)
-class NearestPolicy(ActionDistanceEstimator):
+class NearestPolicy(SupervisedEstimator):
     """Return of the nearest known policy by action distance (Eq. 3 of SOPR-T); of several at one distance, their mean.
 
-    The simplest supervised estimator, and so the bar for SOPR-T. It needs no rewards, discount, seed or device. A known
-    policy gets the return of the nearest other known policy.
+    The simplest supervised estimator, and so the bar for SOPR-T. It needs no rewards, discount, seed or device.
+    Policies are compared in at most 4,096 states, evenly spread. ValueError is raised for a policy that has the name of
+    a known one and acts as it does: its value would reveal its return.
 
     Diagnostics:
         nearest: (P,) names of the nearest known policies, the first of several.
         distances: (P,) float64 action distances to them.
     """
 
-    def _value(self, compared: Comparison) -> Estimates:
-        count = len(compared.own)
-        distances = np.where(compared.own, np.inf, compared.distances[:count, count:])
-        least = distances.min(1)
-        return Estimates(
-            compared.names[:count],
-            np.array([compared.returns[row == own].mean() for row, own in zip(distances, least, strict=True)]),
-            method=self.name,
-            diagnostics={"nearest": [compared.names[count + i] for i in distances.argmin(1)], "distances": least},
-        )
+    def prepare(self, request: Request, values: np.ndarray | None = None) -> Valuation:
+        """Compare all policies; see `SupervisedEstimator.prepare`."""
+        compared = _Compared(request)
+
+        def value(tested: np.ndarray, known: np.ndarray, returns: np.ndarray, errors: np.ndarray) -> Estimates:
+            compared.refuse_known(tested, known)
+            distances = compared.distances[np.ix_(tested, known)]
+            least, nearest = distances.min(1), compared.names[known[distances.argmin(1)]]
+            return Estimates(
+                compared.names[tested].tolist(),
+                np.array([returns[row == own].mean() for row, own in zip(distances, least, strict=True)]),
+                method=self.name,
+                diagnostics={"nearest": nearest.tolist(), "distances": least},
+            )
+
+        return value
 
 
 @dataclass(frozen=True)
-class GaussianProcess(ActionDistanceEstimator):
+class GaussianProcess(SupervisedEstimator):
     """Gaussian process of the return, with a Matérn 1/2 kernel of the root of the action distance (Eq. 3 of SOPR-T).
 
     Policies that act alike have like returns; far from all known policies the value is the mean of the process. With a
     mean such as `Simulator()`, it is the model of `sopr_fast.select`: values by that estimator count as measurements of
     the returns. Without one, it is the model of active offline policy selection (Konyushkova et al. 2021) without its
-    estimates, and needs no rewards or seed. `gaussian_process_posterior` states the priors. A known policy gets its
-    value from the other known policies.
+    estimates, and needs no rewards or seed. `gaussian_process_posterior` states the priors. Standard errors are those
+    of the process. Known policies are refused as by `NearestPolicy`.
 
     Attributes:
         mean: Estimator whose values the process follows where returns do not tell otherwise; None for none.
-
-    Standard errors are those of the process.
     """
 
     mean: Estimator | None = option(None, _mean)  # noqa: RUF009
 
-    def _value(self, compared: Comparison) -> Estimates:
-        count, own = len(compared.own), compared.own
-        returns = np.concatenate([np.full(count, np.nan), compared.returns])
-        errors = np.concatenate([np.zeros(count), compared.errors])
-        posterior = fit(compared.distances, returns, errors, compared.values)
-        values, deviations = posterior.mean[:count].copy(), posterior.deviation[:count].copy()
-        for i in np.flatnonzero(own.any(1)):
-            values[i], deviations[i] = posterior.left_out[:, count + own[i].argmax()]
-        return Estimates(compared.names[:count], values, deviations, method=self.name)
+    def prepare(self, request: Request, values: np.ndarray | None = None) -> Valuation:
+        """Compare and value all policies; see `SupervisedEstimator.prepare`."""
+        compared = _Compared(request)
+        if self.mean is not None and values is None:
+            values = self.mean._estimate(request).values
+
+        def value(tested: np.ndarray, known: np.ndarray, returns: np.ndarray, errors: np.ndarray) -> Estimates:
+            compared.refuse_known(tested, known)
+            both, count = np.concatenate([tested, known]), len(tested)
+            posterior = fit(
+                compared.distances[np.ix_(both, both)],
+                np.concatenate([np.full(count, np.nan), returns]),
+                np.concatenate([np.zeros(count), errors]),
+                None if values is None else values[both],
+            )
+            names = compared.names[tested].tolist()
+            return Estimates(names, posterior.mean[:count], posterior.deviation[:count], method=self.name)
+
+        return value
+
+
+class _Compared:
+    """Names (P,) and action distances (P, P) float64 of policies."""
+
+    def __init__(self, request: Request):
+        self.names = np.array(request.names, object)
+        self.distances = mutual_distances(act_on_log(request.policies, request.log)[-1])
+
+    def refuse_known(self, tested: np.ndarray, known: np.ndarray) -> None:
+        """Raise ValueError if a policy to value (T,) is itself a known one (M,)."""
+        own = (self.distances[np.ix_(tested, known)] == 0) & (self.names[tested][:, None] == self.names[known])
+        if own.any():
+            raise ValueError(
+                f"policy {self.names[tested[own.any(1).argmax()]]!r} is itself known: leave it out, or let "
+                "`sopr_fast.evaluate` value known policies by the others"
+            )
 
 
 def act_on_log(policies: list[Policy], log: LoggedData) -> tuple[np.ndarray, Tensor, Tensor, Layout, np.ndarray]:

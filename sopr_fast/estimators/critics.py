@@ -15,7 +15,7 @@ from torch import Tensor
 from ..inputs.logs import Transitions
 from ..runtime.checks import integer, number, option, optional, widths
 from ..runtime.distributed import block_bounds
-from ..runtime.progress import each, progress_bar
+from ..runtime.progress import each
 from ..runtime.text import percent
 from .learning import Batches, Learner, learn
 from .log import Log
@@ -185,25 +185,22 @@ class CriticLearner(Learner):
     def mean_values(self, rows: Tensor) -> np.ndarray:
         """Return the mean value (P,) float64 of each policy's actions in rows (B,) of the table."""
         if not self.shared:
-            return self._mean_values(self.actions, rows, show=True).numpy()
-        bounds = pairwise(block_bounds(len(self.actions.policies)))
-        blocks = each([slice(*pair) for pair in bounds if pair[0] < pair[1]], "evaluating", "block")
-        return torch.cat([self._mean_values(self.actions.of(part), rows, show=False) for part in blocks]).numpy()
+            return self._mean_values(self.actions, rows).numpy()
+        parts = [slice(*bounds) for bounds in pairwise(block_bounds(len(self.actions.policies)))]
+        blocks = each([part for part in parts if part.start < part.stop], "evaluating", "block")
+        return torch.cat([self._mean_values(self.actions.of(part), rows) for part in blocks]).numpy()
 
     @torch.no_grad()
-    def _mean_values(self, actions: PolicyActions, rows: Tensor, show: bool) -> Tensor:  # (P,)
+    def _mean_values(self, actions: PolicyActions, rows: Tensor) -> Tensor:  # (P,)
         policies = len(actions.policies)
         total = torch.zeros(policies, dtype=torch.float64, device="cpu")
-        with progress_bar(len(rows), "evaluating", "state", show=show) as bar:
-            for chunk in rows.split(max(64, _CHUNK // policies)):
-                states = self.log.states(chunk)
-                for draw in range(actions.draws):
-                    taken = actions(chunk, draw)  # (P, B, dim_a)
-                    if self.shared:
-                        flat = states.expand(policies, -1, -1).flatten(0, 1), taken.flatten(0, 1)
-                        values = self.critic.average.values(*flat).view(-1, len(chunk))
-                    else:
-                        values = self.critic.average.values(states, taken)
-                    total += values.double().sum(1)
-                bar.update(len(chunk))
+        for chunk in rows.split(max(64, _CHUNK // policies)):
+            states = self.log.states(chunk)
+            for draw in range(actions.draws):
+                taken = actions(chunk, draw)  # (P, B, dim_a)
+                if self.shared:  # one network reads the rows of all policies
+                    values = self.critic.average.values(states.repeat(policies, 1), taken.flatten(0, 1))
+                else:
+                    values = self.critic.average.values(states, taken)
+                total += values.view(policies, -1).double().sum(1)
         return total / (len(rows) * actions.draws) * self.scale + self.mean

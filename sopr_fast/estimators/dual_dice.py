@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from ..runtime.checks import integer, number, option, widths
-from ..runtime.progress import progress_bar
 from .learning import Batches, Learner, learn
 from .networks import ActionValue
 from .policy_actions import PolicyActions
@@ -33,13 +32,11 @@ class DualDICE(RewardEstimator):
     over logged (s, a, s') and the policy's a'. At the optimum, ζ is the ratio of the policy's state-action distribution
     to the log's. The weights of ζ are averaged over the last quarter of the updates.
 
-    The value is the discounted return Σ ζ r / Σ ζ (1 - γ (1 - terminal)) over the log. The denominator normalises the
-    ratios: it is what their sum must be. Without terminals, the value is the weighted mean reward, divided by 1 - γ.
+    The value is the discounted return Σ ζ r / Σ ζ (1 - γ (1 - terminal)) over the log. Without terminals, it is the
+    weighted mean reward, divided by 1 - γ.
 
     Attributes:
-        updates: See `FQE`.
-        batch_size: See `FQE`.
-        hidden: See `FQE`.
+        updates, batch_size, hidden: See `FQE`.
         nu_rate: Learning rate of Adam for ν.
         zeta_rate: Learning rate of Adam for ζ.
 
@@ -50,7 +47,7 @@ class DualDICE(RewardEstimator):
 
     Warns:
         UncertainEstimateWarning: The ratios of a policy have fewer than 100 effective rows or a mass below 0.5 or above
-            1.5, or a value lies outside what rewards allow.
+            1.5; see also `RewardEstimator`.
     """
 
     updates: int = option(20000, integer(1))
@@ -120,16 +117,14 @@ class DualDICELearner(Learner):
         """Return discounted returns, masses and effective sample sizes, (P,) float64 each, over all rows of the log."""
         log, policies = self.log, len(self.actions.policies)
         sums = torch.zeros(4, policies, dtype=torch.float64, device="cpu")
-        with progress_bar(log.count, "evaluating", "row") as bar:
-            for chunk in torch.arange(log.count, device="cpu").split(max(64, _CHUNK // policies)):
-                ratios = self.zeta.average.values(log.states(chunk), log.actions[chunk]).double()  # (P, B)
-                rewards, terminals = (x[chunk].double() for x in (log.rewards, log.terminals))
-                positive = ratios.clamp(min=0)
-                sums[0] += ratios @ rewards
-                sums[1] += ratios @ (1 - self.discount * (1 - terminals))
-                sums[2] += positive.sum(1)
-                sums[3] += positive.square().sum(1)
-                bar.update(len(chunk))
+        for chunk in torch.arange(log.count, device="cpu").split(max(64, _CHUNK // policies)):
+            ratios = self.zeta.average.values(log.states(chunk), log.actions[chunk]).double()  # (P, B)
+            rewards, terminals = (x[chunk].double() for x in (log.rewards, log.terminals))
+            positive = ratios.clamp(min=0)
+            sums[0] += ratios @ rewards
+            sums[1] += ratios @ (1 - self.discount * (1 - terminals))
+            sums[2] += positive.sum(1)
+            sums[3] += positive.square().sum(1)
         weight = sums[1]
         values = sums[0] / torch.where(weight.abs() > 1e-12, weight, torch.nan)
         mass = weight / log.count / (1 - self.discount)

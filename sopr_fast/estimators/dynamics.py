@@ -23,7 +23,7 @@ _AVERAGED_SHARE = 1 / 8  # of the updates, over which weights are averaged
 _END_HIDDEN = (128, 128)
 _MOST_DEVIATIONS = 15.0  # of a state from the log's mean
 _UNROLLED_SHARE, _UNROLLED_STEPS = 1 / 4, 5  # of the updates, the last ones; steps
-_ROWS, _WATCHED_ROWS = 16384, 1024
+_ROWS = 16384
 
 
 class Dynamics(Learner):
@@ -47,15 +47,7 @@ class Dynamics(Learner):
         seed: Seed of everything random.
     """
 
-    def __init__(
-        self,
-        log: Log,
-        *,
-        members: int,
-        hidden: Sequence[int],
-        updates: int,
-        seed: int,
-    ):
+    def __init__(self, log: Log, *, members: int, hidden: Sequence[int], updates: int, seed: int):
         self.members, self.seed = members, seed
         units = [_spread(rewards) for rewards in _by_end(log)]
         self._reward_units = torch.tensor(units, dtype=torch.float32, device="cpu")
@@ -169,13 +161,9 @@ class Dynamics(Learner):
         members = self._end_models.average(reached)[..., 0]
         return (members[chosen, torch.arange(len(reached), device="cpu")] + prior).sigmoid()
 
-    def progress(self) -> dict[str, str]:
-        """Return the error on held-out rows."""
-        return {"held-out error": f"{float(self.missing(_WATCHED_ROWS).square().mean().nan_to_num()):.3g}"}
-
-    def missing(self, limit: int = _ROWS) -> Tensor:
-        """Return what the averaged models miss of the scaled changes of at most `limit` held-out rows, (R, dim_s)."""
-        rows = torch.from_numpy(self.held_out[:: len(self.held_out) // limit + 1])
+    def missing(self) -> Tensor:
+        """Return what the averaged models miss of the scaled changes of at most 16,384 held-out rows, (R, dim_s)."""
+        rows = torch.from_numpy(self.held_out[:: len(self.held_out) // _ROWS + 1])
         inputs, target, weight = self._read(rows)
         return (target - self._models.average(inputs).mean(0))[weight[:, 0] > 0, :-2]
 

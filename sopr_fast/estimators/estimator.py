@@ -33,7 +33,7 @@ Valuation: TypeAlias = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 class Request:
     """What one call of `Estimator.estimate` asks for, loaded."""
 
-    policies: list[Policy]  # to value; then, if the estimator is supervised, those with known returns
+    policies: list[Policy]  # to value, then known ones
     log: LoggedData  # transitions; or states, if the estimator needs no rewards
     seed: int
     checkpoint: str | os.PathLike | None = None
@@ -65,7 +65,7 @@ class Estimator(Checked, ABC):
     @property
     def needs_rewards(self) -> bool:
         """Whether the log must hold rewards; otherwise logged states are enough."""
-        return True
+        return not self.supervised if self.mean is None else self.mean.needs_rewards
 
     @property
     def name(self) -> str:
@@ -84,19 +84,16 @@ class Estimator(Checked, ABC):
     ) -> Estimates:
         """Estimate the values of all policies in one run.
 
-        Each estimator documents the meaning of its values, its diagnostics and its warnings. All processes of
-        `torch.distributed` must call this alike. They share how policies act; each trains all networks.
+        All processes of `torch.distributed` must call this alike. They share how policies act; each trains all.
 
         Args:
             policies: P policies to evaluate, see `sopr_fast.load_policies`. Arrays of actions have one row for
                 each row of the log.
-            log: Logged transitions, see `sopr_fast.load_log`. Estimators that do not need rewards also accept only
-                states, see `sopr_fast.fit`.
-            known: M policies with known returns; see each estimator.
+            log: Logged transitions, see `sopr_fast.load_log`; or states, if the estimator needs no rewards.
+            known: M policies with known returns, if the estimator is supervised.
             returns: (M,) returns of the known policies, or a mapping from name to return.
             seed: Seed of everything random. The same seed gives the same result on the same number of threads.
-            checkpoint: File to resume training from if it exists, and to write during training. A resumed run ends
-                with the same result.
+            checkpoint: File to write during training, and to resume from with the same result if it exists.
 
         Returns:
             Values of the policies, in input order.
@@ -118,18 +115,16 @@ class Estimator(Checked, ABC):
                 )
             learned, table = with_returns(load_policies(known), returns)
             values, errors = table["return"].to_numpy(copy=True), np.nan_to_num(table["error"].to_numpy())
-        steps: LoggedData
-        if self.needs_rewards:
-            steps = load_transitions(log)
-        else:
-            steps = log if isinstance(log, Transitions) else load_states(log)
+        has_rewards = self.needs_rewards or isinstance(log, Transitions)
+        steps: LoggedData = load_transitions(log) if has_rewards else load_states(log)
         everyone = [policy for some in (tested, learned) for policy in some.for_log(data_rows(steps))]
-        distributed.current().check_same(  # the log is compared once it is read
+        distributed.current().check_same(  # the whole log is compared once it is read
             threads=torch.get_num_threads(),  # which change the last bits of networks
             method=self,
             options=[seed, current().batch_size],
             names_of_policies=[policy.name for policy in everyone],
             returns=values.tolist(),
+            states=read_rows(steps, spread(steps, _ROWS))[0],
         )
         # Training needs gradients and full precision, whatever the caller's mode.
         with torch.inference_mode(False), without_autocast(torch.device("cpu")):
@@ -146,11 +141,6 @@ class SupervisedEstimator(Estimator):
 
     supervised: ClassVar[bool] = True
 
-    @property
-    def needs_rewards(self) -> bool:
-        """Whether the mean needs rewards."""
-        return self.mean is not None and self.mean.needs_rewards
-
     @abstractmethod
     def prepare(self, request: Request, values: np.ndarray | None = None) -> Valuation:
         """Ask all policies to act, once for all folds, and return a function that learns and values.
@@ -161,8 +151,6 @@ class SupervisedEstimator(Estimator):
         """
 
     def _estimate(self, request: Request) -> Estimates:
-        if distributed.current().count > 1:
-            distributed.current().check_same(states=read_rows(request.log, spread(request.log, _ROWS))[0])
         return self.prepare(request)(*request.fold)
 
 

@@ -28,6 +28,8 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
+from scipy.linalg import cholesky, solve_triangular
+from scipy.linalg.blas import dsyrk
 
 from .member_errors import member_errors, relative_errors
 
@@ -85,10 +87,10 @@ def fit(
     trained = np.zeros(count) if trained is None else trained
     if not known.any():
         values, unit_of_errors = np.zeros(count) if values is None else values, max(unit, logged_spread)
-        covariance = _errors_without_returns(distances, unit_of_errors, members) + unseen(unit_of_errors)
-        mean = values.copy()
+        alike, mean = likeness(distances, known), values.copy()
+        covariance = _errors_without_returns(alike, unit_of_errors, members) + unseen(unit_of_errors)
         if trained.any():
-            mean, covariance = _with_training(distances, values, covariance, unit, trained)
+            mean, covariance = _with_training(alike, values, covariance, unit, trained)
         return Posterior(mean, covariance, unit_of_errors, left_out)
     scale = _Scale.of(returns[known], values)
     target, feature = scale.to(returns[known]), np.full(count, np.nan)
@@ -258,22 +260,16 @@ class _Evidence:
 
 def _factor(covariance: np.ndarray) -> np.ndarray:
     """Return the lower Cholesky factor; the argument is overwritten."""
-    from scipy.linalg import cholesky
-
     return cholesky(covariance.T, lower=True, overwrite_a=True, check_finite=False)
 
 
 def _solve(factor: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Return the inverse of a lower factor times `right`, which is overwritten if it is in Fortran's order."""
-    from scipy.linalg import solve_triangular
-
     return solve_triangular(factor, right, lower=True, overwrite_b=right.ndim > 1, check_finite=False)
 
 
 def _add_square(covariance: np.ndarray, rows: np.ndarray, weight: float) -> np.ndarray:
     """Return `covariance` + weight * rows.T @ rows, in place, of which only the upper triangle is right."""
-    from scipy.linalg.blas import dsyrk
-
     return dsyrk(weight, rows, 1.0, covariance, trans=True, overwrite_c=True)
 
 
@@ -325,24 +321,22 @@ def _lengths(distances: np.ndarray, known: np.ndarray) -> np.ndarray:
     return _LENGTHS * (float(np.median(nearest)) if len(nearest) else 1.0)
 
 
-def _errors_without_returns(distances: np.ndarray, unit: float, members: np.ndarray | None) -> np.ndarray:
+def _errors_without_returns(alike: np.ndarray, unit: float, members: np.ndarray | None) -> np.ndarray:
     """Return the covariance (P, P) of the errors of values if no return is known."""
-    alike = likeness(distances, np.zeros(len(distances), bool))
     if members is not None:
         return member_errors(members, alike) + unit**2 * (_OFFSET_AGREED**2 + _LEAST_ERROR**2 * alike)
     weights = np.exp(-0.5 * np.log(_ERROR_SPREADS / _USUAL_ERROR) ** 2)
     spread = weights @ _ERROR_SPREADS**2 / weights.sum()
-    own = np.square(_ERROR_OWN).mean() * np.eye(len(distances))
+    own = np.square(_ERROR_OWN).mean() * np.eye(len(alike))
     return unit**2 * (_OFFSET_UNKNOWN**2 + spread * alike + own)
 
 
 def _with_training(
-    distances: np.ndarray, values: np.ndarray, errors: np.ndarray, unit: float, trained: np.ndarray
+    alike: np.ndarray, values: np.ndarray, errors: np.ndarray, unit: float, trained: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return mean (P,) and covariance (P, P) of returns that training foretells, given values with errors (P, P)."""
-    alike, own = likeness(distances, np.zeros(len(distances), bool)), np.eye(len(distances))
     prior = _OFFSET**2 + _SLOPE_ERROR**2 * np.outer(trained, trained) + _SPREAD_UNKNOWN**2 * alike
-    prior = unit**2 * (prior + _OWN_UNKNOWN**2 * own)
+    prior = unit**2 * (prior + _OWN_UNKNOWN**2 * np.eye(len(alike)))
     expected = values.mean() + _SLOPE * unit * trained
     factor = _factor(prior + errors)
     gain = _solve(factor, prior.copy(order="F"))

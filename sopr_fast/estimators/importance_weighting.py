@@ -37,14 +37,13 @@ class ImportanceWeighting(RewardEstimator):
     """Per-decision importance weighting (Precup et al., 2000), self-normalised over episodes at every step.
 
     The log-probabilities of the behaviour are those in the log, if it has any. Otherwise a mixture of five normals
-    behind tanh is fitted to the log (probabilities for discrete actions). A deterministic policy has no density, so it
-    gets normal noise with standard deviation `noise`: before tanh if all its actions and all logged ones lie within
-    ±1 (as in policy_eval), else around its action. For noise and for a fitted behaviour, actions are clipped to
-    ±(1 - 1e-4).
+    behind tanh is fitted to the log (probabilities for discrete actions). A deterministic policy gets normal noise with
+    standard deviation `noise`: before tanh if all its actions and all logged ones lie within ±1 (as in policy_eval),
+    else around its action. For noise and for a fitted behaviour, actions are clipped to ±(1 - 1e-4).
 
     The value is the discounted return over the length of the longest episode. An episode that ended at a terminal
     continues with reward 0 and its last weight. One that was cut drops out where it ends, because what followed is
-    unknown.
+    unknown. Standard errors and replicates rest on what each episode adds to the value, to first order.
 
     Attributes:
         clip: Bounds (low, high) of the log-ratio of every step, or None; policy_eval's are (-6, 2).
@@ -58,8 +57,6 @@ class ImportanceWeighting(RewardEstimator):
             that the log covers have mean 1.
         curve: See `FQE`; of the behaviour's fit, if there was one.
         held_out_log_prob: Mean log-probability of held-out actions under the fit, if there was one.
-
-    Standard errors and replicates rest on what each episode adds to the value, to first order.
 
     Warns:
         UncertainEstimateWarning: A policy has an `effective_sample_size` below 5; its standard error is NaN.
@@ -76,7 +73,16 @@ class ImportanceWeighting(RewardEstimator):
         if log.transitions.log_probs is not None:
             behaviour = log.transitions.log_probs.astype(np.float64)
         else:
-            behaviour, diagnostics = self._fit(log, actions.seed, checkpoint)
+            fitted = _Behaviour(log, self.hidden, actions.seed)
+            curve = learn(
+                fitted,
+                self.updates,
+                description="behaviour",
+                checkpoint=checkpoint,
+                identity=lambda: (self.updates, self.hidden, actions.seed, *log.identity()),
+            )
+            behaviour = fitted.log_probs()
+            diagnostics = {"curve": curve, "held_out_log_prob": float(behaviour[fitted.held_out].mean())}
 
         rows = []
         for policy in each(policies, "weighting", "policy"):
@@ -84,8 +90,8 @@ class ImportanceWeighting(RewardEstimator):
             if self.clip is not None:
                 ratios = ratios.clip(*self.clip)
             rows.append(_weigh(ratios, log.transitions, self.discount))
-        weighed = np.array(rows)
-        effective, values, replicates = weighed[:, 0], weighed[:, 1], weighed[:, 2:]
+        effective, values, *columns = np.array(rows).T
+        replicates = np.stack(columns, 1)
         low = effective < _FEWEST_EFFECTIVE_EPISODES
         replicates[low] = np.nan
         log.doubt(
@@ -95,26 +101,12 @@ class ImportanceWeighting(RewardEstimator):
         )
         return values, replicates, {"effective_sample_size": effective, **diagnostics}
 
-    def _fit(self, log: Log, seed: int, checkpoint: str | os.PathLike | None) -> tuple[np.ndarray, dict[str, Any]]:
-        """Return log-probabilities (N,) of the logged actions under a fitted behaviour, and diagnostics of the fit."""
-        behaviour = _Behaviour(log, self.hidden, seed)
-        curve = learn(
-            behaviour,
-            self.updates,
-            description="behaviour",
-            checkpoint=checkpoint,
-            identity=lambda: (self.updates, self.hidden, seed, *log.identity()),
-        )
-        log_probs = behaviour.log_probs()
-        return log_probs, {"curve": curve, "held_out_log_prob": float(log_probs[behaviour.held_out].mean())}
-
     def _log_probs(self, policy: Policy, log: Log) -> np.ndarray:
         """Return log-probabilities (N,) float64 of the logged actions under a policy."""
         actions = log.actions if log.discrete else torch.from_numpy(log.transitions.actions)
         parts = []
         for rows in torch.arange(log.count, device="cpu").split(current().batch_size):
-            states, source = log.raw_states[rows], log.source[rows]
-            output = policy.output(states, source)
+            output = policy.output(log.raw_states[rows], log.source[rows])
             if output.kind == "action":
                 parts.append(output.mean)
             elif output.kind == "discrete":

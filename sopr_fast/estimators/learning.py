@@ -57,10 +57,6 @@ class Learner(ABC):
     def step(self, update: int) -> Tensor:
         """Update the networks once and return their losses, one-dimensional and detached."""
 
-    def progress(self) -> dict[str, str]:
-        """Return what the bar shows next to the loss."""
-        return {}
-
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors that training changes, by name."""
         parts = {name: network.tensors() for name, network in self.networks.items()}
@@ -104,7 +100,7 @@ def learn(
                     f"{description}: the loss is not finite after {done} updates; lower the learning rate"
                 )
             losses.append(loss.tolist())
-            bar.set_postfix({"loss": f"{float(loss.mean()):.3g}", **learner.progress()}, refresh=False)
+            bar.set_postfix({"loss": f"{float(loss.mean()):.3g}"}, refresh=False)
             file.keep(
                 learner.tensors(),
                 {"losses": losses},

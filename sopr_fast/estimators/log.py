@@ -34,13 +34,7 @@ class Log:
     whose units take the place of these.
     """
 
-    def __init__(
-        self,
-        transitions: Transitions,
-        *,
-        action_count: int | None = None,
-        units: Log | None = None,
-    ):
+    def __init__(self, transitions: Transitions, *, action_count: int | None = None, units: Log | None = None):
         self.transitions = transitions
         self.facts: list[str] = []  # what a reader should see of the policies next to the log
         states, following, logged = transitions.states, transitions.next_states, transitions.actions
@@ -57,16 +51,14 @@ class Log:
         self.raw_states = torch.from_numpy(np.concatenate([states, following[ends]]))
         # (dim_s,) float64 mean and standard deviation of the logged states, 1 where that is the rounding of a constant;
         # (dim_a,) float32 centre and scale of each column of continuous actions
-        if units is None:
-            self.state_mean, self.state_scale = _state_units(states)
-            self.action_centre, self.action_scale = _action_units(logged)
-        else:
-            self.state_mean, self.state_scale = units.state_mean, units.state_scale
-            self.action_centre, self.action_scale = units.action_centre, units.action_scale
+        self.units: tuple[np.ndarray, ...] = _units(states, logged) if units is None else units.units
+        self.state_mean, self.state_scale, self.action_centre, self.action_scale = self.units
         self._mean, self._scale = (torch.from_numpy(x).float() for x in (self.state_mean, self.state_scale))
         self._table = (self.raw_states - self._mean).div_(self._scale)
         self.discrete = action_count is not None
-        actions = torch.from_numpy(logged) if action_count is None else _one_hot_actions(logged, action_count)
+        actions = torch.from_numpy(logged)
+        if action_count is not None and actions.shape[1] == 1 and action_count > 1:  # indices
+            actions = one_hot(actions[:, 0], action_count)
         self.action_dim = actions.shape[1]  # as networks read them; for discrete actions their number
         self.actions = self.normalise_actions(actions)  # (N, action_dim) float32
         self.rewards = torch.from_numpy(transitions.rewards)
@@ -118,27 +110,16 @@ class Log:
         return torch.linspace(0, self.count - 1, limit, dtype=torch.float64, device="cpu").long()
 
 
-def _state_units(states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean and the scale (dim_s,) float64 of states (N, dim_s); see `Log`."""
-    scale = states.std(0, dtype=np.float64)
-    scale[scale <= ROUNDING * np.abs(states).max(0)] = 1.0
-    return states.mean(0, dtype=np.float64), scale
-
-
-def _action_units(actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the centre and the scale (dim_a,) float32 of continuous actions (N, dim_a); see `Log`."""
+def _units(states: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Return mean and scale of states (N, dim_s), and centre and scale of actions (N, dim_a); see `Log`."""
+    state_scale = states.std(0, dtype=np.float64)
+    state_scale[state_scale <= ROUNDING * np.abs(states).max(0)] = 1.0
     mean, std = actions.mean(0, dtype=np.float64), actions.std(0, dtype=np.float64)
     centre = np.where(np.abs(mean) > _OFFSET * std, mean, 0).astype(np.float32)
     largest, magnitude = np.abs(actions - centre).max(0), np.abs(centre)
     constant = largest <= ROUNDING * magnitude
-    return centre, np.where(constant, np.where(magnitude > 0, magnitude, 1), largest).astype(np.float32)
-
-
-def _one_hot_actions(actions: np.ndarray, count: int) -> Tensor:
-    """Return discrete actions (N, count), one-hot, from indices (N, 1) or one-hot rows."""
-    if actions.shape[1] == 1 and count > 1:
-        return one_hot(torch.from_numpy(actions[:, 0]), count)
-    return torch.from_numpy(actions)
+    scale = np.where(constant, np.where(magnitude > 0, magnitude, 1), largest).astype(np.float32)
+    return states.mean(0, dtype=np.float64), state_scale, centre, scale
 
 
 def read(policies: list[Policy], transitions: Transitions, units: Log | None = None) -> tuple[Layout, Log]:

@@ -20,6 +20,7 @@ _NEGLIGIBLE = 0.1  # distance, in standard deviations of the logged actions
 _CHUNK = 1 << 24  # pairs of states compared at once
 
 
+@torch.no_grad()
 def unsupported(actions: PolicyActions) -> np.ndarray:
     """Return the share (P,) float64 of each policy's decisions that the log does not support; warn of over 40 %.
 
@@ -29,29 +30,25 @@ def unsupported(actions: PolicyActions) -> np.ndarray:
     those are not supported that no similar state shows; probabilities of actions count. So a policy that acts as the
     log does has a share of at most 5 %. At most 2,048 states are used, evenly spaced.
     """
-    shares = _shares(actions)
-    for note in unsupported_in_words([policy.name for policy in actions.policies], shares):
-        actions.log.doubt(note)
-    return shares
-
-
-@torch.no_grad()
-def _shares(actions: PolicyActions) -> np.ndarray:
     log = actions.log
     rows, candidates = log.evaluated_rows(_STATES), log.evaluated_rows(_CANDIDATES)
     similar = _similar(log, rows, candidates)  # (B, k)
     taken = actions(rows)  # (P, B, dim_a)
     if log.discrete:
         never_logged = log.actions[similar].sum(1) == 0
-        return (taken * never_logged).sum(2).double().mean(1).numpy()
-    scale = log.actions[candidates].std(0, correction=0).clamp(min=1e-3)
-    logged = log.actions[similar] / scale  # (B, k, dim_a)
+        shares = (taken * never_logged).sum(2).double().mean(1).numpy()
+    else:
+        scale = log.actions[candidates].std(0, correction=0).clamp(min=1e-3)
+        logged = log.actions[similar] / scale  # (B, k, dim_a)
 
-    def distance(own: Tensor) -> Tensor:  # (B, dim_a) -> (B,)
-        return (own[:, None] / scale - logged).norm(dim=2).amin(1)
+        def distance(own: Tensor) -> Tensor:  # (B, dim_a) -> (B,)
+            return (own[:, None] / scale - logged).norm(dim=2).amin(1)
 
-    limit = distance(log.actions[rows]).quantile(_USUAL).clamp(min=_NEGLIGIBLE)
-    return np.array([float((distance(own) > limit).double().mean()) for own in taken])
+        limit = distance(log.actions[rows]).quantile(_USUAL).clamp(min=_NEGLIGIBLE)
+        shares = np.array([float((distance(own) > limit).double().mean()) for own in taken])
+    for note in unsupported_in_words([policy.name for policy in actions.policies], shares):
+        log.doubt(note)
+    return shares
 
 
 def agreement_in_words(agreement: float) -> list[str]:

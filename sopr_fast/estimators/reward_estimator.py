@@ -11,10 +11,8 @@ import numpy as np
 
 from ..inputs.logs import Transitions
 from ..results.estimates import Estimates
-from ..runtime.checkpoints import check_checkpoint
 from ..runtime.checks import number, option
 from .estimator import Estimator, Request
-from .learning import CHECKPOINT
 from .log import Log, read
 from .log_support import unsupported
 from .policy_actions import PolicyActions
@@ -45,7 +43,6 @@ class RewardEstimator(Estimator):
     discount: float = option(0.99, number(most=1))
 
     def _estimate(self, request: Request) -> Estimates:
-        check_checkpoint(request.checkpoint, CHECKPOINT)
         layout, log = read(request.policies, request.transitions)
         decay(log.transitions, self.discount)  # raises if discount=1 has no meaning
         actions = PolicyActions(request.policies, layout, log, seed=request.seed)

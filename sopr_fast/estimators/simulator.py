@@ -17,7 +17,6 @@ from ..inputs.policies import Layout, Policy, together
 from ..native import torch_on_one_thread
 from ..results.estimates import Estimates
 from ..results.metrics import agreement
-from ..runtime.checkpoints import check_checkpoint
 from ..runtime.checks import integer, option, optional, widths
 from ..runtime.devices import without_autocast
 from ..runtime.options import current
@@ -25,7 +24,7 @@ from ..runtime.progress import each
 from ..runtime.text import list_names, percent
 from .dynamics import Dynamics
 from .estimator import Estimator, Request
-from .learning import CHECKPOINT, learn
+from .learning import learn
 from .log import read
 from .log_support import STOCHASTIC, agreement_in_words, missed_in_words, unsupported
 from .member_errors import HONEST
@@ -90,7 +89,6 @@ class Simulator(Estimator):
     horizon: int | None = option(None, optional(integer(1)))
 
     def _estimate(self, request: Request) -> Estimates:
-        check_checkpoint(request.checkpoint, CHECKPOINT)
         refuse_arrays(request.policies)
         layout, log = read(request.policies, request.transitions)
         options: dict[str, Any] = {"members": self.members, "hidden": self.hidden, "updates": self.updates}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,7 +26,7 @@ def _to_config(name: str, value: object) -> Config:
     return value
 
 
-_config = optional(Check(_to_config, lambda text: Config(**json.loads(text))))
+_config = optional(Check(_to_config))
 
 
 @dataclass(frozen=True)
