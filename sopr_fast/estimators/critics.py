@@ -28,49 +28,7 @@ _LARGEST_LAG = 0.1
 
 
 @dataclass(frozen=True)
-class CriticEstimator(RewardEstimator):
-    """Base of estimators that train critics by temporal differences; see `FQE` for the options and diagnostics.
-
-    Attributes:
-        shared: Whether one critic of the logged behaviour serves all policies, or each policy has its own.
-    """
-
-    shared: ClassVar[bool]
-
-    updates: int = option(20000, integer(1))
-    batch_size: int = option(256, integer(1))
-    hidden: tuple[int, ...] = option((256, 256), widths)
-    learning_rate: float = option(3e-4, number(above=0))
-    target_rate: float | None = option(None, optional(number(above=0, most=1)))
-
-    def _evaluate(self, actions: PolicyActions, checkpoint: str | os.PathLike | None) -> Evaluated:
-        log = actions.log
-        if not self.shared:
-            actions.tabulate()
-        elif not log.followed.any():
-            raise ValueError(
-                "log: no row is followed by another row of its episode, so no next action is known; pass the rows in "
-                "the order in which they were logged"
-            )
-        rate = self.target_rate
-        if rate is None:  # leaves e^-5 of the way, within bounds: faster targets make values oscillate
-            rate = min(max(5 / (self.updates * decay(log.transitions, self.discount)), 0.005), 0.1)
-        remaining = _lag(log, self.updates, rate, self.discount)
-        learner = CriticLearner(self, actions, rate)
-        identity = log.identity if self.shared else actions.identity
-        curve = learn(
-            learner,
-            self.updates,
-            description=self.name,
-            checkpoint=checkpoint,
-            identity=lambda: (self, actions.seed, *identity()),
-        )
-        values = learner.mean_values(log.evaluated_rows() if self.shared else log.initial)
-        return values, None, {"lag": remaining, "curve": curve}
-
-
-@dataclass(frozen=True)
-class FQE(CriticEstimator):
+class FQE(RewardEstimator):
     """Fitted Q evaluation (Le et al., 2019) with the target networks and normalisation of Kostrikov & Nachum (2020).
 
     The networks of all policies are trained together, on the same mini-batches and from the same initial weights. So
@@ -93,11 +51,36 @@ class FQE(CriticEstimator):
         UncertainEstimateWarning: The lag exceeds 0.1; see also `RewardEstimator`.
     """
 
-    shared: ClassVar[bool] = False
+    shared: ClassVar[bool] = False  # whether one critic of the logged behaviour serves all policies
+
+    updates: int = option(20000, integer(1))
+    batch_size: int = option(256, integer(1))
+    hidden: tuple[int, ...] = option((256, 256), widths)
+    learning_rate: float = option(3e-4, number(above=0))
+    target_rate: float | None = option(None, optional(number(above=0, most=1)))
+
+    def _evaluate(self, actions: PolicyActions, checkpoint: str | os.PathLike | None) -> Evaluated:
+        log = actions.log
+        if not self.shared:
+            actions.tabulate()
+        elif not log.followed.any():
+            raise ValueError(
+                "log: no row is followed by another row of its episode, so no next action is known; pass the rows in "
+                "the order in which they were logged"
+            )
+        rate = self.target_rate
+        if rate is None:  # leaves e^-5 of the way, within bounds: faster targets make values oscillate
+            rate = min(max(5 / (self.updates * decay(log.transitions, self.discount)), 0.005), 0.1)
+        remaining = _lag(log, self.updates, rate, self.discount)
+        learner = CriticLearner(self, actions, rate)
+        identity = log.identity if self.shared else actions.identity
+        curve = learn(learner, self.updates, self.name, checkpoint, lambda: (self, actions.seed, *identity()))
+        values = learner.mean_values(log.evaluated_rows() if self.shared else log.initial)
+        return values, None, {"lag": remaining, "curve": curve}
 
 
 @dataclass(frozen=True)
-class BehaviourQ(CriticEstimator):
+class BehaviourQ(FQE):
     """Mean over logged states of a SARSA critic at the policy's actions; one critic serves all policies.
 
     The value is what follows when the policy's action is taken once and the logged behaviour goes on from there. It is
@@ -150,7 +133,7 @@ class CriticLearner(Learner):
     last updates, of which each has the weight `target_rate`.
     """
 
-    def __init__(self, options: CriticEstimator, actions: PolicyActions, target_rate: float):
+    def __init__(self, options: FQE, actions: PolicyActions, target_rate: float):
         self.actions, self.shared, self.target_rate = actions, options.shared, target_rate
         self.log, self.discount = actions.log, options.discount
         log, seed = self.log, actions.seed

@@ -60,14 +60,8 @@ class DualDICE(RewardEstimator):
         if self.discount == 1:
             raise ValueError("DualDICE needs a discount below 1, such as 0.99; FQE and importance weighting take 1")
         actions.tabulate()
-        learner = DualDICELearner(self, actions)
-        curve = learn(
-            learner,
-            self.updates,
-            description="DualDICE",
-            checkpoint=checkpoint,
-            identity=lambda: (self, actions.seed, *actions.identity()),
-        )
+        learner, identity = DualDICELearner(self, actions), actions.identity
+        curve = learn(learner, self.updates, self.name, checkpoint, lambda: (self, actions.seed, *identity()))
         values, mass, effective = learner.values()
         doubtful = np.flatnonzero((effective < _FEWEST_EFFECTIVE_ROWS) | (np.abs(mass - 1) > 0.5))
         actions.log.doubt(

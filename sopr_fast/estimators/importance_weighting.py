@@ -73,14 +73,8 @@ class ImportanceWeighting(RewardEstimator):
         if log.transitions.log_probs is not None:
             behaviour = log.transitions.log_probs.astype(np.float64)
         else:
-            fitted = _Behaviour(log, self.hidden, actions.seed)
-            curve = learn(
-                fitted,
-                self.updates,
-                description="behaviour",
-                checkpoint=checkpoint,
-                identity=lambda: (self.updates, self.hidden, actions.seed, *log.identity()),
-            )
+            fitted, fit = _Behaviour(log, self.hidden, actions.seed), (self.updates, self.hidden, actions.seed)
+            curve = learn(fitted, self.updates, "behaviour", checkpoint, lambda: (*fit, *log.identity()))
             behaviour = fitted.log_probs()
             diagnostics = {"curve": curve, "held_out_log_prob": float(behaviour[fitted.held_out].mean())}
 

@@ -66,7 +66,6 @@ class Learner(ABC):
 def learn(
     learner: Learner,
     updates: int,
-    *,
     description: str,
     checkpoint: str | os.PathLike | None = None,
     identity: Callable[[], Iterable[Any]] = tuple,
@@ -101,12 +100,8 @@ def learn(
                 )
             losses.append(loss.tolist())
             bar.set_postfix({"loss": f"{float(loss.mean()):.3g}"}, refresh=False)
-            file.keep(
-                learner.tensors(),
-                {"losses": losses},
-                progress=f"{done} of {updates} updates",
-                last=done == updates,
-            )
+            progress = f"{done} of {updates} updates"
+            file.keep(learner.tensors(), {"losses": losses}, progress=progress, last=done == updates)
     return {"updates": records, "loss": losses}
 
 

@@ -30,14 +30,7 @@ class StackedMLP:
     average: StackedMLP
 
     def __init__(
-        self,
-        sizes: Sequence[int],
-        *,
-        rate: float,
-        draws: int = 1,
-        copies: int = 1,
-        seed: int = 0,
-        **options: Any,
+        self, sizes: Sequence[int], *, rate: float, draws: int = 1, copies: int = 1, seed: int = 0, **options: Any
     ):
         self.sizes = list(sizes)
         different = torch.stack([_initial(sizes, seed * draws + draw) for draw in range(draws)])

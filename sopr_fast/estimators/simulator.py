@@ -92,15 +92,10 @@ class Simulator(Estimator):
         refuse_arrays(request.policies)
         layout, log = read(request.policies, request.transitions)
         options: dict[str, Any] = {"members": self.members, "hidden": self.hidden, "updates": self.updates}
+        options["seed"] = request.seed
         with torch_on_one_thread():
-            model = Dynamics(log, **options, seed=request.seed)
-        curve = learn(
-            model,
-            self.updates,
-            description="simulator",
-            checkpoint=request.checkpoint,
-            identity=lambda: (options, request.seed, *log.identity()),
-        )
+            model = Dynamics(log, **options)
+        curve = learn(model, self.updates, "simulator", request.checkpoint, lambda: (options, *log.identity()))
         return self._value(request, layout, model, curve, partial(self._tuned, request, model, log.transitions))
 
     def _value(
@@ -142,7 +137,7 @@ class Simulator(Estimator):
         layout, log = read(request.policies, together, model.log)
         with torch_on_one_thread(), torch.inference_mode(False), without_autocast(torch.device("cpu")):
             tuned = model.going_on(log, updates)
-            curve = learn(tuned, updates, description="tuning the simulator")
+            curve = learn(tuned, updates, "tuning the simulator")
             return self._value(request, layout, tuned, curve, partial(self._tuned, request, model, together))
 
 
