@@ -27,9 +27,6 @@ def _to_mean(name: str, value: Any) -> Estimator:
     return value
 
 
-_mean = optional(Check(_to_mean))
-
-
 @dataclass(frozen=True)
 class NearestPolicy(SupervisedEstimator):
     """Return of the nearest known policy by action distance (Eq. 3 of SOPR-T); of several at one distance, their mean.
@@ -75,7 +72,7 @@ class GaussianProcess(SupervisedEstimator):
         mean: Estimator whose values the process follows where returns do not tell otherwise; None for none.
     """
 
-    mean: Estimator | None = option(None, _mean)  # noqa: RUF009
+    mean: Estimator | None = option(None, optional(Check(_to_mean)))  # noqa: RUF009
 
     def prepare(self, request: Request, values: np.ndarray | None = None) -> Valuation:
         """Compare and value all policies; see `SupervisedEstimator.prepare`."""

@@ -38,13 +38,6 @@ class Dynamics(Learner):
 
     If no next state of a terminal differs from the state itself, these next states are unknown. Then changes of
     state are learned from the other rows, and ends from the states that the models predict.
-
-    Args:
-        log: The log.
-        members: M.
-        hidden: Widths of the models' hidden layers.
-        updates: Updates of the whole run, over which the learning rate falls.
-        seed: Seed of everything random.
     """
 
     def __init__(self, log: Log, *, members: int, hidden: Sequence[int], updates: int, seed: int):

@@ -109,16 +109,12 @@ class ImportanceWeighting(RewardEstimator):
                 parts.append(output.log_prob(actions[rows]).double())
         log_probs = torch.cat(parts)
         if output.kind == "action":
-            log_probs = self._noisy_log_probs(log_probs, actions)
+            means, actions = log_probs.double(), actions.double()
+            log_jacobian: Tensor | float = 0.0
+            if (actions.abs() <= 1).all() and (means.abs() <= 1).all():
+                (means, _), (actions, log_jacobian) = _before_tanh(means), _before_tanh(actions)
+            log_probs = Normal(means, self.noise, validate_args=False).log_prob(actions).sum(1) + log_jacobian
         return log_probs.nan_to_num(-torch.inf, torch.inf, -torch.inf).numpy()  # a normal of deviation 0 has no density
-
-    def _noisy_log_probs(self, means: Tensor, actions: Tensor) -> Tensor:
-        """Return log-densities (N,) float64 of logged actions under noise around a deterministic policy's actions."""
-        means, actions = means.double(), actions.double()
-        log_jacobian: Tensor | float = 0.0
-        if (actions.abs() <= 1).all() and (means.abs() <= 1).all():
-            (means, _), (actions, log_jacobian) = _before_tanh(means), _before_tanh(actions)
-        return Normal(means, self.noise, validate_args=False).log_prob(actions).sum(1) + log_jacobian
 
 
 def _weigh(log_ratios: np.ndarray, transitions: Transitions, discount: float) -> np.ndarray:

@@ -26,16 +26,12 @@ def _to_config(name: str, value: object) -> Config:
     return value
 
 
-_config = optional(Check(_to_config))
-
-
 @dataclass(frozen=True)
 class SOPR(SupervisedEstimator):
     """Scores of a model trained on known policies (`sopr_fast.fit`, then `Ranker.rank`).
 
-    Values are the scores, shifted and scaled such that the scores of the training policies have the
-    mean and standard deviation of their returns. So values of models from different folds can be compared, and are
-    roughly returns.
+    Values are the scores, shifted and scaled such that those of the training policies have the mean and standard
+    deviation of their returns. So values of models from different folds can be compared, and are roughly returns.
 
     Attributes:
         config: Options of the model, SOPR-T, or SOPR-MLP with `Config(encoder="mlp")`; None for `Config.small`.
@@ -49,7 +45,7 @@ class SOPR(SupervisedEstimator):
         ForeignPolicyWarning: A policy is foreign, so its value is an extrapolation.
     """
 
-    config: Config | None = option(None, _config)  # noqa: RUF009
+    config: Config | None = option(None, optional(Check(_to_config)))  # noqa: RUF009
 
     def prepare(self, request: Request, values: np.ndarray | None = None) -> Valuation:
         """Draw and cluster subsets, and let all policies act in them; see `SupervisedEstimator.prepare`."""
