@@ -1,6 +1,6 @@
-// Perceptrons on the product tiles. A chunk of rows runs through all layers with the values of a unit side by side, so
-// weights are read as they are. A gradient of a weight sums over all rows in one task, which also updates the weight:
-// nothing depends on the number of threads, and no gradient is stored.
+// Perceptrons on the product tiles. A chunk of rows runs forward through all layers with the values of a unit side by
+// side, and backward with those of a row, so weights are read as they are. A gradient of a weight sums over all rows in
+// one task, which also updates the weight: nothing depends on the number of threads, and no gradient is stored.
 #include <cmath>
 
 #include "cpu/arena.h"
@@ -13,7 +13,6 @@ namespace {
 
 constexpr int64_t kRows = 64;   // rows
 constexpr int64_t kBlock = 48;  // units of a layer whose weights one task updates
-constexpr int64_t kSums = 8;    // of gradients of biases
 constexpr int64_t kTasks = 8;   // of each thread, at least, before threads wait for each other
 constexpr float kAdamEpsilon = 1e-8f;
 
@@ -54,21 +53,32 @@ struct Network {
         return {single() + chunk * kRows, min(kRows, runs.count - chunk * kRows), runs.length, runs.count};
     }
 
-    // Values or gradients of a chunk's units, of layers 0 to `layers`: those of a layer are (width, kRows).
+    // Values of a chunk's units, of layers 0 to `layers`: those of a layer are (width, kRows).
     int64_t units() const { return kRows * max(units_before(p.layers + 1), width(0) + pitch(0)); }
     float* units(float* first, int64_t layer) const { return first + kRows * units_before(layer); }
 
-    // Tape of a member: a layer's values by row (batch, pitch), of layers 0 to layers - 1, and gradients by unit
-    // (width, batch_pitch), of layers 0 to `layers`; inputs have none.
     int64_t pitch(int64_t layer) const { return round_up(width(layer), 16) + 16; }  // no power of two: for the cache
-    int64_t batch_pitch() const { return round_up(p.batch, 16) + 16; }
-    int64_t values(int64_t layer) const {
+    int64_t pitches(int64_t layers) const {
         int64_t floats = 0;
-        for (int64_t i = 0; i < layer; ++i) floats += p.batch * pitch(i);
+        for (int64_t i = 0; i < layers; ++i) floats += pitch(i);
         return floats;
     }
-    int64_t gradients(int64_t layer) const { return values(p.layers) + units_before(layer) * batch_pitch(); }
-    int64_t tape() const { return gradients(p.layers + 1); }
+    // Whole vectors of weights are read, but none past the parameters of the last member.
+    bool is_near_end(int64_t layer) const { return bias(layer) + kLanes > floats(); }
+};
+
+// Values of layers 0 to layers - 1 by row, (rows, pitch) each, then gradients of layers 0 to `layers`.
+struct MlpTape {
+    const Network& net;
+    float* data;
+    int64_t rows;
+    int64_t first = 0;  // row of a chunk
+
+    static int64_t floats(const Network& net, int64_t rows) {
+        return rows * (net.pitches(net.p.layers) + net.pitches(net.p.layers + 1));
+    }
+    float* values(int64_t layer) const { return data + rows * net.pitches(layer) + first * net.pitch(layer); }
+    float* gradients(int64_t layer) const { return values(layer) + rows * net.pitches(net.p.layers); }
 };
 
 // 1 - 2 / (exp(2 |x|) + 1) with the sign of x.
@@ -114,22 +124,18 @@ void forward(const Network& net, int64_t member, int64_t first, int64_t count, c
     }
 }
 
-// From the gradients of the last layer's units, computes those of the layers from `first` on.
-void backward(const Network& net, int64_t member, int64_t count, float* units, float* gradients, int64_t first) {
+// From the gradients of the last layer, computes those of the layers from `first` on.
+void backward(const Network& net, int64_t member, int64_t count, const MlpTape& tape, int64_t first, float* copied) {
     for (int64_t layer = net.p.layers; layer > first; --layer) {
-        const int64_t depth = net.width(layer), width = net.width(layer - 1);
-        float* out = net.units(gradients, layer - 1);
-        multiply({width,
-                  count,
-                  depth,
-                  {net.parameters(member) + net.weight(layer), 1, width},
-                  plain(net.units(gradients, layer), kRows),
-                  {},
-                  out,
-                  kRows});
-        const float* values = net.units(units, layer - 1);
-        for (int64_t unit = 0; layer > 1 && unit < width; ++unit, values += kRows, out += kRows)
-            for (int64_t i = 0; i < count; i += kLanes) {
+        const int64_t depth = net.width(layer), width = net.width(layer - 1), pitch = net.pitch(layer - 1);
+        const float* weight = net.parameters(member) + net.weight(layer);
+        if (net.is_near_end(layer)) weight = (float*)std::memcpy(copied, weight, depth * width * sizeof(float));
+        float* out = tape.gradients(layer - 1);
+        multiply(
+            {count, width, depth, {tape.gradients(layer), net.pitch(layer), 1}, plain(weight, width), {}, out, pitch});
+        const float* values = tape.values(layer - 1);
+        for (int64_t row = 0; layer > 1 && row < count; ++row, values += pitch, out += pitch)
+            for (int64_t i = 0; i < width; i += kLanes) {
                 const Float value = load(values + i), gradient = load(out + i);
                 store(out + i, net.p.tanh ? gradient * (1.0f - value * value) : value > 0.0f ? gradient : Float{});
             }
@@ -146,121 +152,140 @@ void add_lead(const Network& net, int64_t member, int64_t first, int64_t count, 
 
 // Divides the gradients `reached` of the states that the next step of a run reads, or 0, among what made them: outputs
 // of this step, whose own gradients are `out`, and the states that it reads, whose lead counts in these outputs too.
-void go_back(const Runs& runs, int64_t count, const float* next_states, float* reached, float* out) {
+void go_back(const Runs& runs, int64_t count, const float* next_states, float* reached, float* out, int64_t pitch) {
     for (int64_t i = 0; i < runs.states; ++i)
-        for (int64_t row = i * kRows; row < i * kRows + count; ++row) {
-            const float scale = runs.scale[i], own = out[row];
-            if (std::fabs(next_states[row]) >= runs.bound) reached[row] = 0;
-            out[row] += reached[row] * scale;
-            if (scale > 0) reached[row] += own / scale;
+        for (int64_t row = 0; row < count; ++row) {
+            const float scale = runs.scale[i];
+            float &gradient = out[row * pitch + i], &later = reached[row * runs.states + i];
+            const float own = gradient;
+            if (std::fabs(next_states[i * kRows + row]) >= runs.bound) later = 0;
+            gradient += later * scale;
+            if (scale > 0) later += own / scale;
         }
 }
 
-// Calls output(member, chunk, row, count, units, gradients) for the gradients of the last layer's units, then
+// Calls output(member, chunk, row, count, units, gradients) for the gradients of the last layer, by row, then
 // input(member, row, count, gradients) with those of the inputs if `of_input`, and weights(member, first, count,
 // gradient) with the gradients of consecutive parameters if `of_weights`.
 template <class Output, class Input, class Weights>
 void differentiate(const Network& net, int threads, bool of_input, bool of_weights, const Output& output,
                    const Input& input, const Weights& weights) {
     const Mlp& p = net.p;
-    const int64_t chunks = net.chunks(), longest = max(net.runs.length, 1);
-    int64_t blocks = 0, widest = 0;
-    for (int64_t layer = 1; layer <= p.layers; ++layer) blocks += ceil_div(net.width(layer), kBlock);
-    for (int64_t layer = 0; layer < p.layers; ++layer) widest = max(widest, net.width(layer));
-    const int64_t group = min(p.members, ceil_div(kTasks * threads, max(chunks, 1)));  // whose tapes stay in cache
+    const int64_t chunks = net.chunks(), longest = max(net.runs.length, 1), states = net.runs.states;
+    int64_t blocks = 0, widest = 0, copied = 0;
+    for (int64_t layer = 1; layer <= p.layers; ++layer) {
+        blocks += ceil_div(net.width(layer), kBlock);
+        widest = max(widest, net.width(layer - 1));
+        if (net.is_near_end(layer)) copied = max(copied, net.width(layer - 1) * net.width(layer));
+    }
+    // Whole members stay on one core, in its cache; threads share the members that are left over.
+    const int64_t whole = of_weights ? p.members - p.members % threads : 0;
+    const int64_t group = min(p.members - whole, ceil_div(kTasks * threads, max(chunks, 1)));
     Arena of_chunk, of_block;
     of_chunk.take(net.units() * longest);
-    of_chunk.take(net.units());
-    of_chunk.take(kRows * net.runs.states);
+    of_chunk.take(copied);
+    of_chunk.take(kRows * states);
+    if (!of_weights) of_chunk.take(MlpTape::floats(net, kRows));
     of_block.take(kBlock * (widest + 1));
     const WorkerMemory memory(max(of_chunk.bytes(), of_block.bytes()), threads);
-    const WorkerMemory tapes(net.tape() * sizeof(float), of_weights ? int(group) : 0);
-    for (int64_t start = 0; start < p.members; start += group) {
+    const WorkerMemory tapes(MlpTape::floats(net, p.batch) * sizeof(float),
+                             of_weights ? int(max(group, whole ? threads : 0)) : 0);
+    const auto run_chunk = [&](int64_t member, int64_t chunk, int worker, int64_t place) {
+        const Rows rows = net.rows(chunk);
+        Arena arena = memory.arena(worker);
+        float *of_steps = arena.take(net.units() * longest), *weight = arena.take(copied);
+        float* reached = arena.take(kRows * states);
+        std::memset(reached, 0, kRows * states * sizeof(float));
+        const auto row = [&](int64_t step) { return rows.first + step * rows.stride; };
+        const auto units = [&](int64_t step) { return of_steps + step * net.units(); };
+        const auto tape = [&](int64_t step) {
+            return of_weights ? MlpTape{net, tapes.arena(int(place)).template take<float>(0), p.batch, row(step)}
+                              : MlpTape{net, Arena(arena).take(0), kRows};
+        };
+        for (int64_t step = 0; step < rows.steps; ++step) {
+            forward(net, member, row(step), rows.count, step ? units(step - 1) : nullptr, units(step));
+            for (int64_t layer = 0; layer < p.layers; ++layer)
+                transpose(net.units(units(step), layer), kRows, net.width(layer), rows.count, tape(step).values(layer),
+                          net.pitch(layer), true);
+        }
+        for (int64_t step = rows.steps - 1; step >= 0; --step) {
+            float* outputs = net.units(units(step), p.layers);
+            float *of_outputs = tape(step).gradients(p.layers), *of_inputs = tape(step).gradients(0);
+            if (step) add_lead(net, member, row(step), rows.count, units(step), outputs);
+            output(member, chunk, row(step), rows.count, outputs, of_outputs);
+            if (rows.steps > 1)
+                go_back(net.runs, rows.count, units(min(step + 1, rows.steps - 1)), reached, of_outputs,
+                        net.pitch(p.layers));
+            backward(net, member, rows.count, tape(step), of_input || step ? 0 : 1, weight);
+            for (int64_t i = 0; step && i < rows.count; ++i)
+                for (int64_t j = 0; j < states; ++j) reached[i * states + j] += of_inputs[i * net.pitch(0) + j];
+            if (of_input) input(member, row(step), rows.count, of_inputs);
+        }
+    };
+    const auto run_block = [&](int64_t member, int64_t block, int worker, int64_t place) {
+        int64_t layer = 1;
+        for (; block >= ceil_div(net.width(layer), kBlock); ++layer) block -= ceil_div(net.width(layer), kBlock);
+        const int64_t first = block * kBlock, units = min(kBlock, net.width(layer) - first);
+        const int64_t depth = net.width(layer - 1), pitch = net.pitch(layer);
+        const MlpTape tape{net, tapes.arena(int(place)).template take<float>(0), p.batch};
+        const float* gradients = tape.gradients(layer) + first;
+        float *of_weight = memory.arena(worker).take(0), *of_bias = of_weight + units * depth;
+        multiply({units,
+                  depth,
+                  p.batch,
+                  {gradients, 1, pitch},
+                  plain(tape.values(layer - 1), net.pitch(layer - 1)),
+                  {},
+                  of_weight,
+                  depth,
+                  false,
+                  true});
+        for (int64_t unit = 0; unit < units; unit += kLanes) {
+            double sums[kLanes] = {};
+            for (int64_t row = 0; row < p.batch; ++row)
+                for (int64_t i = 0; i < kLanes; ++i) sums[i] += gradients[row * pitch + unit + i];
+            for (int64_t i = 0; i < kLanes; ++i) of_bias[unit + i] = float(sums[i]);
+        }
+        weights(member, net.weight(layer) + first * depth, units * depth, of_weight);
+        weights(member, net.bias(layer) + first, units, of_bias);
+    };
+    parallel_for(whole, threads, [&](int64_t member, int worker) {
+        for (int64_t chunk = 0; chunk < chunks; ++chunk) run_chunk(member, chunk, worker, worker);
+        for (int64_t block = 0; block < blocks; ++block) run_block(member, block, worker, worker);
+    });
+    for (int64_t start = whole; start < p.members; start += group) {
         const int64_t members = min(group, p.members - start);
-        const auto tape = [&](int64_t i) { return tapes.arena(int(i)).template take<float>(0); };
         parallel_for(members * chunks, threads, [&](int64_t item, int worker) {
-            const int64_t i = item / chunks, chunk = item % chunks, member = start + i;
-            const Rows rows = net.rows(chunk);
-            Arena arena = memory.arena(worker);
-            float *of_steps = arena.take(net.units() * longest), *gradients = arena.take(net.units());
-            float *reached = arena.take(kRows * net.runs.states), *of_outputs = net.units(gradients, p.layers);
-            std::memset(reached, 0, kRows * net.runs.states * sizeof(float));
-            const auto row = [&](int64_t step) { return rows.first + step * rows.stride; };
-            const auto units = [&](int64_t step) { return of_steps + step * net.units(); };
-            for (int64_t step = 0; step < rows.steps; ++step) {
-                forward(net, member, row(step), rows.count, step ? units(step - 1) : nullptr, units(step));
-                for (int64_t layer = 0; of_weights && layer < p.layers; ++layer)
-                    transpose(net.units(units(step), layer), kRows, net.width(layer), rows.count,
-                              tape(i) + net.values(layer) + row(step) * net.pitch(layer), net.pitch(layer), true);
-            }
-            for (int64_t step = rows.steps - 1; step >= 0; --step) {
-                float* outputs = net.units(units(step), p.layers);
-                if (step) add_lead(net, member, row(step), rows.count, units(step), outputs);
-                output(member, chunk, row(step), rows.count, outputs, of_outputs);
-                if (rows.steps > 1)
-                    go_back(net.runs, rows.count, units(min(step + 1, rows.steps - 1)), reached, of_outputs);
-                backward(net, member, rows.count, units(step), gradients, of_input || step ? 0 : 1);
-                for (int64_t j = 0; step && j < kRows * net.runs.states; ++j) reached[j] += gradients[j];
-                if (of_input) input(member, row(step), rows.count, gradients);
-                for (int64_t unit = net.width(0); of_weights && unit < net.units_before(p.layers + 1); ++unit)
-                    std::memcpy(tape(i) + net.gradients(0) + unit * net.batch_pitch() + row(step),
-                                gradients + unit * kRows, rows.count * sizeof(float));
-            }
+            run_chunk(start + item / chunks, item % chunks, worker, item / chunks);
         });
-        if (!of_weights) continue;
-        parallel_for(members * blocks, threads, [&](int64_t item, int worker) {
-            const int64_t i = item / blocks, member = start + i;
-            int64_t layer = 1, block = item % blocks;
-            for (; block >= ceil_div(net.width(layer), kBlock); ++layer) block -= ceil_div(net.width(layer), kBlock);
-            const int64_t first = block * kBlock, units = min(kBlock, net.width(layer) - first);
-            const int64_t depth = net.width(layer - 1), pitch = net.batch_pitch();
-            const float* gradients = tape(i) + net.gradients(layer) + first * pitch;
-            float *of_weight = memory.arena(worker).take(0), *of_bias = of_weight + units * depth;
-            multiply({units,
-                      depth,
-                      p.batch,
-                      {gradients, pitch, 1},
-                      plain(tape(i) + net.values(layer - 1), net.pitch(layer - 1)),
-                      {},
-                      of_weight,
-                      depth,
-                      false,
-                      true});
-            for (int64_t unit = 0; unit < units; unit += kSums) {
-                const int64_t count = min(kSums, units - unit);
-                const float* next[kSums];
-                double sums[kSums] = {};  // side by side, since each addition waits for the last one
-                for (int64_t i = 0; i < kSums; ++i) next[i] = gradients + (unit + min(i, count - 1)) * pitch;
-                for (int64_t row = 0; row < p.batch; ++row)
-#pragma GCC unroll 8
-                    for (int64_t i = 0; i < kSums; ++i) sums[i] += next[i][row];
-                for (int64_t i = 0; i < count; ++i) of_bias[unit + i] = float(sums[i]);
-            }
-            weights(member, net.weight(layer) + first * depth, units * depth, of_weight);
-            weights(member, net.bias(layer) + first, units, of_bias);
+        parallel_for(of_weights ? members * blocks : 0, threads, [&](int64_t item, int worker) {
+            run_block(start + item / blocks, item % blocks, worker, item / blocks);
         });
     }
 }
 
 struct AdamW {
-    float beta1, beta2, kept, rate, scale;
+    float beta1, beta2, kept, rate, scale, average_rate;
 
     explicit AdamW(const MlpStep& p)
         : beta1(float(p.beta1)),
           beta2(float(p.beta2)),
           kept(float(1 - p.rate * p.decay)),
           rate(float(p.rate / (1 - std::pow(p.beta1, double(p.step))))),
-          scale(float(1 / std::sqrt(1 - std::pow(p.beta2, double(p.step))))) {}
+          scale(float(1 / std::sqrt(1 - std::pow(p.beta2, double(p.step))))),
+          average_rate(p.average_rate) {}
 
     // Not inlined, since the compiler would forget that the arrays do not overlap, and not use vectors.
     [[gnu::noinline]] void update(int64_t count, const float* __restrict gradient, float* __restrict means,
-                                  float* __restrict squares, float* __restrict parameters) const {
+                                  float* __restrict squares, float* __restrict parameters,
+                                  float* __restrict average) const {
         const AdamW rule = *this;
         for (int64_t i = 0; i < count; ++i) {
             means[i] += (1 - rule.beta1) * (gradient[i] - means[i]);
             squares[i] = rule.beta2 * squares[i] + (1 - rule.beta2) * gradient[i] * gradient[i];
             const float size = std::sqrt(squares[i]) * rule.scale + kAdamEpsilon;
             parameters[i] = rule.kept * parameters[i] - rule.rate * means[i] / size;
+            if (average) average[i] += rule.average_rate * (parameters[i] - average[i]);
         }
     }
 };
@@ -278,10 +303,11 @@ Loss logistic(float logit, float target) {
     return {(logit > 0 ? logit : 0.0f) - logit * target + std::log1p(e), probability - target};
 }
 
-// From the last layer's units in `count` rows from `first` on, computes their gradients; returns the sum of the losses.
+// From the last layer's units in `count` rows from `first` on, computes their gradients by row; returns the sum of the
+// losses.
 // Not inlined, since the sum would not stay in a register.
 [[gnu::noinline]] double differentiate_losses(const MlpStep& p, int64_t first, int64_t count, const float* units,
-                                              float* gradients) {
+                                              float* gradients, int64_t pitch) {
     const int64_t outputs = p.forward.sizes[p.forward.layers];
     const float share = 1.0f / float(p.forward.batch);
     double sum = 0;
@@ -292,7 +318,7 @@ Loss logistic(float logit, float target) {
             const float weight = p.weight ? share * p.weight[place] : share;
             const Loss loss = p.thresholds ? huber(out - target, p.thresholds[i]) : logistic(out, target);
             sum += weight * loss.value;
-            gradients[i * kRows + row] = weight * loss.slope;
+            gradients[row * pitch + i] = weight * loss.slope;
         }
     return sum;
 }
@@ -320,11 +346,13 @@ void mlp_backward(const MlpBackward& p, int threads) {
         net, threads, p.grad_x, p.grad_parameters,
         [&](int64_t member, int64_t, int64_t row, int64_t count, const float*, float* gradients) {
             const float* grad = p.grad_out + (member * batch + row) * outputs;
-            for (int64_t i = 0; i < outputs; ++i)
-                for (int64_t r = 0; r < count; ++r) gradients[i * kRows + r] = grad[r * outputs + i];
+            for (int64_t r = 0; r < count; ++r)
+                std::memcpy(gradients + r * net.pitch(net.p.layers), grad + r * outputs, outputs * sizeof(float));
         },
         [&](int64_t member, int64_t row, int64_t count, const float* gradients) {
-            transpose(gradients, kRows, inputs, count, p.grad_x + (member * batch + row) * inputs, inputs, false);
+            for (int64_t r = 0; r < count; ++r)
+                std::memcpy(p.grad_x + (member * batch + row + r) * inputs, gradients + r * net.pitch(0),
+                            inputs * sizeof(float));
         },
         [&](int64_t member, int64_t first, int64_t count, const float* gradient) {
             std::memcpy(p.grad_parameters + member * net.floats() + first, gradient, count * sizeof(float));
@@ -341,15 +369,14 @@ void mlp_step(const MlpStep& p, int threads) {
     differentiate(
         net, threads, false, true,
         [&](int64_t member, int64_t chunk, int64_t row, int64_t count, const float* units, float* gradients) {
-            losses[member * chunks + chunk] += differentiate_losses(p, member * batch + row, count, units, gradients);
+            losses[member * chunks + chunk] +=
+                differentiate_losses(p, member * batch + row, count, units, gradients, net.pitch(net.p.layers));
         },
         [](int64_t, int64_t, int64_t, const float*) {},
         [&](int64_t member, int64_t first, int64_t count, const float* gradient) {
             const int64_t place = member * net.floats() + first;
-            float* parameters = net.p.parameters + place;
-            rule.update(count, gradient, p.means + place, p.squares + place, parameters);
-            for (int64_t i = 0; p.average && i < count; ++i)
-                p.average[place + i] += p.average_rate * (parameters[i] - p.average[place + i]);
+            rule.update(count, gradient, p.means + place, p.squares + place, net.p.parameters + place,
+                        p.average ? p.average + place : nullptr);
         });
     for (int64_t member = 0; member < net.p.members; ++member) {
         double sum = 0;
