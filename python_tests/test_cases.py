@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -54,22 +55,14 @@ def test_policies_of_the_last_case_run_in_the_shell(tmp_path, monkeypatch, capsy
     assert "left" in capsys.readouterr().out
 
 
-def write_log(log):
-    with h5py.File("log.hdf5", "w") as file:
+def write_log(log, path="log.hdf5"):
+    with h5py.File(path, "w") as file:
         for name, array in log.items():
             file[name] = array
 
 
 def write_returns(path, returns):
     pandas.Series(returns, name="return").rename_axis("name").to_csv(path)
-
-
-def write_layers(folder, weights, **texts):
-    """Write the first layer of policies by name."""
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    for name, weight in weights.items():
-        layer = {"mean.weight": np.asarray(weight, float), "mean.bias": np.zeros(len(weight))}
-        np.savez(f"{folder}/{name}.npz", **layer, **texts)
 
 
 def stable_baselines3():
@@ -85,24 +78,12 @@ def stable_baselines3():
     write_returns("measured.csv", {"rl_model_600_steps": -900.0})
 
 
-def d3rlpy():
-    needs("d3rlpy")
-    import d3rlpy
-
-    log = example.pendulum()[1]
-    arrays = [log[name].astype(np.float32) for name in ("observations", "actions", "rewards")]
-    dataset = d3rlpy.dataset.MDPDataset(*arrays, log["terminals"], log["timeouts"])
-    with open("dataset.h5", "w+b") as file:
-        dataset.dump(file)
-    Path("policies").mkdir()
-    for kind in ("BC", "TD3PlusBC"):
-        algorithm = getattr(d3rlpy.algos, f"{kind}Config")(batch_size=64).create(device="cpu")
-        algorithm.build_with_dataset(dataset)
-        for steps in range(0, 40, 20):
-            algorithm.save(f"policies/{kind}_{steps}.d3")
-            quiet = d3rlpy.logging.NoopAdapterFactory()
-            algorithm.fit(dataset, 20, 20, logger_adapter=quiet, show_progress=False)
-    write_returns("returns.csv", {"BC_0": -1400.0, "BC_20": -1100.0, "TD3PlusBC_20": -1200.0})
+def offline():
+    """Write policies of offline RL and the log that they learned from."""
+    _, log, returns = example.pendulum()
+    write_log(log, "dataset.h5")
+    shutil.copytree(example.PENDULUM / "policies", "policies")
+    write_returns("returns.csv", dict([*returns.items()][:3]))
 
 
 def incumbent():
@@ -137,7 +118,9 @@ def table():
             rows.append((x, speed, u, -(x**2) - 0.1 * u**2, stay, hour))
             x, speed = x + 0.1 * speed, 0.9 * speed + u
     pandas.DataFrame(rows, columns=["x", "speed", "u", "r", "stay", "hour"]).to_csv("log.csv", index=False)
-    write_layers("policies", {f"gain-{i}": [[-i, -i]] for i in range(4)})
+    Path("policies").mkdir()
+    for i in range(4):
+        np.savez(f"policies/gain-{i}.npz", **{"mean.weight": np.full((1, 2), -i), "mean.bias": np.zeros(1)})
 
 
 def bandit():
@@ -148,13 +131,9 @@ def bandit():
     visits["p"] = chances[np.arange(count), visits["ad"]]
     visits["click"] = (random.random(count) < 1 / (1 + np.exp(1 - visits["age"] * visits["ad"]))).astype(int)
     visits.to_csv("visits.csv", index=False)
-    write_tables({"old": (visits["age"] > 0) * 2, "two": np.full(count, 2)})
-
-
-def write_tables(actions):
     Path("policies").mkdir()
-    for name, own in actions.items():
-        np.save(f"policies/{name}.npy", own)
+    np.save("policies/old.npy", (visits["age"] > 0) * 2)
+    np.save("policies/two.npy", np.full(count, 2))
 
 
 def discrete():
@@ -208,8 +187,8 @@ def state_dicts():
 
 FILES = {
     1: stable_baselines3,
-    2: d3rlpy,
-    3: d3rlpy,
+    2: offline,
+    3: offline,
     4: incumbent,
     5: states,
     6: incumbent,

@@ -5,15 +5,11 @@ import warnings
 
 import numpy as np
 import pytest
-import torch
 from support.problems import TINY, LinearPolicy, log, training_gains
 
 import sopr_fast
-from sopr_fast.inputs.logs import load_states
 from sopr_fast.reports import check_report
 from sopr_fast.runtime import tensor_files as files
-from sopr_fast.runtime.checkpoints import Checkpoint
-from sopr_fast.runtime.tensor_files import reading
 from sopr_fast.runtime.warn import warn
 
 HOSTILE = "a\x1b[31m\x9b2J\u202egnp\u2066\u200b\r\n\tb"
@@ -26,32 +22,10 @@ def folder(tmp_path):
     return path
 
 
-def raising(*_):
-    raise RuntimeError(HOSTILE)
-
-
-def check_damaged(folder):
-    with reading(folder / "model"):
-        raising()
-
-
-def of_another_run(folder):
-    path = folder / "run.safetensors"
-    files.save_tensors(path, {"x": torch.zeros(1)}, "run", {"fingerprint": ["other"]})
-    Checkpoint(path, "run", "log").identify("own")
-
-
 def damaged(folder, name, content=b"damaged"):
     path = folder / name
     path.write_bytes(content)
     return path
-
-
-def cut_while_open(folder):
-    np.save(folder / "log.npy", np.ones((1000, 3), np.float32))
-    states = load_states(folder / "log.npy")
-    damaged(folder, "log.npy", (folder / "log.npy").read_bytes()[:2000])
-    states.read(np.arange(5))
 
 
 def fit(returns, **options):
@@ -63,16 +37,12 @@ ERRORS = {
     "rank": lambda folder: sopr_fast.rank({"a": LinearPolicy(1.0)}, log(), model=folder / "missing"),
     "save": lambda folder: files.save_tensors(folder, {}, "model", {}),
     "checkpoint": lambda folder: fit([1, 2], checkpoint=folder),
-    "checkpoint of another run": of_another_run,
-    "damaged fields": check_damaged,
     "log": lambda folder: sopr_fast.load_log(damaged(folder, "log.npz")),
     "log of one array": lambda folder: sopr_fast.inputs.logs.describe(folder / "log.npy"),
     "states": lambda folder: sopr_fast.load_log(damaged(folder, "log.npy")),
-    "states cut while open": cut_while_open,
     "log with hostile columns": lambda folder: sopr_fast.load_log({HOSTILE: np.ones((3, 2))}),
     "returns": lambda folder: fit(damaged(folder, "returns.json")),
     "policies": lambda folder: sopr_fast.load_policies(damaged(folder, "policy.pt")),
-    "policy that raises": lambda folder: sopr_fast.fit({"a": raising, "b": raising}, log(), [1, 2], config=TINY),
     "report": lambda folder: check_report(folder),
 }
 

@@ -127,36 +127,22 @@ def test_ctrl_c_says_how_to_resume(files, shell, monkeypatch):
 
 WRONG = [
     (FIT, "--policies none.npz", "none.npz: no such file"),
-    (FIT, "--returns none.csv", "none.csv: no such file"),
-    (FIT, "--states none.npy", "none.npy: no such file"),
     (FIT, "--out none/model.safetensors", "cannot write none/model.safetensors: the folder none does not exist"),
     (FIT, "--out .", "cannot write .: it is a folder"),
     (FIT, "--out states.npy", "--out states.npy: the file there is no model, and stays: choose another place"),
-    (FIT, "--checkpoint gain.npz", "gain.npz is not a whole safetensors file, so no "),
-    (FIT, "--checkpoint returns.csv/model", "cannot write returns.csv/model: Not a directory"),
-    (FIT, "--key actor", "nothing under --key actor, its keys are mean"),
     (FIT, "--module none:make", "No module named 'none'"),
     (FIT, "--module json:make_actor", "--module json:make_actor: json has no 'make_actor'"),
     (FIT, "--module json", "--module json: expected package.file:name or file.py:name"),
     (FIT, "--module ../none.py:make", "--module ../none.py:make: expected package.file:name or file.py:name, from the"),
     (FIT, "--policies rules.py", ", or rules.py:NAME in the shell; open others"),
     (FIT, "--policies json:loads gain.npz", "--policies json:loads: names an object of Python, which must"),
-    (FIT, "--dropout 1", "dropout"),
-    (RANK, "--model none", "none: no such file"),
-    (RANK, "--model gain.npz", "gain.npz is not a whole safetensors file, so no model"),
     (RANK, "--report r.pdf", "a report is HTML, so its name must end in .html, got r.pdf"),
-    (RANK, "--policies short.npy", "'short' has actions for 599 states, the data has 600"),
-    (RANK, "--policies .", "model.safetensors: a model, subsets or a checkpoint of sopr_fast, not a policy"),
-    (RANK, "--subsets 100", "cannot take 100 subsets: there are 5; pass the log"),
-    (RANK, "--policies wrong.pt --trust", "policy 'wrong' raised RuntimeError"),
 ]
 
 
 @pytest.mark.parametrize("command, options, message", WRONG)
 def test_wrong_input_is_reported_in_one_line(trained, shell, command, options, message):
-    np.save("short.npy", np.zeros((599, 2)))
     Path("rules.py").write_text(OWN)
-    torch.save(torch.nn.Linear(7, 2), "wrong.pt")
     error = shell(f"{command} {options}", code=2)
     assert error.startswith("sopr-fast: error: ") and message in error and error.count("\n") == 1
 

@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 from support.selection_problems import Failing, Scripted, gains, log, true_values
 
-from sopr_fast.estimators import FQE, GaussianProcess, NearestPolicy, Simulator
+from sopr_fast.estimators import FQE, GaussianProcess, Simulator
 from sopr_fast.estimators.gaussian_process_posterior import fit
 from sopr_fast.results.metrics import policy_distances
 from sopr_fast.selection import evaluate
@@ -162,11 +162,3 @@ def test_group_folds(groups, expected):
 def test_bad_input_is_named(options, error, message):
     with pytest.raises(error, match=message):
         run(**options)
-
-
-def test_the_result_is_text_a_dict_a_frame_and_a_plot():
-    evaluation = run({"a": Scripted(RETURNS), "b": NearestPolicy()}, groups=GROUPS)
-    assert max(map(len, str(evaluation).splitlines())) <= 80
-    assert set(evaluation.to_dict()["measures"]) == {"a", "b"} and len(evaluation.to_pandas()) == 2 * 3
-    assert evaluation.plot().get_xlabel() == "rank correlation (90 % interval)"
-    assert "<table" in evaluation._repr_html_()

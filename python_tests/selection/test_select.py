@@ -19,27 +19,6 @@ from sopr_fast.selection.compared import possible_returns
 from sopr_fast.selection.measured import Measured
 
 
-def test_what_a_few_close_returns_say_does_not_bound_what_the_simulator_says():
-    """Predictions of strangers were clipped at three deviations of the known policies, which may be close together."""
-    alike = sorted(RETURNS, key=RETURNS.get)[:4]
-    says = simulator().says
-    selection = choose(returns={name: RETURNS[name] for name in alike}, simulator=Scripted(says))
-    best = max(says, key=says.get)
-    place = selection.names.index(best)
-    low, high = selection.intervals()[place]
-    assert low <= TRUTH[best] <= high
-    assert selection.predicted[place] > max(RETURNS[name] for name in alike)
-
-
-def test_more_known_returns_narrow_the_intervals():
-    widths = []
-    for count in (0, 2, 12):
-        selection = choose(returns=dict(list(RETURNS.items())[:count]) or None)
-        at = [selection.names.index(name) for name in CANDIDATES]
-        widths.append(np.mean(np.diff(selection.intervals()[at])))
-    assert widths[0] > widths[1] > widths[2]
-
-
 def test_predictions_stay_within_what_rewards_and_lengths_allow():
     name = next(iter(CANDIDATES))
     selection = choose(simulator=simulator(**{name: 1e4}))
@@ -360,27 +339,6 @@ def test_the_order_of_policies_does_not_matter():
     np.testing.assert_allclose(second.predicted[places], first.predicted, rtol=1e-9)
     np.testing.assert_allclose(second.probability_best[places], first.probability_best, atol=0.02)
     assert second.verdict.text == first.verdict.text
-
-
-def test_the_result_is_a_table_of_80_columns_a_dict_a_frame_and_a_plot():
-    selection = choose()
-    assert max(map(len, selection.table().splitlines()[2:-3])) <= 80
-    content = selection.to_dict()
-    assert content["verdict"] == selection.verdict.kind
-    assert content["table"]["policy"][0] == selection.names[int(selection.predicted.argmax())]
-    frame = selection.to_pandas()
-    assert " ".join(frame) == "return low high best known note distance copies Simulator"
-    assert frame["best"].sum() == pytest.approx(1)
-    assert len(selection.plot().get_yticklabels()) == 16
-    assert selection.verdict.text in selection._repr_html_()
-
-
-def test_without_known_returns_two_like_candidates_vary_as_the_log_does():
-    pair = {name: CANDIDATES[name] for name in list(CANDIDATES)[:2]}
-    selection = choose(pair, {}, None, simulator=Scripted(dict.fromkeys(pair, -3.0) | {next(iter(pair)): -3.001}))
-    episodes = np.split(log().rewards, log().episodes[1:-1])
-    spread = np.std([rewards.sum() for rewards in episodes])
-    assert (selection.posterior.deviation > 0.3 * spread).all() and selection.logged_spread == pytest.approx(spread)
 
 
 def test_plain_returns_of_copies_show_their_noise():

@@ -89,14 +89,6 @@ def test_what_the_log_does_not_show_widens_by_the_returns_or_by_what_is_not_live
     np.testing.assert_allclose(covariance, expected, atol=1e-12)
 
 
-def test_what_is_not_lived_widens_only_what_the_log_does_not_show():
-    shares = np.where(np.arange(14) == 3, 0.9, 0.05)
-    ended, lived = (chosen(unsupported=shares, unlived=np.full(14, unlived)) for unlived in (100.0, 0.0))
-    assert ended.posterior.deviation[3] > 200 > lived.posterior.deviation[3]
-    others = np.arange(14) != 3
-    np.testing.assert_allclose(ended.posterior.deviation[others], lived.posterior.deviation[others])
-
-
 @pytest.mark.parametrize(
     ("spread", "words"),
     [(0.01, "The simulators agree on the order: 1.00"), (50.0, "The simulators do not agree on the order: ")],
