@@ -125,7 +125,7 @@ def clusters() -> dict:
         both = []
         for device in ("cpu", DEVICE):
             own = points.to(device)
-            both.append([x.cpu() for x in (ops.kmeans_init(own, k, 5), *ops.kmeans(own, k, iterations=10))])
+            both.append([x.cpu() for x in (ops.kmeans_init(own, k), *ops.kmeans(own, k, iterations=10))])
         facts[f"{problems} x {count} x {width}"] = [torch.equal(a, b) for a, b in zip(*both, strict=True)]
     return facts | {"ok": all(map(all, facts.values()))}
 
@@ -184,7 +184,7 @@ def profile() -> dict:
         states, columns, rows[:1], offsets[:1], parameters, dropout=0.1, rng=rng, **LEVELS[0]
     ).sum().backward()
     points = torch.randn(200, 16384, 17, device=DEVICE)
-    ops.kmeans_init(points, 256, 0)
+    ops.kmeans_init(points, 256)
     ops.kmeans(points, 256, init=points[:, :256].contiguous(), iterations=25, tolerance=0.0)
     return {}
 

@@ -75,7 +75,7 @@ def test_cuda_kmeans_of_every_width_and_shared_memory(width, count, k, options, 
     points = blobs(2, count, width, generator)
 
     def results():
-        return ops.kmeans_init(points, k, 1), *ops.kmeans(points, k, init=points[:, :k], iterations=4)
+        return ops.kmeans_init(points, k), *ops.kmeans(points, k, init=points[:, :k], iterations=4)
 
     check(results, **{"blocks": (1, 8)} | options)
 
@@ -139,7 +139,7 @@ def test_cuda_kmeans_computes_few_distances(emulator, generator):
     lloyd = distances(lambda: ops.kmeans(points, k, init=points[:, :k], iterations=steps, tolerance=0.0))
     assert lloyd < 0.05 * (steps + 1) * groups * k
     candidates = 6
-    plus_plus = distances(lambda: ops.kmeans_init(points, k, 0))
+    plus_plus = distances(lambda: ops.kmeans_init(points, k))
     assert plus_plus < 0.6 * groups * (1 + (k - 1) * (candidates + 1))
 
 

@@ -147,23 +147,9 @@ def test_kmeans_of_no_problems_and_of_equal_seeds(generator, ops):
     assert none.centroids.shape == (0, 2, 3) and none.offsets.shape == (0, 3)
     same = ops.kmeans(points, 20, seeds=torch.tensor([7, 7]))
     assert torch.equal(same.centroids[0], same.centroids[1])
-    largest = torch.tensor([2**63 - 3, 2**63 - 2])
-    assert torch.equal(ops.kmeans(points, 20, seeds=2**63 - 3).labels, ops.kmeans(points, 20, seeds=largest).labels)
-    other = ops.kmeans(points, 20, seeds=7)
-    assert all(map(torch.equal, other, ops.kmeans(points, 20, seeds=np.int64(7))))
+    other = ops.kmeans(points, 20, seeds=torch.tensor([7, 8]))
     assert torch.equal(other.centroids[0], same.centroids[0])
     assert not torch.equal(other.centroids[1], same.centroids[1])
-
-
-@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
-def test_kmeans_takes_read_only_memory_and_leaves(generator, ops):
-    points = blobs(2, 300, 6, generator)
-    memory = points.numpy().copy()
-    memory.flags.writeable = False
-    read_only = torch.from_numpy(memory)
-    labels = ops.kmeans(points, 9).labels
-    assert torch.equal(ops.kmeans(read_only, 9).labels, labels)
-    assert torch.equal(ops.kmeans(points.requires_grad_(), 9).labels, labels)
 
 
 def rows_of(points, rows):
@@ -178,7 +164,7 @@ def test_kmeans_init_draws_as_the_reference(generator, ops):
 
 def test_kmeans_plusplus_is_as_good_as_scikit_learn(generator, ops):
     points = blobs(1, 2000, 8, generator).expand(20, -1, -1).contiguous()
-    chosen = rows_of(points, ops.kmeans_init(points, 12, 0))
+    chosen = rows_of(points, ops.kmeans_init(points, 12))
     ours = ops.kmeans(points, 12, init=chosen, iterations=0).inertia.mean().item()
     x = points[0].double()
     peers = [kmeans_plusplus(x.numpy(), 12, random_state=seed)[0] for seed in range(20)]
@@ -190,5 +176,5 @@ def test_kmeans_plusplus_survives_an_outlier(generator, ops):
     """Weights keep their precision after the outlier is chosen."""
     points = torch.randn(1, 300, 2, generator=generator)
     points[0, 7] = 1e15
-    chosen = ops.kmeans_init(points, 100, 0)
+    chosen = ops.kmeans_init(points, 100)
     assert len(set(chosen[0].tolist())) == 100

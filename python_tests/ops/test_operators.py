@@ -71,16 +71,11 @@ REFUSED = {  # operator → changes of its arguments, message
         ({"k": 0}, "k must be between 1 and 30"),
         ({"k": 31}, "k must be between 1 and 30, the number of points of a problem, got 31"),
         ({"init": np.zeros((2, 3, 3))}, "init must be a tensor, got ndarray"),
-        ({"init": torch.zeros(2, 4, 3)}, r"init must have shape \(2, 3, 3\), got \(2, 4, 3\)"),
         ({"init": torch.full((2, 3, 3), torch.nan)}, "init must be finite; problem 0, centroid 0"),
         ({"iterations": -1}, "iterations and tolerance"),
         ({"tolerance": torch.nan}, "iterations and tolerance must be at least 0, got 300 and nan"),
         ({"seeds": torch.zeros(3, dtype=torch.int64)}, r"seeds must have shape \(2\)"),
         ({"seeds": torch.zeros(2)}, "seeds must be torch.int64"),
-        ({"seeds": 2**63 - 2}, r"seeds must be between -2\^63 and 2\^63 - 1 - 2, got 9223372036854775806"),
-        ({"seeds": -(2**63) - 1}, r"seeds must be between .*, got -9223372036854775809"),
-        ({"points": torch.zeros(2, 30, 3, dtype=torch.float64)}, "points must be torch.float32"),
-        ({"points": torch.zeros(30, 3)}, "points must have shape"),
         ({"points": torch.zeros(1, 5, 0)}, r"points must have at least one column, got shape \(1, 5, 0\)"),
         ({"points": [[0.0]]}, "points must be a tensor"),
         ({"points": at((1, 17, 2), torch.nan)}, "points must be finite; problem 1, row 17, column 2 is nan"),
@@ -229,7 +224,7 @@ def test_backward_checks_indices_that_numpy_changed(name, index):
         out.sum().backward()
 
 
-@pytest.mark.parametrize("name", sorted(operators.CALLS.keys() - {"kmeans_init"}))  # one tensor
+@pytest.mark.parametrize("name", operators.CALLS)
 def test_operator_refuses_tensors_of_several_devices(name):
     one = operators.CALLS[name]
     for argument, value in one.arguments.items():

@@ -73,10 +73,6 @@ def _lloyd(points: Tensor, start: Tensor) -> tuple[Tensor, ...]:
     return result.centroids, result.labels, result.inertia, result.iterations
 
 
-def _init(points: Tensor) -> Tensor:
-    return reference.kmeans_init(points, 12, torch.tensor([5, 6, 7]))
-
-
 def _random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
@@ -138,7 +134,7 @@ CALLS = {
     "mlp_step of many runs": Call(*_stepped, _training | _huber | _runs | {"runs": 70, "run_length": 2}),
     "mlp_step of logits": Call(*_stepped, _training | {"target": _training["target"].sigmoid()}),
     "kmeans": Call(_lloyd, partial(reference.kmeans, iterations=4, tolerance=0), (), 5e-6, _clusters),
-    "kmeans_init": Call(lambda points: ops.kmeans_init(points, 12, seeds=5), _init, (), 0, {"points": _points}),
+    "kmeans_init": call("kmeans_init", tolerance=0, points=_points, k=12, seeds=torch.tensor([5, 6, -7])),
     "segment_mean": call("segment_mean", ("x",), **_rows),
     "segment_dropout": call("segment_dropout", ("x",), probability=0.3, **_rows, **_dropout),
     "segment_attention": call("segment_attention", ("q", "k", "v"), dropout=0.2, **_heads, **_dropout),

@@ -6,7 +6,7 @@ Gradients recompute a few policies at a time, so memory does not grow with polic
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,56 +25,29 @@ MAX_TOKENS = 1 << 16  # of a group of policies
 
 
 def segment_encoder(*tensors: Tensor, rng: Tensor | None = None, **values: Any) -> Tensor:
-    """Compute `ops.segment_encoder` from smaller operators, always in fp32; keeps all activations for autograd."""
+    """Compute `ops.segment_encoder` from smaller operators, always in fp32."""
     options, (states, columns, *_, parameters) = EncoderOptions(**values), tensors
     width, heads, first = options.width, options.heads, 2 * options.project
     inputs = states.shape[1] + columns.shape[2]
     weights = views(parameters, encoder_shapes(inputs, width, options.layers, options.feedforward, options.project))
 
-    def encode(x: Tensor, segments: Tensor) -> Tensor:
-        for layer in range(options.layers):
-            w, place = weights[first + 12 * layer :], _place(options, rng, layer)
-            drop: Callable[..., Tensor] = functools.partial(
-                segment_dropout, offsets=segments, probability=options.dropout, **place
-            )
-            # Three products, since the kernels would copy slices of one.
-            q, k, v = (
-                linear(x, weight, bias).view(len(x), heads, width // heads)
-                for weight, bias in zip(w[0].chunk(3), w[1].chunk(3), strict=True)
-            )
-            mixed = segment_attention(q, k, v, segments, dropout=options.dropout, **place).reshape(len(x), width)
-            x = layer_norm(x + drop(linear(mixed, w[2], w[3]), site=AFTER_ATTENTION), (width,), w[4], w[5])
-            inner = drop(linear(x, w[6], w[7]).relu(), site=INSIDE_FEED_FORWARD)
-            inner = drop(linear(inner, w[8], w[9]), site=AFTER_FEED_FORWARD)
-            x = layer_norm(x + inner, (width,), w[10], w[11])
-        return x
-
-    return _encode_tokens(tensors, weights[:first], encode, options.pool)
-
-
-def segment_encoder_backward(
-    grad_out: Tensor, *tensors: Tensor, columns_grad: bool, segment_base: int, **options: Any
-) -> tuple[Tensor, Tensor | None]:
-    """Return the gradients of the parameters and, if asked for, of the columns of `ops.segment_encoder`, in fp32.
-
-    Recomputes a few policies at a time.
-    """
-    states, columns, rows, offsets, parameters = tensors
-    parameters = parameters.detach().requires_grad_()
-    grad_parameters = torch.zeros_like(parameters)
-    grad_columns = torch.zeros_like(columns) if columns_grad else None
-    for start, some_columns, base in _groups(columns, rows, offsets, segment_base):
-        leaf = some_columns.detach().requires_grad_(columns_grad)
-        with torch.enable_grad(), without_autocast(columns.device):
-            out = segment_encoder(states, leaf, rows, offsets, parameters, segment_base=base, **options)
-        leaves = (parameters, leaf) if columns_grad else (parameters,)
-        grads = torch.autograd.grad(
-            out, leaves, grad_out[start : start + len(leaf)], allow_unused=True, materialize_grads=True
+    def encode(x: Tensor, segments: Tensor, layer: int, place: dict[str, Any]) -> Tensor:
+        w = weights[first + 12 * layer :]
+        drop: Callable[..., Tensor] = functools.partial(
+            segment_dropout, offsets=segments, probability=options.dropout, **place
         )
-        grad_parameters += grads[0]
-        if grad_columns is not None:
-            grad_columns[start : start + len(leaf)] = grads[1]
-    return grad_parameters, grad_columns
+        # Three products, since the kernels would copy slices of one.
+        q, k, v = (
+            linear(x, weight, bias).view(len(x), heads, width // heads)
+            for weight, bias in zip(w[0].chunk(3), w[1].chunk(3), strict=True)
+        )
+        mixed = segment_attention(q, k, v, segments, dropout=options.dropout, **place).reshape(len(x), width)
+        x = layer_norm(x + drop(linear(mixed, w[2], w[3]), site=AFTER_ATTENTION), (width,), w[4], w[5])
+        inner = drop(linear(x, w[6], w[7]).relu(), site=INSIDE_FEED_FORWARD)
+        inner = drop(linear(inner, w[8], w[9]), site=AFTER_FEED_FORWARD)
+        return layer_norm(x + inner, (width,), w[10], w[11])
+
+    return _encode_policies(tensors, weights[:first], encode, options, rng)
 
 
 def mlp_encoder(*tensors: Tensor, rng: Tensor | None, **values: Any) -> Tensor:
@@ -84,46 +57,53 @@ def mlp_encoder(*tensors: Tensor, rng: Tensor | None, **values: Any) -> Tensor:
     `ops.segment_encoder`, but for the parameters: weight and bias of the projection, if any, and of the two linear maps
     of every layer, flat.
     """
-    options, (states, columns, rows, offsets, parameters) = EncoderOptions(**values), tensors
-    rng = None if rng is None else rng.clone()  # the backward pass draws the masks again
+    options, (states, columns, *_, parameters) = EncoderOptions(**values), tensors
     width, feedforward, first = options.width, options.feedforward, 2 * options.project
     shapes: list[tuple[int, ...]] = [(width, states.shape[1] + columns.shape[2]), (width,)] * options.project
     shapes += [(feedforward, width), (feedforward,), (width, feedforward), (width,)] * options.layers
     weights = views(parameters, shapes)
 
-    def encode(some_columns: Tensor, base: int) -> Tensor:
-        some = options._replace(segment_base=base)
+    def encode(x: Tensor, segments: Tensor, layer: int, place: dict[str, Any]) -> Tensor:
+        w = weights[first + 4 * layer :]
+        inner = linear(x, w[0], w[1])
+        inner = segment_dropout(inner, segments, probability=options.dropout, site=INSIDE_FEED_FORWARD, **place)
+        return linear(inner.relu(), w[2], w[3])
 
+    return _encode_policies(tensors, weights[:first], encode, options, rng)
+
+
+def _encode_policies(
+    tensors: Sequence[Tensor],
+    projection: Sequence[Tensor],
+    encode: Callable[..., Tensor],
+    options: EncoderOptions,
+    rng: Tensor | None,
+) -> Tensor:
+    """Apply a projection and layers to the tokens of `ops.segment_encoder`, for a few policies at a time.
+
+    `encode` is a layer, which gets tokens (T, width), the offsets of all segments, its number and its dropout masks.
+    """
+    states, columns, rows, offsets, *_ = tensors
+    rng = None if rng is None else rng.clone()  # the backward pass draws the masks again
+
+    def encode_some(some: Tensor, base: int) -> Tensor:
         def apply(x: Tensor, segments: Tensor) -> Tensor:
             for layer in range(options.layers):
-                w, place = weights[first + 4 * layer :], _place(some, rng, layer)
-                inner = linear(x, w[0], w[1])
-                inner = segment_dropout(inner, segments, probability=some.dropout, site=INSIDE_FEED_FORWARD, **place)
-                x = linear(inner.relu(), w[2], w[3])
+                place = {"rng": rng, "level": options.level, "layer": layer, "segment_base": base}
+                x = encode(x, segments, layer, place)
             return x
 
-        return _encode_tokens((states, some_columns, rows, offsets), weights[:first], apply, options.pool)
+        return _encode_tokens((states, some, rows, offsets), projection, apply, options.pool)
 
-    encoded = []
-    for _, some_columns, base in _groups(columns, rows, offsets, options.segment_base):
-        with without_autocast(some_columns.device):  # segment operators accept float32 only
-            if torch.is_grad_enabled():
-                result = checkpoint(encode, some_columns, base, use_reentrant=False, preserve_rng_state=False)
-            else:
-                result = encode(some_columns, base)
-        encoded.append(result)
-    return torch.cat(encoded)
-
-
-def _place(options: EncoderOptions, rng: Tensor | None, layer: int) -> dict[str, Any]:
-    return {"rng": rng, "level": options.level, "layer": layer, "segment_base": options.segment_base}
-
-
-def _groups(columns: Tensor, rows: Tensor, offsets: Tensor, segment_base: int) -> Iterator[tuple[int, Tensor, int]]:
-    """Yield the first policy, the columns and the first segment's number of groups of policies that fit in memory."""
-    size = max(1, MAX_TOKENS // max(1, rows.numel()))
+    encoded, size = [], max(1, MAX_TOKENS // max(1, rows.numel()))
     for start in range(0, max(1, len(columns)), size):
-        yield start, columns[start : start + size], segment_base + start * len(rows) * (offsets.shape[1] - 1)
+        some, base = columns[start : start + size], options.segment_base + start * offsets[:, 1:].numel()
+        with without_autocast(columns.device):  # segment operators accept float32 only
+            if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+                encoded.append(checkpoint(encode_some, some, base, use_reentrant=False, preserve_rng_state=False))
+            else:
+                encoded.append(encode_some(some, base))
+    return torch.cat(encoded)
 
 
 def _encode_tokens(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .. import native
 from .library import Fields, define, run_kernel
-from .tensor_checks import check_finite, check_problems, check_seeds, check_tensor, shape_of
+from .tensor_checks import check_finite, check_problems, check_tensor, shape_of
 
 
 class KMeans(NamedTuple):
@@ -42,7 +42,7 @@ def kmeans(
     init: Tensor | None = None,
     iterations: int = 300,
     tolerance: float = 1e-4,
-    seeds: Tensor | int = 0,
+    seeds: Tensor | None = None,
 ) -> KMeans:
     """Cluster every problem of a batch with Lloyd's algorithm (paper section 3.1).
 
@@ -58,7 +58,7 @@ def kmeans(
         iterations: Maximum number of Lloyd iterations. 0 assigns points to the initial centroids.
         tolerance: Sum of squared moves relative to the mean variance of the columns, as in scikit-learn. 0 stops only
             at a fixed point.
-        seeds: (B,) int64, or an integer s for s, s + 1, …
+        seeds: (B,) int64; by default 0, 1, …
 
     Returns:
         A `KMeans`.
@@ -83,7 +83,7 @@ def kmeans(
     return KMeans(centroids, labels, offsets.diff(dim=1), inertia, steps, rows, offsets)
 
 
-def kmeans_init(points: Tensor, k: int, seeds: Tensor | int = 0) -> Tensor:
+def kmeans_init(points: Tensor, k: int, seeds: Tensor | None = None) -> Tensor:
     """Choose k rows of every problem as initial centroids.
 
     Greedy k-means++ tries 2 + ⌊ln k⌋ candidates per round (Arthur & Vassilvitskii 2007). When distinct points run
@@ -92,7 +92,7 @@ def kmeans_init(points: Tensor, k: int, seeds: Tensor | int = 0) -> Tensor:
     Args:
         points: (B, N, D) float32, finite.
         k: Rows per problem, 1 to N.
-        seeds: (B,) int64, or an integer s for s, s + 1, …
+        seeds: (B,) int64; by default 0, 1, …
 
     Returns:
         (B, k) int32.
@@ -102,7 +102,9 @@ def kmeans_init(points: Tensor, k: int, seeds: Tensor | int = 0) -> Tensor:
         [sklearn.cluster.kmeans_plusplus(x.numpy(), k)[1] for x in points]  # with other random draws
     """
     points = check_tensor("points", points, "B, N, D").detach()
-    return _init(points, k, check_seeds(seeds, points))
+    if seeds is None:
+        seeds = torch.arange(len(points), device=points.device)
+    return _init(points, k, seeds)
 
 
 # Shapes and dtypes of what a GPU takes besides arguments and results.

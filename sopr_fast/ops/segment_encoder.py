@@ -62,10 +62,10 @@ def segment_encoder(
         Differentiable once in `parameters` and `columns`; the backward pass recomputes the forward pass and keeps only
         its inputs. A GPU uses tensor cores if `width` is 64, heads are 8, 16 or 32 wide and `feedforward` is a multiple
         of 32. There, fp32 means three products in TF32, which are as exact but give NaN where a value is infinite;
-        SOPR_FAST_TENSOR_CORES=0 in the environment forbids them. The backward pass does likewise, if a block may have
-        144 KiB of shared memory in fp32 or 84 KiB in bf16; elsewhere, and in code of torch.compile, it runs in torch's
-        operators and the other segment operators. Its sums depend on how many blocks a GPU runs at a time, but not on
-        their order.
+        SOPR_FAST_TENSOR_CORES=0 in the environment forbids them. The backward pass uses them if a block may also have
+        144 KiB of shared memory in fp32, or 84 KiB in bf16; its sums depend on how many blocks a GPU runs at a time,
+        but not on their order. Elsewhere, and in code of torch.compile, torch and the other segment operators compute
+        what is differentiated.
 
     Equivalent to::
 
@@ -73,13 +73,11 @@ def segment_encoder(
         x = torch.relu(x @ weight.T + bias)                                  # if project
         out[p, s, k] = encoder(x[None])[0].mean(0)                           # torch.nn.TransformerEncoder
     """
-    tensors, values = (states, columns, rows, offsets, parameters), EncoderOptions(**options)
-    compiles_for_gpu = torch.compiler.is_compiling() and columns.device.type == "cuda"
-    if compiles_for_gpu and torch.is_grad_enabled() and (columns.requires_grad or parameters.requires_grad):
-        # torch cannot trace `_backward`.
-        _check_sizes(check_arguments(_SHAPES, dict(zip(_ARGUMENTS, (*tensors, rng, *values), strict=True))))
-        return composed.segment_encoder(*tensors, rng=rng, **options)
-    return _segment_encoder(*tensors, rng, *values)
+    arguments = (states, columns, rows, offsets, parameters, rng, *EncoderOptions(**options))
+    differentiates = torch.is_grad_enabled() and (columns.requires_grad or parameters.requires_grad)
+    if native.on_gpu(columns.device) and differentiates and not _tensor_cores_differentiate(*arguments):
+        return composed.segment_encoder(states, columns, rows, offsets, parameters, rng=rng, **options)
+    return _segment_encoder(*arguments)
 
 
 _SHAPES = {
@@ -132,6 +130,8 @@ def _run(kernel: str, fields: Fields) -> None:
     values = by_position(native._cuda, "segment_encoder", fields)
     with current_device(rows.device):
         if kernel.endswith("backward"):
+            if not native._cuda.segment_encoder_backward_uses_tensor_cores(*values):
+                raise NotImplementedError("this operator has no gradient of this shape: call ops.segment_encoder")
             floats = native._cuda.segment_encoder_backward_workspace(fields["columns_grad"], *values)
         else:
             floats = native._cuda.segment_encoder_workspace(*values)
@@ -217,27 +217,21 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
     columns_grad, arguments = ctx.needs_input_grad[1], (*ctx.saved_tensors, *ctx.options)
-    composes = native.on_gpu(grad_out.device) and not _tensor_cores_differentiate(*arguments)
-    differentiate = _composed_backward if composes else _segment_encoder_backward
-    grad_parameters, grad_columns = differentiate(grad_out, columns_grad, *arguments)
+    grad_parameters, grad_columns = _segment_encoder_backward(grad_out, columns_grad, *arguments)
     nothing = [None] * (len(ctx.options) + 1)
     return None, grad_columns if columns_grad else None, None, None, grad_parameters, *nothing
 
 
 def _tensor_cores_differentiate(*arguments: Any) -> bool:
-    shape = fields_of(*arguments) | dict.fromkeys(_SHAPES)  # no addresses: while torch traces, there are none
+    """Return whether a GPU has a kernel for the backward pass, or raise for sizes that fit no kernel."""
+    fields = check_arguments(_SHAPES, dict(zip(_ARGUMENTS, arguments, strict=True)))
+    _check_sizes(fields)
+    if torch.compiler.is_compiling():  # torch cannot trace what asks
+        return False
     with current_device(arguments[0].device):
+        shape = with_segments(fields) | dict.fromkeys(_SHAPES)  # no addresses: fake tensors have none
         values = by_position(native._cuda, "segment_encoder", shape)
         return native._cuda.segment_encoder_backward_uses_tensor_cores(*values)
-
-
-def _composed_backward(grad_out: Tensor, columns_grad: bool, *arguments: Any) -> tuple[Tensor, Tensor | None]:
-    """Return the gradients of torch and of the other segment operators, which take any shape."""
-    if torch.is_grad_enabled():
-        raise NotImplementedError("segment_encoder is differentiable once")
-    *tensors, rng = arguments[:6]
-    options = EncoderOptions(*arguments[6:])._asdict()
-    return composed.segment_encoder_backward(grad_out, *tensors, columns_grad=columns_grad, rng=rng, **options)
 
 
 _segment_encoder = define(

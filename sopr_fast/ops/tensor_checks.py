@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -132,16 +131,6 @@ def check_problems(fields: Mapping[str, Any]) -> None:
         raise ValueError(f"points must have at least one column, got shape {tuple(fields['points'].shape)}")
     if not 1 <= clusters <= count:
         raise ValueError(f"k must be between 1 and {count}, the number of points of a problem, got {clusters}")
-
-
-def check_seeds(seeds: Tensor | int, points: Tensor) -> Tensor:
-    """Return one seed per problem, (B,) int64; an integer s stands for s, s + 1, …"""
-    if isinstance(seeds, numbers.Integral):
-        first = int(seeds)
-        if not -(2**63) <= first < 2**63 - len(points):
-            raise ValueError(f"seeds must be between -2^63 and 2^63 - 1 - {len(points)}, got {first}")
-        return torch.arange(first, first + len(points), dtype=torch.int64, device=points.device)
-    return check_tensor("seeds", seeds, f"{len(points)}").to(points.device)
 
 
 def check_finite(name: str, values: Tensor, row_name: str) -> None:
