@@ -7,6 +7,7 @@ peers, which take minutes to compile, have their own tests, so that a time limit
 
 from __future__ import annotations
 
+import functools
 import time
 
 import numpy as np
@@ -21,8 +22,7 @@ from workload import CLUSTERS, SIZE, actions_on, forward_gflop
 
 from sopr_fast import Config, Subsets, ops
 from sopr_fast.sopr.input_norm import row_moments
-from sopr_fast.sopr.training import _Trainer
-from sopr_fast.sopr.update import Examples
+from sopr_fast.sopr.update import Examples, Update
 
 try:
     from flash_kmeans import batch_kmeans_Euclid
@@ -180,14 +180,13 @@ def test_cuda_captured_training_step_30_policies(clustered, peak, contend, monke
     """Whole steps of `fit`: from a CUDA graph, and every launch by itself."""
     config, returns, columns = Config.paper(subsets=SUBSETS), np.arange(30.0), actions_on(clustered).cuda()
     labels = torch.from_numpy(returns).to(columns.device)
-    trainers = []
+    updates = []
     for captured in (True, False):
         monkeypatch.setenv("SOPR_FAST_CUDA_GRAPHS", str(int(captured)))
         examples = Examples(columns, slice(0, 30), labels)
-        trainer = _Trainer(clustered.to(columns.device), examples, None, config, 0)
-        for _ in range(4):  # the third captures
-            trainer.step()
-        trainers.append(trainer)
+        updates.append(Update(clustered.to(columns.device), examples, None, config, 0))
+        for step in range(4):  # the third captures
+            updates[-1].run(step)
     assert "no CUDA graph" not in caplog.text
-    ours, peer = trainers
-    contend(ours.step, {"sopr_fast, no graph": peer.step}, rounds=10, peak=peak)
+    ours, peer = (functools.partial(update.run, 4) for update in updates)
+    contend(ours, {"sopr_fast, no graph": peer}, rounds=10, peak=peak)

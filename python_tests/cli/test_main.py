@@ -13,7 +13,7 @@ import torch
 
 from sopr_fast import Config
 from sopr_fast.cli.main import main
-from sopr_fast.sopr import training
+from sopr_fast.sopr.update import Update
 
 TINY = (
     "--width 16 --low-layers 1 --low-feedforward 32 --high-layers 1 --high-heads 2 --high-feedforward 32 "
@@ -110,18 +110,18 @@ def test_options_go_before_the_settings_of_the_paper(files, monkeypatch):
 
 
 def test_ctrl_c_says_how_to_resume(files, shell, monkeypatch):
-    step = training._Trainer.step
+    run = Update.run
 
-    def interrupted(self):
-        if self.done == 3:
+    def interrupted(self, step):
+        if step == 3:
             raise KeyboardInterrupt
-        step(self)
+        run(self, step)
 
-    monkeypatch.setattr(training._Trainer, "step", interrupted)
+    monkeypatch.setattr(Update, "run", interrupted)
     shell(f"{FIT} --checkpoint run", code=130)
     expected = "training was interrupted after 3 of 10 steps; run it again with checkpoint 'run' to resume"
     assert shell.errors == f"sopr-fast: interrupted: {expected}\n"
-    monkeypatch.setattr(training._Trainer, "step", step)
+    monkeypatch.setattr(Update, "run", run)
     shell(f"{FIT} --checkpoint run")
 
 

@@ -19,8 +19,7 @@ from sopr_fast.cli.main import main as command
 from sopr_fast.runtime import distributed
 from sopr_fast.sopr.losses import pairwise
 from sopr_fast.sopr.subsets import Subsets
-from sopr_fast.sopr.training import _Trainer
-from sopr_fast.sopr.update import Examples
+from sopr_fast.sopr.update import Examples, Update
 
 pytestmark = pytest.mark.skipif(not dist.is_gloo_available(), reason="needs gloo")
 
@@ -95,10 +94,10 @@ def test_gradients_by_blocks_are_those_of_all_policies_at_once():
     columns = torch.from_numpy(np.stack([policy(subsets.states.numpy()) for policy in cases.KNOWN.values()])).float()
     returns = torch.tensor([*cases.RETURNS.values()], dtype=torch.float64)
     examples = Examples(columns, slice(0, len(columns)), returns)
-    trainer = _Trainer(subsets, examples, None, config, 0)
-    whole = copy.deepcopy(trainer.model).train()
-    rng = trainer.update._rng.copy_(torch.tensor([5, 0]))
-    loss, gradients = trainer.update.compute_gradients()
+    update = Update(subsets, examples, None, config, 0)
+    whole = copy.deepcopy(update.model).train()
+    rng = update._rng.copy_(torch.tensor([5, 0]))
+    loss, gradients = update.compute_gradients()
     scores = train_scores(whole, subsets.states, columns, subsets.rows, subsets.offsets, rng)[:, 0]
     expected = pairwise(scores, returns)
     expected.backward()
@@ -107,7 +106,7 @@ def test_gradients_by_blocks_are_those_of_all_policies_at_once():
         expected_grad = torch.zeros_like(mine) if theirs.grad is None else theirs.grad
         torch.testing.assert_close(mine, expected_grad, rtol=1e-3, atol=1e-6)
     for name, buffer in whole.named_buffers():
-        torch.testing.assert_close(dict(trainer.model.named_buffers())[name], buffer)
+        torch.testing.assert_close(dict(update.model.named_buffers())[name], buffer)
 
 
 def test_a_group_without_gloo_is_refused(monkeypatch):

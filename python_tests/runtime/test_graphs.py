@@ -16,8 +16,7 @@ from sopr_fast.runtime import checkpoints, devices, distributed, graphs
 from sopr_fast.runtime.distributed import Group
 from sopr_fast.sopr import scoring, update
 from sopr_fast.sopr.model import ScoringModel
-from sopr_fast.sopr.training import _Trainer
-from sopr_fast.sopr.update import Examples
+from sopr_fast.sopr.update import Examples, Update
 
 aten = torch.ops.aten
 WAITING = {  # of a GPU: what they return, or its shape, depends on values; or they copy from the host
@@ -172,24 +171,23 @@ def test_a_process_on_a_gpu_takes_all_policies_at_once(encoder, processes, block
     config = Config(subset_size=40, clusters=4, subsets=2, encoder=encoder)
     columns = torch.zeros(30, len(subsets.states), 3)
     examples = Examples(columns, slice(0, 30), torch.arange(30, dtype=torch.float64))
-    assert _Trainer(subsets, examples, None, config, 0).update.block_count == 4  # on a CPU
+    assert Update(subsets, examples, None, config, 0).block_count == 4  # on a CPU
     stand_in(monkeypatch)
     monkeypatch.setattr(distributed, "current", lambda: Group(0, processes))
-    made = _Trainer(subsets, examples, None, config, 0).update
+    made = Update(subsets, examples, None, config, 0)
     assert made.block_count == blocks and made._run._allowed == (processes == 1)
 
 
 def test_the_host_reads_results_only_where_it_must(tmp_path, monkeypatch):
     """With a checkpoint, it waits for the device when the file is due, not in every step."""
     stand_in(monkeypatch)
-    reads, read = [], _Trainer.read
-    monkeypatch.setattr(_Trainer, "read", lambda self: (reads.append(self.done), read(self)))
+    kept = []
+    monkeypatch.setattr(checkpoints.Checkpoint, "keep", lambda self, tensors, values, **_: kept.append(values["done"]))
     fit(dataclasses.replace(SHORT, steps=9), checkpoint=tmp_path / "checkpoint.safetensors")
-    assert set(reads) == {9}
+    assert kept == [9]
     monkeypatch.setattr(checkpoints.Checkpoint, "is_due", lambda self: True)
-    reads.clear()
     fit(dataclasses.replace(SHORT, steps=9), checkpoint=tmp_path / "other.safetensors")
-    assert set(reads) == {*range(1, 10)}
+    assert kept[1:] == [*range(1, 10)]
 
 
 @pytest.mark.parametrize("scores", [[0.1, 0.4, 0.4, -1.0, 2.0], [1.0] * 5, [0.0, 1.0, float("nan"), 2.0, 3.0]])

@@ -11,7 +11,7 @@ from support.problems import TINY, TORCH_MODES, LinearPolicy, fit, ladder, log, 
 import sopr_fast
 from sopr_fast.results.metrics import spearman
 from sopr_fast.runtime import checkpoints
-from sopr_fast.sopr import training, update
+from sopr_fast.sopr import update
 from sopr_fast.sopr.training import CollapsedTrainingWarning
 
 VALIDATION = (ladder([0.3, 0.8]), [0.3, 0.8])
@@ -185,17 +185,17 @@ def test_the_settings_of_the_paper():
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
 def test_a_run_that_ends_early_resumes_to_the_same_model(error, validation, tmp_path, monkeypatch):
     """A killed run leaves the last step written, an interrupted one writes the last whole step."""
-    path, step, taken = tmp_path / "checkpoint.safetensors", training._Trainer.step, []
+    path, run, taken = tmp_path / "checkpoint.safetensors", update.Update.run, []
     whole = fit(validation=validation)
     if error is ZeroDivisionError:
         monkeypatch.setattr(checkpoints, "_SECONDS_BETWEEN", 0.0)
 
-    def ends_in_17(self):
-        step(self)  # the weights have changed, the step does not count
-        if self.done == 18:
+    def ends_in_17(self, step):
+        run(self, step)  # the weights have changed, the step does not count
+        if step == 17:
             raise error
 
-    monkeypatch.setattr(training._Trainer, "step", ends_in_17)
+    monkeypatch.setattr(update.Update, "run", ends_in_17)
     for options, remedy in (
         ({"checkpoint": path}, f"run it again with checkpoint '{path}' to resume"),
         ({}, "name a checkpoint file to be able to resume"),
@@ -203,7 +203,7 @@ def test_a_run_that_ends_early_resumes_to_the_same_model(error, validation, tmp_
         message = re.escape(f"after 17 of 40 steps; {remedy}") if error is KeyboardInterrupt else ""
         with pytest.raises(error, match=message):
             fit(validation=validation, **options)
-    monkeypatch.setattr(training._Trainer, "step", lambda self: (taken.append(self.done), step(self)))
+    monkeypatch.setattr(update.Update, "run", lambda self, step: (taken.append(step), run(self, step)))
     resumed = fit(validation=validation, checkpoint=path)
     assert taken == list(range(17, TINY.steps))
     assert torch.equal(weights(resumed), weights(whole)) and resumed.history == whole.history

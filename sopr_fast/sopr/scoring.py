@@ -23,7 +23,6 @@ def score_grid(
     subsets: Subsets,
     columns: Tensor,  # (P, U, dim_c)
     chosen: Tensor | None = None,
-    precision: str | None = None,
     show: bool = False,
 ) -> Tensor:  # (P, S) float32
     """Return scores in eval mode on the chosen subsets, by default all, which are on the device of the model.
@@ -45,23 +44,21 @@ def score_grid(
         with torch_on_one_thread(), progress_bar(len(columns), "ranking", "policy", show=show) as bar:
             for p in range(0, len(columns), policies_at_once):
                 some = put(columns[p : p + policies_at_once].contiguous(), device)
-                scores[p : p + policies_at_once] = _score(model, subsets, some, chosen, precision, subsets_at_once)
+                scores[p : p + policies_at_once] = _score(model, subsets, some, chosen, subsets_at_once)
                 bar.update(len(some))
     finally:
         model.train(was_training)
     return scores
 
 
-def _score(
-    model: ScoringModel, subsets: Subsets, columns: Tensor, chosen: Tensor, precision: str | None, at_once: int
-) -> Tensor:
+def _score(model: ScoringModel, subsets: Subsets, columns: Tensor, chosen: Tensor, at_once: int) -> Tensor:
     """Return the scores of some policies, a few subsets at a time, in tensors that stay in place for a CUDA graph."""
     in_place, tile = torch.zeros_like(chosen[:at_once]), columns.new_empty(len(columns), at_once)
     scores = columns.new_empty(len(columns), len(chosen))
 
     def score(some: Tensor) -> Tensor:
         rows, offsets = subsets.rows[some], subsets.offsets[some]
-        return model(subsets.states, columns, rows, offsets, precision=precision, long_tiles=subsets.long_tiles)
+        return model(subsets.states, columns, rows, offsets, long_tiles=subsets.long_tiles)
 
     replayed = Replayed(lambda: tile.copy_(score(in_place)), columns.device)
     for s in range(0, len(chosen), at_once):

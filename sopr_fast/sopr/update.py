@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +23,7 @@ from .model import ScoringModel
 from .scoring import score_grid
 from .subsets import Subsets
 
+_CURVES = ("loss", "validation_loss", "validation_rank_correlation")
 _VALIDATE_EVERY = 4  # steps
 _VALIDATION_SUBSETS = 3  # of a validation
 _FEWEST_OF_A_BLOCK = 4  # policies in a step
@@ -38,24 +38,27 @@ class Examples:
     own: slice  # which of the M policies these are
     labels: Tensor  # (M,) float64 returns, or (M, M) preferences, see `losses.pair_labels`
 
-    def scores(self, model: ScoringModel, subsets: Subsets, chosen: Tensor, precision: str | None = None) -> Tensor:
+    def scores(self, model: ScoringModel, subsets: Subsets, chosen: Tensor) -> Tensor:
         """Return the scores of all M policies on the chosen subsets, (M, S)."""
-        return distributed.current().gather(score_grid(model, subsets, self.columns, chosen, precision))
+        return distributed.current().gather(score_grid(model, subsets, self.columns, chosen))
 
 
 class Update:
     """Gradient, Adam and validation of a step, on tensors that stay in place: a CUDA graph can replay it.
 
-    `results` are the loss and, with validation, its last loss and rank correlation, float64. `best_step` is -1 before
-    the first validation.
+    `curves` (steps, C) are the loss and, with validation, its last loss and rank correlation after each step; `names`
+    are theirs. `best_step` is -1 before the first validation.
     """
 
     def __init__(
-        self, model: ScoringModel, subsets: Subsets, examples: Examples, validation: Examples | None, config: Config
+        self, subsets: Subsets, examples: Examples, validation: Examples | None, config: Config, seed: int
     ) -> None:
-        self.model, self.subsets, self.examples, self.config = model, subsets, examples, config
+        self.subsets, self.examples, self.config, self.seed = subsets, examples, config, seed
         self.validation, self.group = validation, distributed.current()
         device = self.device = subsets.rows.device
+        input_dim = subsets.state_dim + examples.columns.shape[2]
+        model = ScoringModel(input_dim, config, seed=int(self._random(0, "weights").integers(2**62)))
+        self.model = model.to(device)
         self._parts = self._shares()
         bounds = [0, *itertools.accumulate(count for _, count in self._parts)]
         self._chosen = torch.arange(bounds[-1], device=device)
@@ -79,7 +82,9 @@ class Update:
         self._step = torch.zeros((), dtype=torch.int64, device=device)
         has_arena = config.encoder == "transformer" and not devices.runs_ahead(device)
         self._arena = Arena(tile_bytes(_ACTIVATION_BYTES)) if has_arena else None
-        self.results = torch.zeros(1 if validation is None else 3, dtype=torch.float64, device=device)
+        self.names = _CURVES[:1] if validation is None else _CURVES
+        self._results = torch.zeros(len(self.names), dtype=torch.float64, device=device)
+        self.curves = self._results.repeat(config.steps, 1)
         self.best = torch.full((), -math.inf, dtype=torch.float64, device=device)
         self.best_step = torch.full_like(self._step, -1)
         self.best_weights = {name: value.clone() for name, value in model.state_dict().items()}
@@ -88,9 +93,14 @@ class Update:
         self._run = graphs.Replayed(self._compute, device, allowed=allowed)
         self._run_validation = graphs.Replayed(self._validate, device, allowed=allowed)
 
-    def run(self, step: int, rate: float, key: int, random: Callable[[str], np.random.Generator]) -> None:
-        """Take a step on the next subset, with a learning rate, a seed of dropout, and random numbers by purpose."""
-        subset = step % len(self.subsets)
+    def _random(self, step: int, purpose: str) -> np.random.Generator:
+        place = {"weights": 0, "validation": 1, "dropout": 3, "policies": 4}[purpose]
+        return np.random.default_rng([self.seed, 0, step, place])
+
+    def run(self, step: int) -> None:
+        """Take a step on the next subset."""
+        rate = self.config.learning_rate * min(1.0, (step + 1) / max(1, self.config.warmup_steps))
+        subset, key = step % len(self.subsets), int(self._random(step, "dropout").integers(2**32))
         self._rows.copy_(self.subsets.rows[subset])
         self._offsets.copy_(self.subsets.offsets[subset])
         self._load(self._rng, torch.tensor([key, step], device="cpu"))
@@ -99,25 +109,28 @@ class Update:
             self.optimizer.rate.fill_(rate)
         else:
             self.optimizer.rate = rate
-        self._load(self._chosen, torch.from_numpy(self._choose(random("policies"))))
+        self._load(self._chosen, torch.from_numpy(self._choose(self._random(step, "policies"))))
         self._run()
         if self.validation is not None and (step % _VALIDATE_EVERY == 0 or step == self.config.steps - 1):
-            subsets = random("validation").choice(len(self.subsets), len(self._validated), replace=False)
+            random = self._random(step, "validation")
+            subsets = random.choice(len(self.subsets), len(self._validated), replace=False)
             self._load(self._validated, torch.from_numpy(subsets))
             self._run_validation()
+        self.curves[step].copy_(self._results)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors that steps change, by name."""
         tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         tensors |= {f"best.{name}": value for name, value in self.best_weights.items()}
-        tensors |= {"results": self.results, "best_correlation": self.best, "best_step": self.best_step}
+        tensors |= {"curves": self.curves, "results": self._results, "best_correlation": self.best}
+        tensors["best_step"] = self.best_step
         return tensors | self.optimizer.tensors("adam")
 
     def _load(self, to: Tensor, values: Tensor) -> None:
         to.copy_(devices.put(values, self.device))
 
     def _compute(self) -> None:
-        self.results[0], gradients = self.compute_gradients()
+        self._results[0], gradients = self.compute_gradients()
         self.optimizer.step(gradients, self.config.gradient_clip)
 
     def _shares(self) -> list[tuple[range, int]]:
@@ -169,7 +182,7 @@ class Update:
         scores = validation.scores(self.model, self.subsets, self._validated).mean(1)
         loss = pairwise(scores, validation.labels).double()
         correlation = _spearman(validation.labels, scores)
-        self.results[1], self.results[2] = loss, correlation
+        self._results[1], self._results[2] = loss, correlation
         better = correlation >= self.best
         self.best.copy_(torch.where(better, correlation, self.best))
         self.best_step.copy_(torch.where(better, self._step, self.best_step))
