@@ -1,4 +1,4 @@
-"""Behaviour that needs a GPU: streams, devices, captured graphs, memory, and the model on it."""
+"""Behaviour that needs a GPU: streams, captured graphs, and the model on it."""
 
 import dataclasses
 import threading
@@ -10,7 +10,6 @@ from support.problems import TINY, fit, ladder, weights
 from torch import Tensor
 
 import sopr_fast
-from sopr_fast import ops
 from sopr_fast.runtime import graphs
 from sopr_fast.sopr.update import Update
 
@@ -65,23 +64,6 @@ def test_cuda_graph_of_an_operator_follows_its_inputs(name, cuda):
                 inputs["rng"].add_(1)  # the next step's dropout
 
 
-def test_cuda_out_of_memory_is_torchs_error(cuda):
-    states, columns = torch.zeros(8, 4, device=cuda), torch.zeros(1, 8, 4, device=cuda)
-    rows = torch.zeros(1, 1 << 20, dtype=torch.int32, device=cuda)
-    offsets = torch.tensor([[0, 5]], dtype=torch.int32, device=cuda)
-    shape = {"width": 64, "layers": 1, "heads": 2, "feedforward": 128}
-    parameters = torch.zeros(sum(s.numel() for s in map(torch.Size, ops.encoder_shapes(8, 64, 1, 128))), device=cuda)
-    torch.cuda.empty_cache()
-    torch.cuda.set_per_process_memory_fraction(1e-3)
-    try:
-        with pytest.raises(torch.cuda.OutOfMemoryError):
-            ops.segment_encoder(states, columns, rows, offsets, parameters, **shape)
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0)
-    out = ops.segment_encoder(states, columns, rows, offsets, parameters, **shape)
-    assert out.isfinite().all()
-
-
 @pytest.mark.parametrize("options", [{}, {"encoder": "mlp"}], ids=str)
 def test_cuda_graphs_of_training_have_the_bits_of_eager_steps_and_never_wait(options, cuda, monkeypatch, caplog):
     validation, run = [0.3, 0.8, 0.6], Update.run
@@ -123,17 +105,3 @@ def test_cuda_graphs_are_captured_beside_a_thread_that_allocates(cuda):
         stop.set()
         thread.join()
     assert x.tolist() == [2.0**20] * 8
-
-
-def test_cuda_work_on_the_second_device(cuda):
-    if torch.cuda.device_count() < 2:
-        pytest.skip("one CUDA device")
-    for name in operators.CALLS:
-        expected, actual = run(name, "cuda:0"), run(name, "cuda:1")
-        assert torch.cuda.current_device() == 0
-        assert all(
-            b.device.index == 1 and torch.equal(a, b.to(a.device)) for a, b in zip(expected, actual, strict=True)
-        )
-    config = dataclasses.replace(TINY, steps=8)
-    first, second = (sopr_fast.options(device=device)(fit)(config).history for device in ("cuda:0", "cuda:1"))
-    assert first == second

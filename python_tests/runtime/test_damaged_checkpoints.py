@@ -23,30 +23,21 @@ def estimate(path):
 RUNS = {fit: "training checkpoint", estimate: learning.CHECKPOINT}
 
 
-@pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("checkpoints")
-    for run in RUNS:
-        run(folder / run.__name__)
-    return folder
-
-
-CHANGES = {  # of the first tensor of a prefix
+CHANGES = {  # of a tensor
     "dropped": lambda tensors, name: tensors.pop(name),
     "longer": lambda tensors, name: tensors.update({name: torch.zeros(tensors[name].numel() + 1)}),
-    "another": lambda tensors, name: tensors.update({f"{name.partition('.')[0]}.99.step": torch.zeros(1)}),
+    "another": lambda tensors, name: tensors.update({f"{name}.99": torch.zeros(1)}),
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize(
-    ("run", "prefix"),
-    [(fit, "adam."), (fit, "model."), (fit, "best."), (estimate, "critic.adam."), (estimate, "critic.weights")],
-)
-def test_damaged_checkpoints_are_refused(run, prefix, change, checkpoints, tmp_path):
+@pytest.mark.parametrize(("run", "prefix"), [(fit, "model."), (estimate, "critic.weights")])
+def test_damaged_checkpoints_are_refused(run, prefix, tmp_path):
     path = tmp_path / "run"
-    tensors, description = load_tensors(checkpoints / run.__name__, RUNS[run])
-    CHANGES[change](tensors, next(name for name in sorted(tensors) if name.startswith(prefix)))
-    save_tensors(path, tensors, RUNS[run], description)
-    with pytest.raises(ValueError, match=rf"^{path} is damaged: .*(tensor '|state_dict)"):
-        run(path)
+    run(path)
+    whole, description = load_tensors(path, RUNS[run])
+    for change in CHANGES.values():
+        tensors = dict(whole)
+        change(tensors, next(name for name in sorted(tensors) if name.startswith(prefix)))
+        save_tensors(path, tensors, RUNS[run], description)
+        with pytest.raises(ValueError, match=rf"^{path} is damaged: .*(tensor '|state_dict)"):
+            run(path)

@@ -164,26 +164,20 @@ Known: TypeAlias = tuple[Policies, Tensor]
 
 
 def _known(policies: Policies, returns: Any, preferences: Any, validation: Any) -> list[Known]:
-    """Return the policies that train, and those that choose the weights, if there are any."""
+    """Return the policies that train, and those that choose the weights, if there are any; see `sopr_fast.fit`."""
     if preferences is None:
         known = [_with_known_returns("training", policies, returns)]
+    elif returns is not None:
+        raise ValueError("give returns or preferences, not both")
     else:
-        known = [_with_preferences(policies, returns, preferences)]
+        check_ordered("preferences", preferences, policies)
+        _check_count("training", policies)
+        known = [(policies, check_preferences(preferences, list(policies)))]
     if validation is not None:
         if not isinstance(validation, tuple | list) or len(validation) != 2:
             raise TypeError("validation must be a pair (policies, returns)")
-        others, known_returns = validation
-        known.append(_with_known_returns("validation", load_policies(others), known_returns))
+        known.append(_with_known_returns("validation", load_policies(validation[0]), validation[1]))
     return known
-
-
-def _with_preferences(policies: Policies, returns: Any, preferences: Any) -> Known:
-    """Return the training policies with preferences; see `sopr_fast.fit` for the arguments and errors."""
-    if returns is not None:
-        raise ValueError("give returns or preferences, not both")
-    check_ordered("preferences", preferences, policies)
-    _check_count("training", policies)
-    return policies, check_preferences(preferences, list(policies))
 
 
 def _with_known_returns(kind: str, policies: Policies, returns: Any) -> Known:
