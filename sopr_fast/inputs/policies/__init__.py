@@ -7,22 +7,3 @@ from .meeting import check_widths, doubtful_answers, facts, probe, warn_of_answe
 from .output import Layout, Output
 from .policies import Policies, load_policies
 from .policy import Policy
-
-__all__ = [
-    "Actor",
-    "ArrayPolicy",
-    "Layout",
-    "Output",
-    "Policies",
-    "Policy",
-    "check_widths",
-    "collect",
-    "collect_shared",
-    "doubtful_answers",
-    "facts",
-    "load_policies",
-    "new_columns",
-    "probe",
-    "together",
-    "warn_of_answers",
-]

@@ -10,14 +10,3 @@ from .returns import (
     load_returns,
     with_returns,
 )
-
-__all__ = [
-    "attrs_of",
-    "check_groups",
-    "check_ordered",
-    "check_returns",
-    "find_returns",
-    "is_ordered",
-    "load_returns",
-    "with_returns",
-]
