@@ -49,7 +49,7 @@ def test_estimates_do_not_depend_on_the_other_policies(method, log):
 @pytest.mark.parametrize(
     ("name", "phases"),
     [
-        ("fqe", ["acting", "FQE"]),
+        ("fqe", ["acting", "FQE", "evaluating"]),
         ("behaviour-q", ["BehaviourQ", "evaluating"]),
         ("dual-dice", ["acting", "DualDICE"]),
         ("importance-weighting", ["behaviour", "weighting"]),

@@ -165,25 +165,22 @@ class CriticLearner(Learner):
         offset, alive = torch.embedding(self._outcomes, rows).T
         return (offset + alive * following).clamp_(*self.range)
 
+    @torch.no_grad()
     def mean_values(self, rows: Tensor) -> np.ndarray:
         """Return the mean value (P,) float64 of each policy's actions in rows (B,) of the table."""
-        if not self.shared:
-            return self._mean_values(self.actions, rows).numpy()
-        parts = [slice(*bounds) for bounds in pairwise(block_bounds(len(self.actions.policies)))]
-        blocks = each([part for part in parts if part.start < part.stop], "evaluating", "block")
-        return torch.cat([self._mean_values(self.actions.of(part), rows) for part in blocks]).numpy()
-
-    @torch.no_grad()
-    def _mean_values(self, actions: PolicyActions, rows: Tensor) -> Tensor:  # (P,)
-        policies = len(actions.policies)
-        total = torch.zeros(policies, dtype=torch.float64, device="cpu")
-        for chunk in rows.split(max(64, _CHUNK // policies)):
-            states = self.log.states(chunk)
-            for draw in range(actions.draws):
-                taken = actions(chunk, draw)  # (P, B, dim_a)
-                if self.shared:  # one network reads the rows of all policies
-                    values = self.critic.average.values(states.repeat(policies, 1), taken.flatten(0, 1))
-                else:
-                    values = self.critic.average.values(states, taken)
-                total += values.view(policies, -1).double().sum(1)
-        return total / (len(rows) * actions.draws) * self.scale + self.mean
+        count, means = len(self.actions.policies), []
+        bounds = pairwise(block_bounds(count) if self.shared else [0, count])
+        for part in each([slice(*pair) for pair in bounds if pair[0] < pair[1]], "evaluating", "block"):
+            actions, policies = self.actions.of(part), part.stop - part.start
+            total = torch.zeros(policies, dtype=torch.float64, device="cpu")
+            for chunk in rows.split(max(64, _CHUNK // policies)):
+                states = self.log.states(chunk)
+                for draw in range(actions.draws):
+                    taken = actions(chunk, draw)  # (P, B, dim_a)
+                    if self.shared:  # one network reads the rows of all policies
+                        values = self.critic.average.values(states.repeat(policies, 1), taken.flatten(0, 1))
+                    else:
+                        values = self.critic.average.values(states, taken)
+                    total += values.view(policies, -1).double().sum(1)
+            means.append(total / (len(rows) * actions.draws) * self.scale + self.mean)
+        return torch.cat(means).numpy()
