@@ -11,8 +11,7 @@ from sopr_fast.estimators.reward_estimator import value_range
 
 pytestmark = unwarned
 
-ARRIVING = {**SMALL, "target_rate": 1.0}  # without a warning about lag
-critic = pytest.mark.parametrize("method", [FQE(**ARRIVING), BehaviourQ(**ARRIVING)], ids=["fqe", "behaviour-q"])
+ARRIVING = FQE(**SMALL, target_rate=1.0)  # without a warning about lag
 
 
 @pytest.mark.parametrize(
@@ -79,25 +78,23 @@ def test_bounds_of_rewards_include_values_of_short_episodes(log, recwarn):
 
 
 @loud
-@critic
-def test_critics_warn_of_disjoint_support(method, log):
+def test_critics_warn_of_disjoint_support(log):
     with pytest.warns(UncertainEstimateWarning, match="100 % of their decisions are unlike .*: never") as warned:
-        estimates = method.estimate(*disjoint())
+        estimates = ARRIVING.estimate(*disjoint())
     assert len(warned) == 1 and warned[0].filename == __file__
     np.testing.assert_allclose(estimates.diagnostics["unsupported"], [1, 0])
     far = {"far": lambda states: np.full((len(states), 1), 40.0, np.float32)}
     with pytest.warns(UncertainEstimateWarning, match="100 % of their decisions are unlike .*: far"):
-        method.estimate({**gains(), **far}, log)
+        ARRIVING.estimate({**gains(), **far}, log)
 
 
 @loud
-@critic
 @pytest.mark.parametrize("std", [None, 0.5], ids=["deterministic", "stochastic"])
-def test_critics_do_not_warn_of_covered_policies(method, std, recwarn):
+def test_critics_do_not_warn_of_covered_policies(std, recwarn):
     """Of a policy that acts as the log does, 5 % of the decisions are not supported, as of the log itself."""
     log = Linear.small().log(np.array([0.0, -0.3]), 0.5, 40, 50, seed=0)
     behaviour = {"behaviour": LinearGain(np.array([0.0, -0.3]), std)}
-    estimates = method.estimate({**behaviour, **gains(std=std)}, log)
+    estimates = ARRIVING.estimate({**behaviour, **gains(std=std)}, log)
     assert not any("unlike" in str(warning.message) for warning in recwarn.list)
     assert estimates.diagnostics["unsupported"][0] == pytest.approx(0.05 if std else 0, abs=0.03)
 

@@ -153,16 +153,6 @@ def test_short_episodes_start_from_many_states():
     np.testing.assert_allclose(estimates.values, [0.25, 1, 0], atol=0.1)
 
 
-@pytest.mark.slow
-def test_sparse_rewards():
-    """The reward is 1 in steps that pass 1, which policies do once, early or late, or never."""
-    log = drift()
-    log = replace(log, rewards=((log.states[:, 0] <= 1) & (log.next_states[:, 0] > 1)).astype(np.float32))
-    policies = {"passes": constant(0.19), "rests": constant(0.0)}
-    estimates = replace(QUICK, updates=2000).estimate(policies, log)
-    np.testing.assert_allclose(estimates.values, [1, 0], atol=0.3)
-
-
 def test_rewards_of_the_end_are_earned_once():
     """The reward is 100 where an episode ends, beyond 2. A policy that hovers before it was promised a share a step."""
     log = drift(end=2.0)
