@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -22,14 +23,6 @@ class Lazy:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self._read(), dtype)
-
-
-def opened_later(open_array: Callable[[], Any]) -> Any:
-    """Return an array; if it cannot be opened, one that raises where it is needed."""
-    try:
-        return open_array()
-    except (OSError, TypeError, ValueError):
-        return Lazy((), object, lambda: np.asarray(open_array()))
 
 
 def shape_of(values: Any) -> tuple[int, ...]:
@@ -59,32 +52,28 @@ def flatten(tree: Mapping[Any, Any], prefix: str = "", separator: str = "/") -> 
 
 
 def side_by_side(arrays: Sequence[Any]) -> Lazy:
-    """Return arrays (N,) or (N, …) next to each other as columns (N, K), read when they are needed."""
-    count = shape_of(arrays[0])[0]
-    stops = np.cumsum([int(np.prod(shape_of(values)[1:])) for values in arrays])
-    types = [np.float32 if is_tensor(values) else getattr(values, "dtype", np.float64) for values in arrays]
-    dtype = np.result_type(*types)
-
-    def read() -> np.ndarray:
-        joined = np.empty((count, stops[-1]), dtype)
-        for values, start, stop in zip(map(as_numbers, arrays), [0, *stops], stops, strict=False):
-            if len(values) != count:
-                raise ValueError(f"arrays that belong together have {count} and {len(values)} rows")
-            joined[:, start:stop] = values.reshape(count, stop - start)
-        return joined
-
-    return Lazy((count, stops[-1]), dtype, read)
+    """Return arrays (N,) or (N, …) next to each other as columns (N, K)."""
+    count = next(iter(shape_of(arrays[0])), 0)
+    stops = np.cumsum([0, *(math.prod(shape_of(values)[1:]) for values in arrays)]).tolist()
+    everything = slice(None)
+    return _assembled((count, stops[-1]), arrays, [((everything, slice(*x)), everything) for x in pairwise(stops)])
 
 
-def end_to_end(values: Sequence[Any], counts: Sequence[int], first: int) -> Lazy:
+def end_to_end(arrays: Sequence[Any], counts: Sequence[int], first: int) -> Lazy:
     """Return `counts` rows of each array, from row `first` on."""
-    dtype = np.result_type(*{np.dtype(getattr(array, "dtype", np.float64)) for array in values})
-    shape = (sum(counts), *shape_of(values[0])[1:])
+    shape = (sum(counts), *shape_of(arrays[0])[1:])
+    starts = np.cumsum([0, *counts]).tolist()
+    return _assembled(shape, arrays, [(slice(*x), slice(first, first + x[1] - x[0])) for x in pairwise(starts)])
+
+
+def _assembled(shape: tuple[int, ...], arrays: Sequence[Any], places: Sequence[tuple[Any, slice]]) -> Lazy:
+    """Return an array of pieces: `places` holds where an array lies in it, and which of the array's rows."""
 
     def read() -> np.ndarray:
-        joined = np.empty(shape, dtype)
-        for array, (start, stop) in zip(values, pairwise(np.cumsum([0, *counts]).tolist()), strict=True):
-            joined[start:stop] = np.asarray(array)[first : first + stop - start]
+        types = {np.float32 if is_tensor(values) else getattr(values, "dtype", np.float64) for values in arrays}
+        joined = np.empty(shape, np.result_type(*types))
+        for (place, rows), values in zip(places, arrays, strict=True):
+            joined[place] = as_numbers(values)[rows].reshape(joined[place].shape)
         return joined
 
-    return Lazy(shape, dtype, read)
+    return Lazy(shape, np.float64, read)

@@ -115,10 +115,9 @@ def member_names(path: Path) -> list[str]:
 
 @contextlib.contextmanager
 def open_parquet(path: Path) -> Iterator[Any]:
-    """Open a parquet file, which is to be read in batches."""
+    """Open a parquet file; values of its columns, run lengths inflated, pass `check_size` before they are read."""
     parquet, pyarrow = (library(name, "parquet", f"{path}: reading it") for name in ("pyarrow.parquet", "pyarrow"))
-    form = {"buffer_size": _PARQUET_BUFFER, "pre_buffer": False}  # otherwise whole columns stay in memory
-    with parquet.ParquetFile(path, **form) as file:
+    with parquet.ParquetFile(path, buffer_size=_PARQUET_BUFFER, pre_buffer=False) as file:  # else columns stay
         yield file
     pyarrow.default_memory_pool().release_unused()
 

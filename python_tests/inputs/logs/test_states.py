@@ -72,7 +72,7 @@ def test_shapes_names_and_copies():
     columns = {"observations": states, "actions": states, "rewards": states[:, :, 0], "terminals": np.ones((14, 1))}
     np.testing.assert_array_equal(load_log(columns).states, STATES[:14])
     assert load_states([[0.1, 0.2, 0.3, 0.4, True]] * 3).shape == (3, 5)  # no steps
-    message = r"data frame: no array 'observations' .*columns=\{'states': …\}.*; the arrays there are x, v; name a"
+    message = r"data frame: no array 'observations' .*columns=\{'states': …\}.*; the arrays there are x, v"
     for read in (load_states, load_log):
         with pytest.raises(ValueError, match=message):  # all columns could be states, or one of them the rewards
             read(pandas.DataFrame(STATES[:, :2], columns=["x", "v"]))

@@ -90,7 +90,8 @@ class Parts:
             return values.astype(bool)
         largest = TOO_LARGE if part in ("rewards", "costs") else np.inf
         check_finite(values, name, largest, _REMEDIES.get(part, _FILL), may_be_unknown=part == "next_states")
-        dtype, is_own = np.float64 if part in _EXACT else np.float32, isinstance(self.arrays[part], _STORED)
+        dtype = np.float64 if part in _EXACT else np.float32
+        is_own = isinstance(self.arrays[part], _STORED) and values.flags.writeable
         return np.array(values, dtype, order="C", copy=None if is_own else True)
 
     def log_probs(self) -> np.ndarray | None:

@@ -5,14 +5,13 @@ Nothing is inferred from the numbers in an array.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...runtime.arrays import as_numbers
 from ...runtime.text import list_names, printable
-from ..lazy_arrays import Lazy, check_names, opened_later, shape_of, side_by_side
+from ..lazy_arrays import check_names, shape_of, side_by_side
 from .parts import TABLES, Parts
 
 ITEM = "episode_item"  # numbers the items of a list, or the groups of a file
@@ -48,7 +47,7 @@ _INVERTED = {"masks", "mask", "not_done", "not_dones", "nonterminals", "discount
 _OF_STATES = ("step_type", "discount", "discounts")  # of dm_env: a row may hold only a state, or what led to it
 _OF_RLDS = ("is_first", "is_last", "is_terminal")  # of Dreamer too, if there are several
 _IF_ONE_A_ROW = ("first", "episodes", "agents", "steps", "times", "valid")
-_NUMBERED = re.compile(r"(?:(.+?)[._ ]|(.*?[^0-9]))([0-9]+)|(.+?)\[([0-9]+)\]", re.DOTALL)
+_NUMBERED = re.compile(r"(.*[^0-9])([0-9]+)\]?", re.DOTALL)
 Columns = Mapping[str, "str | Sequence[str]"]
 
 
@@ -65,7 +64,8 @@ def words(name: str) -> str:
 def numbered(name: str) -> tuple[str, int | None]:
     """Return the stem and the number of a name such as `obs_0`, `obs.0` or `obs[0]`; the name and None of others."""
     match = _NUMBERED.fullmatch(name)
-    return (match[1] or match[2] or match[4], int(match[3] or match[5])) if match else (name, None)
+    stem = match[1].rstrip("._ [") if match else ""
+    return (stem, int(match[2])) if match and stem else (name, None)
 
 
 def advise(part: str, *names: str) -> str:
@@ -80,10 +80,9 @@ def missing(part: str, arrays: Mapping[str, Any]) -> ValueError:
     if inner := [name for name in arrays if part in map(part_of, name.split("/")[:-1])]:  # such as `obs/position`
         return ValueError(f"the {part} have names: choose by {advise(part, *inner)}")
     first, *others = KEYS[part]
-    likewise = "; name actions, rewards, episodes and steps likewise" if part == "states" else ""
     return ValueError(
         f"no array {first!r} (or {', '.join(others)}): name yours by {advise(part)}; the arrays there "
-        f"are {list_names([*map(str, arrays)])}{likewise}"
+        f"are {list_names([*map(str, arrays)])}"
     )
 
 
@@ -112,7 +111,7 @@ def find_parts(arrays: Mapping[str, Any], columns: Columns | None, wanted: Seque
         if part in _IF_ONE_A_ROW:
             names = [name for name in names if shape_of(arrays[name]) in shapes]
         if part not in found and names:
-            found[part] = names if part == "agents" else [_one_of(names, part, free)]
+            found[part] = names if part == "agents" else [_one_of(names, part, [x for x in free if x in own])]
         if part == "agents" and part in found and "episodes" in found:  # rows of different ones are of other episodes
             part, found["episodes"] = "episodes", [*dict.fromkeys(found["episodes"] + found[part])]
         if part in found:
@@ -121,6 +120,12 @@ def find_parts(arrays: Mapping[str, Any], columns: Columns | None, wanted: Seque
             shapes = (shape[:1], (shape[0], 1))
     used = {name for names in found.values() for name in names}
     rest = [name for name in free if name in own and not meanings[name] and numbered(name)[0] not in used]
+    for part in wanted or TABLES:
+        numbers = [name for name in rest if part_of(numbered(name)[0]) == part]
+        if numbers and part not in values:
+            raise ValueError(
+                f"the numbers of the columns of {part} leave some out: name all by {advise(part, *numbers)}"
+            )
     return Parts(
         values,
         {part: ", ".join(names) for part, names in found.items() if part in values},
@@ -130,25 +135,22 @@ def find_parts(arrays: Mapping[str, Any], columns: Columns | None, wanted: Seque
 
 
 def join_numbered(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arrays, and those of one number each, such as `obs_0`, together as `obs`, in the order of the numbers."""
+    """Return arrays, and those of one number each, such as `obs_0`, `obs_1`, together as `obs`.
+
+    Numbers that leave some out are no order of columns: the user names these.
+    """
     check_names(arrays)
     groups: dict[str, list[tuple[int, str]]] = {}
     for name in arrays:
         stem, number = numbered(name)
         if number is not None and stem not in arrays:
             groups.setdefault(stem, []).append((number, name))
-
-    def join(group: str) -> Lazy:
-        numbers, names = zip(*sorted(groups[group]), strict=True)
-        if len(numbers) > 1 and [*numbers] not in ([*range(len(numbers))], [*range(1, len(numbers) + 1)]):
-            fault = "leave some out: add these" if len({*numbers}) == len(numbers) else "repeat one: rename it"
-            raise ValueError(
-                f"numbers of the columns {list_names(names)} {fault}, or name those that you mean, in order, "
-                f"by {advise('states', *names)} or another part"
-            )
-        return side_by_side([arrays[name] for name in names])
-
-    return {**arrays} | {group: opened_later(functools.partial(join, group)) for group in groups}
+    joined = {}
+    for stem, columns in groups.items():
+        numbers, names = zip(*sorted(columns), strict=True)
+        if [*numbers] in ([*range(len(names))], [*range(1, len(names) + 1)]):
+            joined[stem] = side_by_side([arrays[name] for name in names])
+    return {**arrays} | joined
 
 
 def _named(arrays: Mapping[str, Any], columns: Columns) -> dict[str, list[str]]:
@@ -166,9 +168,7 @@ def _named(arrays: Mapping[str, Any], columns: Columns) -> dict[str, list[str]]:
             raise ValueError(f"both {names!r} and {', '.join(chosen[part])!r} are given as the {part}")
         chosen[part] = [names] if isinstance(names, str) else [*map(str, names)]
         if absent := [name for name in chosen[part] if name not in arrays]:
-            several = advise(part, *map(str.strip, absent[0].split(",")))
-            hint = f"; of several, pass {several}" if "," in absent[0] else ""
-            raise ValueError(f"no column {absent[0]!r} for the {part}; it has {list_names([*arrays])}{hint}")
+            raise ValueError(f"no column {absent[0]!r} for the {part}; it has {list_names([*arrays])}")
         if len(chosen[part]) > 1 and part not in (*TABLES, "episodes", "agents", UNREAD):
             raise ValueError(f"columns name several arrays for the {part}; name one")
     following = [f"next_{name}" for name in chosen.get("states", [])]
@@ -182,24 +182,21 @@ def _joined(arrays: Mapping[str, Any], names: Sequence[str], part: str) -> Any:
     if part in ("episodes", "agents") and len(found) > 1:
         import pandas
 
-        return opened_later(
-            lambda: pandas.MultiIndex.from_arrays([as_numbers(x).reshape(-1) for x in found]).factorize()[0]
-        )
+        return pandas.MultiIndex.from_arrays([as_numbers(x).reshape(-1) for x in found]).factorize()[0]
     return found[0] if len(found) == 1 else side_by_side(found)
 
 
-def _one_of(names: list[str], part: str, arrays: Mapping[str, Any]) -> str:
-    """Return the only name of a part."""
+def _one_of(names: list[str], part: str, own: Sequence[str]) -> str:
+    """Return the only name of a part; `own` are those of the user's arrays."""
     name, *others = sorted(names, key=lambda x: KEYS[part].index(words(x)))
     if others:
         raise ValueError(
             f"{name!r} and {others[0]!r} both mean the {part}; choose one by {advise(part, name)}, or leave the other "
             f"out by {advise(UNREAD, *others)}"
         )
-    columns = [x for x in arrays if x != name and numbered(x)[0] == name] if part in TABLES else []
-    if columns and (shape := shape_of(arrays[name])) and shape[1:] != (len(columns),):
-        own = [name] * (shape == shape_of(arrays[columns[0]])) + columns
-        raise ValueError(f"there are {name!r} and {columns[-1]!r}; choose by {advise(part, *own)}")
+    columns = [x for x in own if x != name and numbered(x)[0] == name]
+    if columns and name in own and part in TABLES:
+        raise ValueError(f"there are {name!r} and {columns[-1]!r}; choose by {advise(part, name, *columns)}")
     return name
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ from ... import formats
 from ...runtime.files import check_regular
 from ...runtime.pickles import Record
 from ...runtime.text import list_names
-from ..lazy_arrays import end_to_end, flatten, opened_later, shape_of
-from ..table_files import is_frame, load_csv, load_json, read_frame
+from ..lazy_arrays import end_to_end, flatten, shape_of
+from ..table_files import is_frame, load_csv, load_json, read_frame, to_cells
 from .schema import ENDS, ITEM, part_of
 from .stores import open_npy, read_hdf5, read_npz, read_parquet, read_pickled
 
@@ -24,7 +24,6 @@ READERS: dict[str, Callable[[Path], Any]] = {  # suffix → function that return
     ".npz": read_npz,
     ".parquet": read_parquet,
     ".csv": load_csv,
-    ".tsv": load_csv,
     ".json": load_json,
     ".jsonl": load_json,
     ".hdf5": read_hdf5,
@@ -33,7 +32,6 @@ READERS: dict[str, Callable[[Path], Any]] = {  # suffix → function that return
     ".pickle": read_pickled,
 }
 _MINARI_DATA = "main_data.hdf5"
-_SPARSEST = 100  # values of a table of steps for each that is given
 _SEVERAL = "of several files, one for each episode, pass [dict(numpy.load(path)) for path in paths] or the like"
 _OF_EPISODES = ("observations", "actions", "rewards", "terminations", "truncations", "terminated")
 
@@ -74,7 +72,7 @@ def _read_path(path: Path) -> Any:
                 f"a folder is a log if it has .npy files, one of each array, or main_data.hdf5 of Minari; "
                 f"{_SEVERAL}; of other forms of Minari's datasets, pass the object that minari.load_dataset returns"
             )
-        return {file.stem: opened_later(partial(open_npy, file)) for file in files}
+        return {file.stem: open_npy(file) for file in files}
     if (suffix := path.suffix.lower()) in READERS:
         check_regular(path)
         return READERS[suffix](path)
@@ -113,52 +111,48 @@ def _join(items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             f"items have no rewards but in {' and '.join(map('/'.join, groups[:2]))}: pass "
             f"those of one, [item{place} for item in items], after reading the file by its own library"
         )
-    if all(shape_of(items[0][key]) for key in [*filter(_is_reward, items[0])] or items[0]):
-        return _join_episodes(items)
-    names = dict.fromkeys(name for item in items for name in item)
-    if len(names) * len(items) > _SPARSEST * sum(map(len, items)):
-        raise ValueError(f"steps have {len(names):,} different names, most of which each step lacks")
-    import pandas
+    present = Counter(name for item in items for name in item)
+    names = [name for name, count in present.items() if count == len(items)]
+    for name in present.keys() - {*names}:
+        if part_of(name):
+            lacking = next(i for i, item in enumerate(items) if name not in item)
+            raise ValueError(f"episode {lacking}, or step, has no {name!r}, but others do")
+    if all(shape_of(items[0][key]) for key in [*filter(_is_reward, names)] or names):
+        return _join_episodes(items, names)
+    return {name: to_cells([item[name] for item in items]) for name in names}
 
-    return read_frame(pandas.DataFrame([*items], columns=[*names]))
 
-
-def _join_episodes(episodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the arrays of episodes, one after the other, and `ITEM`, the number of each row's episode.
+def _join_episodes(episodes: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, Any]:
+    """Return named arrays of episodes, one after the other, and `ITEM`, the number of each row's episode.
 
     Observations may have one row more than the episode has steps: the last next state. They give next states then,
     named `next_…`. A single flag of an end is that of the episode's last row.
     """
-    first = episodes[0]
-    known = [key for part in ("rewards", "costs", "actions", "states") for key in first if part_of(key) == part]
+    known = [name for part in ("rewards", "costs", "actions", "states") for name in names if part_of(name) == part]
     if not known:
         raise ValueError(
-            f"episodes hold {list_names([*first])}: rename arrays to names that are known, such as 'observations', "
+            f"episodes hold {list_names(names)}: rename arrays to names that are known, such as 'observations', "
             "'actions' and 'rewards'"
         )
-    counter = known[0]
-    counts = [next(iter(shape_of(arrays.get(counter))), 0) for arrays in episodes]
+    counts = [next(iter(shape_of(arrays[known[0]])), 0) for arrays in episodes]
     joined: dict[str, Any] = {}
-    for key in (counter, *first):  # an episode without the counter is refused first
-        values, part = [arrays.get(key) for arrays in episodes], part_of(key)
+    for name in names:
+        values, part = [arrays[name] for arrays in episodes], part_of(name)
         shapes = [*map(shape_of, values)]
-        lengths = [shape[0] if shape else -1 for shape in shapes]
-        longer = part_of(key.split("/")[0]) == "states" and lengths == [count + 1 for count in counts]
+        lengths = [next(iter(shape), 0) for shape in shapes]
+        longer = part_of(name.split("/")[0]) == "states" and lengths == [count + 1 for count in counts]
         if part in ENDS and not any(shapes):
-            joined[key] = np.zeros(sum(counts), bool)
-            joined[key][np.cumsum(counts) - 1] = [bool(np.asarray(value)) for value in values]
+            joined[name] = np.zeros(sum(counts), bool)
+            joined[name][np.cumsum(counts) - 1] = [bool(np.asarray(value)) for value in values]
         elif longer or lengths == counts:
             if len({shape[1:] for shape in shapes}) > 1:
-                raise ValueError(f"{key!r} of the episodes differ in width")
-            joined[key] = end_to_end(values, counts, 0)
-            joined |= {f"next_{key}": end_to_end(values, counts, 1)} if longer else {}
-        elif key == counter or part not in ("", "episodes", "agents", "steps", "times"):  # such as seeds
+                raise ValueError(f"{name!r} of the episodes differ in width")
+            joined[name] = end_to_end(values, counts, 0)
+            joined |= {f"next_{name}": end_to_end(values, counts, 1)} if longer else {}
+        elif part not in ("", "episodes", "agents", "steps", "times"):  # such as seeds
             place = next(i for i, count in enumerate(counts) if lengths[i] != count)
-            if values[place] is None:
-                raise ValueError(f"episode {place} has no {key!r}")
-            hint = f", expected as many or {counts[place] + 1}" if part == "states" else ""
-            found = f"{max(lengths[place], 0)} {key!r} for {counts[place]} {counter!r}{hint}"
-            raise ValueError(f"episode {place} has {found}")
-    if any(part_of(key) == "episodes" for key in joined):
+            found = f"{lengths[place]} {name!r} for {counts[place]} {known[0]!r}"
+            raise ValueError(f"episode {place} has {found}, expected as many, or of states one more")
+    if any(part_of(name) == "episodes" for name in joined):
         return joined  # of batches, which are no episodes
     return {ITEM: np.repeat(np.arange(len(counts)), counts)} | joined

@@ -7,7 +7,7 @@ import functools
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from ...runtime.file_errors import reading
 from ...runtime.files import check_regular
 from ...runtime.pickles import SB3_RECORDS, SPACE_RECORDS, RefusedError, read_pickle
 from ...runtime.rows import FileRows, Read, StoredRows
-from ..lazy_arrays import LONGEST_NAME, Lazy, opened_later, shape_of
+from ..lazy_arrays import LONGEST_NAME, Lazy, shape_of
 
 _GROUPED = re.compile(r"(?:.*/)?(?P<label>(?:episode|demo|traj)_(?P<number>\d+))/(?P<key>.+)")  # Minari, robomimic
 _NUMBERED = re.compile(r"(?P<key>observations|actions|rewards|terminated)_(?P<label>(?P<number>\d+))")  # d3rlpy
@@ -57,47 +57,32 @@ def _stem(name: str) -> str:
 
 def read_parquet(path: Path) -> dict[str, Any]:
     """Return the columns of a file by name, of numbers or of lists of one length, read when they are needed."""
-    with reading(path, "a parquet file"), open_parquet(path) as file:
-        rows, names = file.metadata.num_rows, file.schema_arrow.names
-        head = next(file.iter_batches(batch_size=1), None)
 
-    def column(name: str) -> Lazy:
+    def column(name: str) -> np.ndarray:
         where = f"{path}: {name!r}"
-        first = np.empty(0) if head is None else _numbers_of(head.column(name), where)
-        shape = (rows, *first.shape[1:])
+        with reading(path, "a parquet file"), open_parquet(path) as file:
+            groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+            parts = [group.column(i) for group in groups for i in range(group.num_columns)]
+            check_size(where, 8 * sum(x.num_values for x in parts if f"{x.path_in_schema}.".startswith(f"{name}.")))
+            return _numbers_of(file.read([name]).column(name), where)
 
-        def read() -> np.ndarray:
-            check_size(where, math.prod(shape) * first.itemsize)
-            values, start = np.empty(shape, first.dtype), 0
-            with reading(path, "a parquet file"), open_parquet(path) as file:
-                for batch in file.iter_batches(columns=[name]):
-                    part = _numbers_of(batch.column(0), where, start, shape[1:])
-                    values[start : start + len(part)] = part
-                    start += len(part)
-            return values
-
-        return Lazy(shape, first.dtype, read)
-
-    return {name: opened_later(functools.partial(column, name)) for name in names}
+    with reading(path, "a parquet file"), open_parquet(path) as file:
+        count, names = file.metadata.num_rows, file.schema_arrow.names
+        head = next(file.iter_batches(batch_size=1), None)
+    first = {name: np.empty(0) if head is None else np.asarray(head.column(name)[0].as_py()) for name in names}
+    return {name: Lazy((count, *x.shape), x.dtype, functools.partial(column, name)) for name, x in first.items()}
 
 
-def _numbers_of(column: Any, where: str, first: int = 0, width: tuple[int, ...] = ()) -> np.ndarray:
-    """Return the numbers (N,), or lists of numbers (N, K), of a column of arrow; NaN for a missing one in a list.
-
-    Rows count from `first`; `width` is that of the lists before, if there are some.
-    """
+def _numbers_of(column: Any, where: str) -> np.ndarray:
+    """Return the numbers (N,), or lists of numbers (N, K), of a column of arrow; NaN for a missing number."""
     compute = library("pyarrow.compute", "parquet")
-    if column.null_count:
-        raise ValueError(f"{where} has no value at row {first + compute.index(column.is_null(), True).as_py()}")
     if not hasattr(column.type, "value_field"):  # of lists
-        return column.to_numpy(zero_copy_only=False)
-    lengths = compute.list_value_length(column).to_numpy(zero_copy_only=False)
-    expected = width[0] if width else lengths[0]
-    if (wrong := lengths != expected).any():
-        row = int(np.argmax(wrong))
-        found = f"{expected} and {lengths[row]} at row {first + row}"
+        return column.to_numpy()
+    lengths = compute.list_value_length(column).fill_null(0).to_numpy()
+    if (wrong := lengths != lengths[0]).any():
+        found = f"{lengths[0]} and {lengths[wrong][0]} at row {int(np.argmax(wrong))}"
         raise ValueError(f"{where}: lists of equal length expected, got {found}")
-    return compute.list_flatten(column).to_numpy(zero_copy_only=False).reshape(len(column), -1)
+    return compute.list_flatten(column).to_numpy().reshape(len(column), -1)
 
 
 class Hdf5Array(StoredRows):
@@ -170,18 +155,21 @@ def filled_rows(arrays: Mapping[str, Any], count: int) -> np.ndarray | None:
     Of Tianshou's buffers of several environments, `_offset` are the first rows of each, `_lengths` how many count.
     ValueError is raised if rows were overwritten, since the oldest are then not the first.
     """
-    fields: dict[str, list[int]] = {}
-    for name, values in arrays.items():
-        field, is_one = name.rpartition("/")[2], shape_of(values) in ((), (1,))
-        if field in _OF_SEVERAL or (is_one and field in (*_SIZES, *_PLACES)):
-            with contextlib.suppress(OverflowError, TypeError, ValueError):  # no numbers
-                fields[field] = [int(x) for x in np.ravel(values).tolist()]
+    fields = {name.rpartition("/")[2]: values for name, values in arrays.items()}
     if {*_OF_SEVERAL} <= fields.keys():
-        offsets, lengths = (np.array(fields[name]) for name in _OF_SEVERAL)
+        offsets, lengths = (np.asarray(fields[name]) for name in _OF_SEVERAL)
         sizes = np.diff(offsets, append=count)
         if lengths.shape == sizes.shape and ((lengths >= 0) & (lengths <= sizes)).all() and sizes.sum() == count:
             return np.arange(count) - np.repeat(offsets, sizes) < np.repeat(lengths, sizes)
-    size, place = (next((fields[x][0] for x in names if x in fields), 0) for names in (_SIZES, _PLACES))
+
+    def number(names: Sequence[str]) -> int:
+        for name in names:
+            if name in fields and shape_of(fields[name]) in ((), (1,)):
+                with contextlib.suppress(OverflowError, TypeError, ValueError):  # no number
+                    return int(np.ravel(fields[name])[0])
+        return 0
+
+    size, place = number(_SIZES), number(_PLACES)
     if size == count and 0 < place < count:
         raise ValueError(
             f"a full buffer, of which row {place} is the oldest: pass its arrays from there on, "
