@@ -135,7 +135,6 @@ WRONG = [
     (FIT, "--module json", "--module json: expected package.file:name or file.py:name"),
     (FIT, "--module ../none.py:make", "--module ../none.py:make: expected package.file:name or file.py:name, from the"),
     (FIT, "--policies rules.py", ", or rules.py:NAME in the shell; open others"),
-    (FIT, "--policies json:loads gain.npz", "--policies json:loads: names an object of Python, which must"),
     (RANK, "--report r.pdf", "a report is HTML, so its name must end in .html, got r.pdf"),
 ]
 

@@ -76,11 +76,8 @@ def read_policies(options: argparse.Namespace) -> Policies:
     from ..inputs.policies import load_policies
 
     source = options.policies
-    if named := [text for text in source if ":" in text and not os.path.exists(text)]:
-        if len(source) > 1:
-            others = "leave the other ones out, or let the object hold these policies too"
-            raise ValueError(f"--policies {named[0]}: names an object of Python, which must stand alone; {others}")
-        source = _named_object("policies", named[0])
+    if len(source) == 1 and ":" in source[0] and not os.path.exists(source[0]):
+        source = _named_object("policies", source[0])
         source = source() if callable(source) else source
     module = None if options.module is None else _named_object("module", options.module)
     keys = ("key", "activation", "action_count", "trust")

@@ -12,7 +12,6 @@ import numpy as np
 from .. import example
 from ..reports import report
 from ..results.numbers import Numbers
-from ..results.ranking import ranks_of
 from ..results.tables import column, to_text
 from ..runtime.files import check_place
 from ..sopr.config import Config
@@ -38,8 +37,7 @@ def show_example(folder: Path) -> None:
     print(f"ranked {len(unseen)} unseen policies in {time.perf_counter() - start:.1f} s\n")
 
     reached = np.array([true[name] for name in ranking.order])
-    cells = [column("true return", reached, Numbers(reached)), column("true rank", ranks_of(reached), "{:.0f}".format)]
-    print(to_text([*ranking.cells(), *cells]))
+    print(to_text([*ranking.cells(), column("true return", reached, Numbers(reached))]))
     print(f"\nSpearman {ranking.spearman(true):.3f}   regret@3 {ranking.regret(true, 3):.3f}")
     ranker.save(folder / "demo.safetensors")
     cast(Any, ranking.plot(true).figure).savefig(folder / "demo.png", dpi=150)

@@ -209,18 +209,12 @@ def with_flags(message: str) -> str:
     if _OPTION.search(message):
         return message
     message = message.replace("load_returns(…, columns=", "load_returns(…, return_columns=")
-    return _CALL_OR_PAIR.sub(_translated, message)
+    return _CALL_OR_PAIR.sub(lambda found: _PAIR.sub(_flag, found[1] or found[0]).replace(", --", " --"), message)
 
 
-def _translated(match: re.Match[str]) -> str:
-    pairs, parameter, value = match.groups()
-    if pairs is None:
-        return _flag(parameter, value)
-    return _PAIR.sub(lambda pair: _flag(*pair.groups()), pairs).replace(", --", " --")
-
-
-def _flag(parameter: str, value: str) -> str:
+def _flag(pair: re.Match[str]) -> str:
     """Return an option as one types it: a mapping becomes NAME=VALUE, a sequence words."""
+    parameter, value = pair.groups()
     flag = f"--{parameter.replace('_', '-')}"
     if value == "True":
         return flag

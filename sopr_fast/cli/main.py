@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import logging
 import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
@@ -34,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.arguments = sys.argv[1:] if arguments is None else list(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: not every encoding has ±, or all names
-    with warnings.catch_warnings(), _log_to_stderr():
+    with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: _complain("warning", message)
         try:
             status = _run(options)
@@ -102,18 +101,3 @@ def leave(status: int) -> NoReturn:
 def _complain(kind: str, message: object) -> None:
     text = with_flags(printable(" ".join(str(message).split())))
     print(f"sopr-fast: {kind}{': ' if text else ''}{text}", file=sys.stderr)
-
-
-@contextlib.contextmanager
-def _log_to_stderr() -> Iterator[None]:
-    """Show the progress of long work if there is no terminal for a bar."""
-    log, handler = logging.getLogger("sopr_fast"), logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("sopr-fast: %(message)s"))
-    level = log.level
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)
-        log.setLevel(level)

@@ -88,7 +88,7 @@ class Ranking(Result):
     @property
     def ranks(self) -> np.ndarray:
         """(P,) int64 ranks, 1 for the best."""
-        return ranks_of(self.scores)
+        return np.argsort(self.places) + 1
 
     @property
     def win_probability(self) -> np.ndarray:
@@ -193,10 +193,3 @@ class Ranking(Result):
         """Return lists and numbers ready for JSON; candidates in the order of `names`, NaN if a value is undefined."""
         shown = ("order", "names", "ranks", "scores", "standard_errors", "subset_scores", "distances", "distance_limit")
         return plain({name: getattr(self, name) for name in (*shown, "foreign")})
-
-
-def ranks_of(values: np.ndarray) -> np.ndarray:
-    """Return int64 ranks, 1 for the largest value; ties in input order."""
-    ranks = np.empty(len(values), np.int64)
-    ranks[np.argsort(-values, kind="stable")] = np.arange(1, len(values) + 1)
-    return ranks
