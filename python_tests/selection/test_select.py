@@ -169,15 +169,15 @@ def test_copies_have_one_row_and_one_pooled_return():
     assert again.probability_better("twin-2", "twin-0") == 0.5
 
 
-def test_whole_numbers_are_warned_of_once_and_noted_and_so_are_costs_next_to_returns():
+def test_whole_numbers_are_warned_of_once_and_noted_and_so_are_rollouts():
     policies = {name: lambda s, a=a: np.where(s[:, :1] > 0, a, 1.0) for name, a in {"a": 2.0, "b": 3.0}.items()}
     with pytest.warns(UserWarning, match="return whole numbers") as caught:
         selection = select(policies, log(), simulator=BehaviourQ(updates=5, hidden=(4,)))
     (warned,) = [str(each.message) for each in caught if "whole" in str(each.message)]
     assert warned in selection.notes
-    mixed = "Costs are given next to returns: each counts as the return of the opposite sign"
-    assert mixed in selection.update({"a": 1.0}).update({"b": {"cost": 2.0}}).notes
-    assert mixed not in selection.update({"b": {"cost": 2.0}}).notes
+    note = "Returns are means of up to 3 rollouts: of a learning curve, give its last evaluation"
+    assert note in selection.update({"a": [1.0, 2.0, 3.0]}).notes
+    assert not any("rollouts" in each for each in selection.update({"a": 1.0}).notes)
 
 
 @pytest.mark.filterwarnings("ignore:policies noisy give different actions")
@@ -284,7 +284,7 @@ def test_update_trains_nothing():
         ({"incumbent": "run1/left-21"}, "the incumbent run1/left-21 is none of the policies .did you mean 'left-21'"),
         ({"seed": -1}, "seed must be an integer, 0 or more"),
         ({"update": [1.0, 2.0]}, "returns must be by name"),
-        ({"update": {"left-21": np.nan}}, "returns: all are NaN or empty; if none is known, leave returns out"),
+        ({"update": {"left-21": np.nan}}, "all are NaN or empty; if none is known, leave returns out"),
     ],
 )
 def test_bad_input_is_named(options, message):

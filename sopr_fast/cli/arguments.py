@@ -101,16 +101,14 @@ def read_returns(options: argparse.Namespace, names: Sequence[str]) -> pandas.Da
     """Load the returns in all paths; those of a later one replace earlier ones of the same name."""
     import pandas
 
-    from ..inputs.returns import attrs_of, load_returns
+    from ..inputs.returns import load_returns
 
     columns = None
     if options.return_columns is not None:
         columns = {part: str(name) for part, name in _columns("return-columns", options.return_columns).items()}
     tables = [load_returns(path, names, columns=columns) for path in options.returns]
     together = pandas.concat(tables)
-    together = together[~together.index.duplicated(keep="last")]
-    together.attrs = attrs_of(*tables)
-    return together
+    return together[~together.index.duplicated(keep="last")]
 
 
 def read_log(path: str | Path, options: argparse.Namespace) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..inputs.returns import attrs_of, find_returns
+from ..inputs.returns import find_returns
 
 if TYPE_CHECKING:
     import pandas
@@ -54,9 +54,7 @@ class Measured:
     def update(self, returns: Any) -> Measured:
         """Return this with further returns by name, which replace earlier ones of the same name."""
         new = find_returns(returns, self.names)
-        table = self.table.where(new["return"].isna(), new)
-        table.attrs = attrs_of(self.table, new)
-        return replace(self, table=table)
+        return replace(self, table=self.table.where(new["return"].isna(), new))
 
     @cached_property
     def pooled(self) -> tuple[np.ndarray, np.ndarray]:
@@ -80,13 +78,14 @@ class Measured:
         return returns, np.nan_to_num(errors)
 
     def note(self) -> list[str]:
-        """Return notes on copies, on costs next to returns, and on returns of rollouts, if there are any."""
-        count, notes = len(self.names) - len(self.groups), [*dict.fromkeys(self.table.attrs.get("notes", []))]
-        if {"cost", "return"} <= {*self.table.attrs.get("units", [])}:
-            notes.insert(0, "Costs are given next to returns: each counts as the return of the opposite sign")
+        """Return notes on copies, and on returns of rollouts, if there are any."""
+        count, rollouts = len(self.names) - len(self.groups), self.table["rollouts"].dropna()
+        notes = []
         if count:
             act = "1 policy is a copy: it acts" if count == 1 else f"{count:,} policies are copies: they act"
-            notes.insert(0, f"{act} as another one in all {self.states:,} states, so they share row and return")
+            notes.append(f"{act} as another one in all {self.states:,} states, so they share row and return")
+        if (most := rollouts.max()) > 1:
+            notes.append(f"Returns are means of up to {most:g} rollouts: of a learning curve, give its last evaluation")
         return notes
 
 

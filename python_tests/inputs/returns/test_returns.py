@@ -44,11 +44,8 @@ def of(table):
         ("r.csv", "name,return,rollouts\na,1,5\nb,,0\n", {"a": 1}),
         ("r.json", '{"a": {"return": 1, "error": 2}, "b": {"return": 2}}', {"a": 1, "b": 2}),
         ("r.csv", "", "its first line must name the columns"),
-        ("r.csv", "policy,score\na,1\n", f"{EXPECTED} policy, score, so no return; name"),
         ("r.csv", "agent,score\na,1\n", f"{EXPECTED} agent, score, so no name and no return; {YOURS}"),
-        ("r.csv", "a,1\nb,2\n", f"{EXPECTED} a, 1"),
         ("environment.csv", "1,1000,12.5\n2,2000,14\n", "its first line must name the columns, each once; it is '1,"),
-        ("r.csv", 'name,return\na,"1,5"\nb,1.5\n', "the return of policy 'a' is '1,5', expected a finite number"),
         ("r.csv", "name,return,rollouts\na,1,0\n", "the rollouts of policy 'a' is '0', expected a whole number"),
         ("r.csv", "name,return,rollouts\na,1,2.5\n", "the rollouts of policy 'a' is '2.5', expected a whole"),
         ("r.csv", "name,step,return\na,1,1\na,2,1\n", "several rows of policy 'a': keep one, with the mean return"),
@@ -57,12 +54,9 @@ def of(table):
         ("r.csv", "name,return\na,1\nb,1,234.5\n", "Error tokenizing data"),
         ("r.csv", "policy,name,return\na,b,1\n", "columns policy and name mean the same; leave only one of them"),
         ("r.csv", "name,return,error\na,1,-1\n", "the error of policy 'a' is '-1', expected 0 or more"),
-        ("r.csv", "name,return\nß,2\n".encode("latin-1"), "not in UTF-8, or not a table"),
         ("r.csv", b"name,return\n\0\xff", "not in UTF-8, or not a table"),
-        ("r.json", "{", "damaged, cut short, or not JSON"),
         ("r.json", "[1, 2]", "its returns have no names: write an object of name and return"),
         ("r.json", '{"a": []}', "the rollouts of policy 'a' must be one or more finite returns"),
-        ("r.json", '{"a": [1, null]}', "the rollouts of policy 'a' must be one or more finite returns"),
         ("r.json", '{"a": 1, "b": 2, "a": 3}', "damaged, cut short, or not JSON: an object has the name 'a' twice"),
         ("r.json", '{"a": 1' + "0" * 400 + "}", "the return of policy 'a' is '1000"),
     ],
@@ -105,25 +99,19 @@ def test_returns_in_memory(source):
     ("source", "error", "message"),
     [
         (None, ValueError, "returns are needed: map names to returns, {name: return}"),
+        ({"a": np.tanh}, ValueError, "the return of policy 'a' is \"<ufunc 'tanh'>\", expected a finite number"),
         ({"a": (100.0, 5.0), "b": (90.0, 4.0)}, TypeError, "the return of policy 'a' is a pair, which may be a mean"),
         ([1, 2], ValueError, "there are 2 returns for 3 policies: map names to returns"),
         ({1, 2, 3}, TypeError, "returns are a set: map names to returns"),
         (3.0, TypeError, "returns are a float: map names to returns"),
-        (np.ones((9, 2)), TypeError, "policies or a log stand where returns belong; policies"),
-        ({"a": [[1, 2], [3, 4]]}, TypeError, "then returns; rollouts must be one list of numbers"),
-        ({"a": np.tanh}, TypeError, "policies or a log stand where returns belong; policies"),
         ({0: 1.0}, TypeError, "names of policies must be strings, got 0"),
         (pandas.Series([1, 2, 3], [2, 1, 0]), ValueError, "found return, so no name; name yours"),
         (pandas.Series([1, 2], ["a", "a"]), ValueError, "several rows of policy 'a'"),
-        (pandas.DataFrame({"a": [1.0]}), ValueError, "returns: expected columns name and return"),
         (pandas.DataFrame({"name": ["a"], "return": ["1,2"]}), ValueError, "policy 'a' is '1,2', expected a finite"),
         ([1, np.inf, 2], ValueError, "the return of policy 'b' is 'inf', expected a finite number"),
-        ([1, np.nan, 2], ValueError, "the return of policy 'b' is NaN or empty"),
+        ([1, np.nan, 2], ValueError, "returns hold nothing for policy 'b'"),
         ([1, [1e308, 1e308], 2], ValueError, "the return of policy 'b' is 'inf', expected a finite number"),
-        ([1, True, 2], ValueError, "the return of policy 'b' is 'True'"),
-        ([1, 2j, 2], ValueError, "the return of policy 'b' is '2j'"),
-        (np.ma.masked_array([1.0, 2.0, 3.0], [0, 1, 0]), ValueError, "the return of policy 'b' is NaN or empty"),
-        (np.ones((3, 2, 2)), ValueError, "the return of policy 'a' is"),
+        (np.ma.masked_array([1.0, 2.0, 3.0], [0, 1, 0]), ValueError, "returns hold nothing for policy 'b'"),
         ({"a": 1, "b": 2, "012": 1}, ValueError, "returns hold nothing for policy '12' (did you mean '012'?)"),
     ],
 )
@@ -191,20 +179,6 @@ def test_costs_are_negated_and_must_be_declared():
         load_returns(by_name)
     with pytest.raises(ValueError, match="columns return and cost: leave only one"):
         load_returns(frame.assign(**{"return": 1.0}))
-
-
-def test_what_changes_from_the_first_rollouts_to_the_last_is_noted():
-    assert load_returns({"a": 1.0, "b": [2.0]}).attrs["notes"] == []
-    gaps = load_returns({"a": 1.0, "b": np.nan, "c": None})
-    assert gaps.attrs["notes"] == ["NaN or empty, so not measured: the return of b, c"]
-    assert load_returns(gaps).attrs == gaps.attrs
-    table = load_returns(
-        {"flat": [1.0, 2.0, 2.0, 1.0], "noisy": [0.0, 90.0] * 4 + [90.0], "curve": np.arange(201) / 10, "one": 3.0}
-    )
-    (note,) = table.attrs["notes"]
-    assert "that of curve changes most, by +10.1 from the first half of them to the second" in note
-    assert load_returns(table).attrs["notes"] == [note]
-    assert load_returns({"noisy": [0.0, 90.0, 60.0], "equal": [1.0] * 5}).attrs["notes"] == []
 
 
 def save_evaluations(folder, results):

@@ -1,7 +1,6 @@
 """Returns of policies: from whatever holds them to one table by name."""
 
 from .returns import (
-    attrs_of,
     check_groups,
     check_ordered,
     check_returns,

@@ -20,8 +20,6 @@ from ...runtime.files import check_regular
 from ...runtime.text import NAME_WIDTH, escaped_errors, is_cost, list_names, printable, suggest
 from ...runtime.warn import warn
 from ..accepted import ReturnsLike
-from ..lazy_arrays import shape_of
-from ..logs import StoredStates, Transitions
 from ..table_files import load_csv, load_json
 
 if TYPE_CHECKING:
@@ -36,9 +34,7 @@ _LIMITS = {  # part → least, what is expected
     "error": (0, "0 or more"),
     "rollouts": (1, "a whole number, 1 or more"),
 }
-_MISPLACED = "policies or a log stand where returns belong; policies come first, then the log, then returns"
 _REMEDY = "map names to returns, {name: return}"
-_CLEARLY = 2  # standard errors
 
 
 @escaped_errors()
@@ -48,8 +44,7 @@ def load_returns(
     """Return the returns of policies as a table: columns return, error and rollouts, indexed by name.
 
     `error` is the standard error of the return and `rollouts` their number, NaN where unknown. Policies whose return is
-    NaN, None or an empty cell have no row, and stand in `attrs["empty"]`. `attrs["notes"]` are sentences about them and
-    about returns that are given as rollouts; `attrs["units"]` says "return" or "cost".
+    NaN, None or an empty cell have no row.
 
     Args:
         source: Mapping from name to return, to the returns of rollouts, or to a mapping of columns; data frame of a row
@@ -74,22 +69,12 @@ def load_returns(
     path = Path(source) if isinstance(source, str | os.PathLike) else None
     with naming(path or "returns"):
         content = source if path is None else _read(path, names)
-        table = _table(_named(_as_frame(content, names), columns))
-    attrs = attrs_of(source, table)
-    table.attrs = attrs | {"units": attrs["units"][:1]}  # of a table that was loaded before, what was given
-    return table
-
-
-def attrs_of(*tables: Any) -> dict[str, list[str]]:
-    """Return the attributes of tables of returns together."""
-    found = [getattr(table, "attrs", {}) for table in tables]
-    return {key: [text for attrs in found for text in attrs.get(key, [])] for key in ("empty", "notes", "units")}
+        return _table(_named(_as_frame(content, names), columns))
 
 
 def is_ordered(source: Any) -> bool:
     """Return whether returns are in order, not by name."""
-    by_name = str | os.PathLike | StoredStates | Transitions | None
-    return not (isinstance(source, by_name) or hasattr(source, "items"))
+    return not (source is None or isinstance(source, str | os.PathLike) or hasattr(source, "items"))
 
 
 def check_ordered(what: str, values: Any, policies: Policies) -> None:
@@ -124,7 +109,6 @@ def find_returns(returns: Any, names: Sequence[str]) -> pandas.DataFrame:
     """
     given = load_returns(returns, names)
     table = given.reindex(list(names))
-    table.attrs = given.attrs
     missing, others = table.index[table["return"].isna()], given.index.difference(names, sort=False)
     if len(missing) == len(names):
         raise ValueError(
@@ -154,8 +138,6 @@ def _describe_missing(names: Iterable[str], given: pandas.DataFrame | pandas.Ser
     if not missing:
         return ""
     more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-    if missing[0] in given.attrs.get("empty", ()):
-        return f"the return of policy {missing[0]!r} is NaN or empty{more}"
     return f"{what} hold nothing for policy {missing[0]!r}{suggest(missing[0], given.index)}{more}"
 
 
@@ -190,15 +172,9 @@ def _as_frame(source: Any, names: Sequence[str] | None) -> pandas.DataFrame:
         if isinstance(source, Set) or not isinstance(source, Iterable):
             raise TypeError(f"returns are a {type(source).__name__}: {_REMEDY}")
         values, names = list(as_numbers(source) if hasattr(source, "__array__") else source), _needed(names)
-        if len(values) != len(names) and len(shape_of(source)) > 1:
-            raise TypeError(_MISPLACED)
         if len(values) != len(names):
             raise ValueError(f"there are {len(values)} returns for {len(names)} policies: {_REMEDY}")
         pairs = [*zip(names, values, strict=True)]
-    elif isinstance(source, StoredStates | Transitions) or any(
-        callable(value) or len(shape_of(value)) > 1 for _, value in source.items()
-    ):
-        raise TypeError(f"{_MISPLACED}; rollouts must be one list of numbers")
     else:
         pairs = [*source.items()]
     if pairs and all(isinstance(value, Mapping) for _, value in pairs):
@@ -259,37 +235,22 @@ def _table(cells: pandas.DataFrame) -> pandas.DataFrame:
 
     part, sign = ("cost", -1) if "cost" in cells else ("return", 1)
     rows: dict[str, tuple[float, float, float]] = {}
-    changes: dict[str, float] = {}  # clear ones of the mean, from the first half of the rollouts to the second
-    empty: list[str] = []
     for name, row in zip(cells.index, cells.to_dict("records"), strict=True):
         returns, is_list = _returns(row[part], name)
         with np.errstate(over="ignore"):
             value = sign * _number(float(np.mean(returns)), "return", name)
         if math.isnan(value):
-            empty.append(name)
             continue
         error, rollouts = (_number(row.get(x), x, name) for x in ("error", "rollouts"))
         if is_list:
             rollouts = len(returns)
-        if half := len(returns) // 2:
-            deviation = float(np.std(returns, ddof=1))
-            error = deviation / math.sqrt(rollouts)
-            change = sign * float(np.mean(returns[-half:]) - np.mean(returns[:half]))
-            if abs(change) > _CLEARLY * deviation * math.sqrt(2 / half):
-                changes[name] = change
+        if len(returns) > 1:
+            error = float(np.std(returns, ddof=1)) / math.sqrt(rollouts)
         rows[name] = value, error, rollouts
     if not rows:
-        raise ValueError("all are NaN or empty; if none is known, leave returns out" if empty else "no returns in it")
+        raise ValueError("no returns in it, or all are NaN or empty; if none is known, leave returns out")
     table = pandas.DataFrame.from_dict(rows, orient="index", columns=["return", "error", "rollouts"], dtype=np.float64)
     table.index = pandas.Index([*rows], dtype=object, name="name")
-    notes = [f"NaN or empty, so not measured: the return of {list_names(empty)}"] if empty else []
-    if changes:
-        name = max(changes, key=lambda name: abs(changes[name]))
-        notes.append(
-            f"Returns are means of rollouts: that of {printable(name)} changes most, by {changes[name]:+.3g} from the "
-            "first half of them to the second; of a learning curve, give the last evaluation alone"
-        )
-    table.attrs = {"empty": empty, "notes": notes, "units": [part]}
     return table
 
 
