@@ -98,7 +98,7 @@ TENSORS = (  # in a file of torch, after the protocol of its pickle
     (tensor(name=b"h%c" % DEPTH), REPEATED),
     (tensor(shape=b"J\xff\xff\xff\x7f(K\x01t\x86"), KIND),  # a size times a tuple would fill the memory
     (LONG + b"ctorch\ndevice\nq\x010]" + b"h\x01h\x00Ra" * 10**5 + b".", REPEATED),
-    (LONG + b"]" + b"h\x00Qa" * 10**5 + b".", KIND),
+    (LONG + b"]" + b"h\x00Qa" * 10**5 + b".", REPEATED),
     (text(b"a" * 10**6) + b"q\x000" + text(b"b") + b"q\x010" + b"h\x00h\x01\x930" * 10**5 + b"N.", "repeats|names"),
     (b"N" + b"".join(b"p%d\n" % (i * (2**61 - 1)) for i in range(1, 60_000)) + b".", "leaves out places"),
     (RECORD + pickle.dumps(POINTER, 2)[2:-1] + b"b.", "attributes of Python's own"),

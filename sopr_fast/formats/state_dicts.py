@@ -22,12 +22,12 @@ from ..inputs.policies.callables import acts, adapt
 from ..inputs.policies.output import Bounds, to_array
 from ..inputs.policies.policy import Policy
 from ..inputs.policies.policy_files import ReadingOptions
-from ..runtime.containers import open_archive
+from ..runtime.containers import member_names, open_archive
 from ..runtime.files import read_regular
 from ..runtime.pickles import RefusedError, read_pickle
 from ..runtime.tensor_files import is_own
 from ..runtime.text import list_names, one_line, printable
-from ..runtime.torch_files import is_torch_file, read_weights
+from ..runtime.torch_files import read_weights
 from ..runtime.warn import warn
 
 Arrays = Mapping[str, Any]
@@ -82,7 +82,7 @@ _EPSILON = 1e-2  # that rsl_rl adds to deviations
 
 def read_torch(path: Path, options: ReadingOptions) -> Sequence[Policy]:
     """Read the policy in a file of `torch.save` or of `pickle`: weights, or, with trust, a pickled module."""
-    is_torch = path.suffix.lower() not in (".pkl", ".pickle") or is_torch_file(path)
+    is_torch = path.suffix.lower() not in (".pkl", ".pickle") or bool(member_names(path))
     try:
         content = read_weights(path) if is_torch else read_pickle(path)
     except RefusedError as error:
