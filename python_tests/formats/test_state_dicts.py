@@ -97,7 +97,7 @@ def test_weights_that_are_not_those_of_the_module_list_both_sides(tmp_path):
         ("other.pt", None, lambda: wide, r'Missing key.*"4\.weight", "4\.bias"\. Unexpected key.*"extra\.weight"\. '
          r"size mismatch for 0\.weight: .*\[8, 5\]\) from checkpoint, the shape in current model is .*\[9, 5\]"),
         ("net.pt", "policy", Squashed, "nothing under key='policy', its keys are actor, critic, epoch"),
-        ("net.pt", None, Squashed, r"not those of the module: pass key='actor'; .*Missing key"),
+        ("net.pt", None, Squashed, r"not those of the module: .*Missing key.*Unexpected key.*actor\.bound"),
         ("net.pt", "actor", lambda: 3, "module=… made a int, expected a torch.nn.Module"),
         ("net.pt", "actor", nn.Linear, "module=… raised TypeError, called without arguments: .*in_features"),
     ):  # fmt: skip
@@ -260,9 +260,6 @@ def test_pickled_modules_need_trust(tmp_path, states):
         policy = load(tmp_path, key=key, trust=True)["net"]
         torch.testing.assert_close(policy.act(states), NET(states).detach())
     torch.save(NET.state_dict(), tmp_path / "net.pt", _use_new_zipfile_serialization=False)
-    with pytest.raises(ValueError, match=r"written by torch before 1\.6, .*; trust=True opens it as code"):
+    with pytest.raises(ValueError, match=r"damaged, or written by torch before 1\.6; trust=True opens it as code"):
         load(tmp_path, module=NET)
     torch.testing.assert_close(load(tmp_path, module=NET, trust=True)["net"].act(states), NET(states).detach())
-    (tmp_path / "net.pt").write_bytes(b"no file of torch")
-    with pytest.raises(ValueError, match=r"net\.pt: damaged, or not a file that torch\.save wrote"):
-        load(tmp_path)

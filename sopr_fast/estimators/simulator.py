@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..inputs.logs import Transitions
 from ..inputs.logs.schema import LIMIT
-from ..inputs.policies import Layout, Policy, together
+from ..inputs.policies import Layout, Policy
 from ..native import torch_on_one_thread
 from ..results.estimates import Estimates
 from ..results.metrics import agreement
@@ -169,17 +169,14 @@ def _roll_out(
     low, high = log.range()
     totals = torch.zeros(3, len(states), dtype=torch.float64, device="cpu")
     alive = torch.ones_like(totals[0])
-    acting: list[Policy] = []
     for _ in each(range(horizon), "rolling out", "step"):
         going = alive.view(count, -1).amax(1) > _OVER
         if not going.any():
             continue
         rows = going.repeat_interleave(members * rollouts).nonzero()[:, 0]
-        still = [policies[p] for p in going.nonzero()[:, 0].tolist()]
-        if still != acting:
-            acting, act = still, together(still)
+        acting = [policies[p] for p in going.nonzero()[:, 0].tolist()]
         raw = log.denormalise(states[rows]).view(len(acting), -1, log.state_dim)
-        taken = act(raw) if layout.kind == "action" else _sample(acting, raw, generator)
+        taken = _act(acting, raw, None if layout.kind == "action" else generator)
         actions = log.normalise_actions(taken.flatten(0, 1))
         added = torch.zeros_like(states[: members * rollouts])
         if noise is not None:
@@ -198,9 +195,9 @@ def _roll_out(
     return {"values": means[0], **dict(zip(names, means[1:].mean(2), strict=True))}
 
 
-def _sample(policies: list[Policy], states: Tensor, generator: torch.Generator) -> Tensor:
-    """Return sampled actions (P, B, dim_a) in states (P, B, dim_s) of each policy, all with the same noise."""
-    key = int(torch.randint(2**62, (), generator=generator, device="cpu"))
+def _act(policies: list[Policy], states: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Return actions (P, B, dim_a) in states (P, B, dim_s) of each policy, sampled with the same noise if with any."""
+    key = 0 if generator is None else int(torch.randint(2**62, (), generator=generator, device="cpu"))
     taken = []
     for policy, own in zip(policies, states, strict=True):
         noise = torch.Generator().manual_seed(key)

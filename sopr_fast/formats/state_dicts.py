@@ -129,7 +129,7 @@ def _read(content: Any, options: ReadingOptions, path: Path) -> Policy:
         if acts(arrays.get("")):
             return adapt(options.name, arrays[""])
     if options.module is not None:
-        return adapt(options.name, _built(options.module, _arrays(arrays), options.key))
+        return adapt(options.name, _built(options.module, _arrays(arrays)))
     for form in FORMS:
         if names := _layers(form, path.suffix.lower(), arrays):
             return _of_form(form, names, arrays, options, path)
@@ -167,7 +167,7 @@ def _under(arrays: Arrays, key: str) -> dict[str, Any]:
     return own
 
 
-def _built(make: Any, arrays: Arrays, key: str | None) -> nn.Module:
+def _built(make: Any, arrays: Arrays) -> nn.Module:
     """Return the user's module with these weights, or raise ValueError if it fails, or names or shapes differ."""
     try:
         module = copy.deepcopy(make) if isinstance(make, nn.Module) else make()
@@ -181,11 +181,7 @@ def _built(make: Any, arrays: Arrays, key: str | None) -> nn.Module:
             {name: torch.tensor(x) if x.dtype.kind in "iub" else floats(arrays, name) for name, x in values.items()}
         )
     except RuntimeError as error:  # it lists what is missing, what is left, and other shapes
-        shapes, wanted = ({(name, *x.shape) for name, x in each.items()} for each in (arrays, module.state_dict()))
-        starts = {name.partition(".")[0] for name in arrays}  # keys under which the weights may be those of the module
-        fits = [start for start in starts if {(f"{start}.{name}", *shape) for name, *shape in wanted} <= shapes]
-        hint = f"pass key={'.'.join(filter(None, (key, min(fits))))!r}; " if fits else ""
-        raise ValueError(f"its weights are not those of the module: {hint}{one_line(error)}") from None
+        raise ValueError(f"its weights are not those of the module: {one_line(error)}") from None
     return module.eval()
 
 

@@ -1,7 +1,7 @@
 """Weights and other plain values from files of `torch.save`, of any origin.
 
-Not by `torch.load(weights_only=True)`: before torch 2.10 such a file could run code (CVE-2026-24747), and in all versions
-a small one can take any memory.
+Not by `torch.load(weights_only=True)`: before torch 2.10 a file could run code (CVE-2026-24747), and a small one can
+take any memory.
 """
 
 from __future__ import annotations

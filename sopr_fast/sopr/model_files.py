@@ -102,7 +102,7 @@ def _restore(tensors: dict[str, Tensor], description: dict[str, Any]) -> dict[st
     best, curves = description["best_step"], {name: values.tolist() for name, values in history.items()}
     return {
         "model": model,
-        "layout": Layout(kind, width // 2 if kind == "gaussian" else width, width),
+        "layout": Layout(kind, width // 2 if kind == "gaussian" else width),
         "training_policies": TrainingPolicies(names, **training),
         "subsets": subsets,
         "history": curves

@@ -14,7 +14,7 @@ from sopr_fast.inputs.policies import Actor, ArrayPolicy, Layout, collect, probe
 from sopr_fast.inputs.policies import load_policies as load
 
 U, DS, DA = 40, 5, 3
-GAUSSIAN_LAYOUT = Layout("gaussian", DA, 2 * DA)
+GAUSSIAN_LAYOUT = Layout("gaussian", DA)
 
 
 @pytest.fixture

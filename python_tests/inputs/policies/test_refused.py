@@ -56,10 +56,10 @@ DISCRETE = {  # ... with action_count=4
     "distribution": (lambda s: dist.Normal(torch.tensor(good(s)), 1.0), "continuous distribution, expected probabil"),
 }
 UNLIKE = {  # ... with the layout of a model
-    "fewer than its columns": (lambda s: s[:, :2], Layout("action", 3, 3), "(13, 2), expected (13, 3) as the model"),
-    "fewer than its means": (lambda s: s[:, :2], Layout("gaussian", 3, 6), "(13, 2), expected (13, 3) as the model"),
-    "continuous": (good, Layout("discrete", 3, 3), "'x' has continuous actions, the model discrete ones"),
-    "not continuous": (fifths, Layout("action", 5, 5), "discrete actions, the model con"),
+    "fewer than its columns": (lambda s: s[:, :2], Layout("action", 3), "(13, 2), expected (13, 3) as the model"),
+    "fewer than its means": (lambda s: s[:, :2], Layout("gaussian", 3), "(13, 2), expected (13, 3) as the model"),
+    "continuous": (good, Layout("discrete", 3), "'x' has continuous actions, the model discrete ones"),
+    "not continuous": (fifths, Layout("action", 5), "discrete actions, the model con"),
 }
 WRONG = {name: (policy, None, None, message) for name, (policy, message) in RETURNS.items()}
 WRONG |= {name: (policy, 4, None, message) for name, (policy, message) in DISCRETE.items()}
@@ -139,7 +139,7 @@ def test_nan_matters_only_where_it_is_read_and_names_the_row_in_the_users_data()
     actions = np.zeros((100, 3))
     actions[0] = np.nan
     policies = list(load({"x": actions}).values())
-    assert collect(policies, STATES, SOURCE, Layout("action", 3, 3)).shape == (1, U, 3)
+    assert collect(policies, STATES, SOURCE, Layout("action", 3)).shape == (1, U, 3)
     actions[3, 1] = np.inf
     with pytest.raises(ValueError, match="policy 'x' returned inf at state row 3"):
-        collect(policies, STATES, SOURCE, Layout("action", 3, 3))
+        collect(policies, STATES, SOURCE, Layout("action", 3))

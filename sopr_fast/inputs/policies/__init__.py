@@ -1,6 +1,6 @@
 """Policies under one interface: names, actions, distributions, and the columns that the model reads."""
 
-from .acting import collect, collect_shared, new_columns, together
+from .acting import collect, collect_shared, new_columns
 from .actor import Actor
 from .array_policy import ArrayPolicy
 from .meeting import check_widths, doubtful_answers, facts, probe, warn_of_answers

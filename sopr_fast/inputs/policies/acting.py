@@ -1,14 +1,12 @@
-"""What policies do in many states: all in the same ones, as columns that the model reads, or each in its own."""
+"""What policies do in many states, as columns that the model reads."""
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +14,6 @@ from torch import Tensor
 
 from ...native import threads, torch_on_one_thread
 from ...runtime import distributed
-from ...runtime.checks import TOO_LARGE
 from ...runtime.options import current
 from ...runtime.progress import progress_bar
 from ...runtime.resources import tile_bytes
@@ -94,56 +91,3 @@ def new_columns(shape: tuple[int, ...]) -> Tensor:
                     "another folder"
                 ) from error
         return torch.from_numpy(np.memmap(file, np.float32, "r+", shape=shape))
-
-
-def together(policies: Sequence[Policy]) -> Callable[[Tensor], Tensor]:
-    """Return a function from states (P, B, dim_s) float32 of P policies to their actions (P, B, dim_a).
-
-    They are those of `Policy.act`. Deterministic perceptrons of one form act in one pass, other policies one by one.
-    """
-    groups: dict[Any, list[int]] = {}
-    for p, policy in enumerate(policies):
-        groups.setdefault(_form(policy) or p, []).append(p)
-    order = torch.tensor([p for places in groups.values() for p in places], device="cpu").argsort()
-    actors = [[own for p in places if isinstance(own := policies[p], Actor)] for places in groups.values()]
-    stacks = [_stacked(own) if len(own) > 1 else None for own in actors]
-
-    def act(states: Tensor) -> Tensor:
-        parts = []
-        for places, stack in zip(groups.values(), stacks, strict=True):
-            own, actions = states[places], None
-            if stack is not None:
-                with torch.no_grad():
-                    actions = stack._output(own, None).mean
-            if actions is None or not (actions.abs() < TOO_LARGE).all():  # of which acting alone names the policy
-                actions = torch.stack([_alone(policies[p], rows) for p, rows in zip(places, own, strict=True)])
-            parts.append(actions)
-        return torch.cat(parts)[order]
-
-    return act
-
-
-def _alone(policy: Policy, states: Tensor) -> Tensor:
-    return torch.cat([policy.act(batch) for batch in states.split(current().batch_size)])
-
-
-def _form(policy: Policy) -> tuple[Any, ...] | None:
-    """Return what perceptrons that act in one pass have in common; None if a policy acts alone."""
-    if not isinstance(policy, Actor) or policy._layers or policy.is_discrete:
-        return None
-    standardised = None if policy.standardisation is None else policy.standardisation.clip
-    scaled, clipped = policy.scale is not None, policy.clip is not None
-    return tuple(policy._sizes), policy.activation, policy.squash, standardised, scaled, clipped
-
-
-def _stacked(actors: list[Actor]) -> Actor:
-    """Return actors of one form as one that acts in states (P, B, dim_s): its tensors have a leading dimension."""
-    whole = copy.copy(actors[0])
-    whole._parameters = torch.cat([actor._parameters for actor in actors])
-    for part in ("standardisation", "scale", "clip"):
-        values = [getattr(actor, part) for actor in actors]
-        if values[0] is not None:
-            fields = zip(*values, strict=True)
-            stacked = (torch.stack(each)[:, None] if isinstance(each[0], Tensor) else each[0] for each in fields)
-            setattr(whole, part, type(values[0])(*stacked))
-    return whole

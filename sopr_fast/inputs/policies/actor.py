@@ -104,18 +104,17 @@ class Actor(Policy):
         return Output("action", action if self.clip is None else action.clamp(*self.clip))
 
     def _last_layer(self, states: Tensor) -> Tensor:
-        """Return the output (…, N, outputs) of the last layer."""
+        """Return the output (N, outputs) of the last layer."""
         parts = []
-        for hidden in states.split(_ROWS, -2):
+        for hidden in states.split(_ROWS):
             hidden = hidden if self.standardisation is None else self.standardisation(hidden)
             for layer in self._layers[:-1]:
                 hidden = ACTIVATIONS[self.activation](F.linear(hidden, *layer))
             if self._layers:
                 parts.append(F.linear(hidden, *self._layers[-1]))
             else:
-                outputs = ops.mlp(hidden, self._parameters, self._sizes, activation=self.activation)
-                parts.append(outputs if hidden.dim() == 3 else outputs[0])
-        return torch.cat(parts, -2)
+                parts.append(ops.mlp(hidden, self._parameters, self._sizes, activation=self.activation)[0])
+        return torch.cat(parts)
 
 
 def layer_names(arrays: Arrays, pattern: str, first: int = 0, step: int = 2) -> list[str]:

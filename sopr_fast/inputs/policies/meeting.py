@@ -51,9 +51,9 @@ def probe(
     outputs = [policy.output(states, source) for policy in policies]
     whose = "the model"
     if layout is None:
-        whose, width = f"policy {policies[0].name!r}", outputs[0].mean.shape[1]
-        is_gaussian = outputs[0].kind != "discrete" and any(output.kind == "gaussian" for output in outputs)
-        layout = Layout("gaussian", width, 2 * width) if is_gaussian else Layout(outputs[0].kind, width, width)
+        whose, (first, *_) = f"policy {policies[0].name!r}", outputs
+        is_gaussian = first.kind != "discrete" and any(output.kind == "gaussian" for output in outputs)
+        layout = Layout("gaussian" if is_gaussian else first.kind, first.mean.shape[1])
     if logged is not None:
         check_actions(policies, layout, logged)
     pairs = zip(policies, outputs, strict=True)

@@ -85,12 +85,15 @@ class Layout:
         kind: "action": the action. "gaussian": mean and standard deviation, the latter 0 for deterministic policies.
             "discrete": probabilities, one-hot for policies that return indices.
         action_dim: Width of the action, or number of discrete actions.
-        width: Number of columns: `action_dim`, or twice that for kind "gaussian".
     """
 
     kind: str
     action_dim: int
-    width: int
+
+    @property
+    def width(self) -> int:
+        """Number of columns."""
+        return 2 * self.action_dim if self.kind == "gaussian" else self.action_dim
 
     @property
     def action_count(self) -> int | None:
