@@ -120,7 +120,7 @@ def table():
     pandas.DataFrame(rows, columns=["x", "speed", "u", "r", "stay", "hour"]).to_csv("log.csv", index=False)
     Path("policies").mkdir()
     for i in range(4):
-        np.savez(f"policies/gain-{i}.npz", **{"mean.weight": np.full((1, 2), -i), "mean.bias": np.zeros(1)})
+        np.savez(f"policies/gain-{i}.npz", **{"mean.weight": np.full((1, 2), -float(i)), "mean.bias": np.zeros(1)})
 
 
 def bandit():

@@ -162,7 +162,6 @@ def test_few_policies_and_estimates_have_a_report(tmp_path):
         ranked = replace(ranking(count=count, known=2), distance_limit=1e9)
         estimates = Estimates(["a", "b"][:count], np.array([1.0, 2.0])[:count], method="FQE")
         assert all(verdict in read(result, tmp_path / "r.html").text("h1")[0] for result in (ranked, estimates))
-        assert "Errors and" not in (tmp_path / "r.html").read_text(encoding="utf-8"), "the estimates have none"
     for known, count in ((0, 3), (1, 2), (3, 4), (6, 0)):
         page = read(selection(known=known, count=count, incumbent=known == 6), tmp_path / "r.html")
         assert len(page.all("tr")) > known + count
@@ -199,7 +198,7 @@ def test_a_ranking_shows_its_numbers(pages):
         ({"distances": np.full(6, np.nan)}, "Unknown distance to the training policies: "),
         ({"distance_limit": 1e9}, "the highest score of 6 candidates"),
         ({"history": None}, "keeps nothing of how its scores were made"),
-        ({"subset_scores": None}, "before you deploy it"),
+        ({"subset_scores": None}, "Errors, if any, come from replicates"),
         ({"history": {"collapsed": True}}, "collapsed: this order means nothing"),
     ],
 )

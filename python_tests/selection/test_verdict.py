@@ -138,10 +138,6 @@ def test_candidates_unlike_all_known_policies_are_not_ranked():
     assert selection.verdict.policies[:1] != ("far",) or selection.verdict.kind == "measure"
     assert "far" in selection.measure_next(4)
     assert selection.unrankable() == ["The known returns say nothing of far: it acts unlike every known policy"]
-    both = stranger | {"further": lambda states: np.full((len(states), 1), 60.0)}
-    selection = choose(both, simulator=simulator(far=-4.0, further=-3.0))
-    (note,) = selection.unrankable()
-    assert note == "The known returns say nothing of further, far: they act unlike every known policy"
     assert all(len(line) <= 80 for line in str(selection).splitlines())
 
 

@@ -17,6 +17,12 @@ from .svg import draw
 
 _ROWS = 20  # of policies in a figure
 _USELESS = 0.3  # rank correlation
+_OF_REPLICATES = "Errors, if any, come from replicates, such as episodes or members of a simulator."
+_OF_SUBSETS = (
+    "Scores order policies; they are not returns. Errors are over draws of states only: they do not say whether the "
+    "model orders policies as their returns do. Distance is that of actions to the nearest known policy; a foreign "
+    "candidate is farther from them than they usually are from each other."
+)
 
 
 @singledispatch
@@ -37,7 +43,7 @@ def _of_ranking(ranking: Ranking) -> dict[str, Any]:
         caption=f"Scores{_first(len(ranking))}.",
         title="Candidates by score",
         columns=ranking.cells(),
-        legend=_ranking_legend(ranking),
+        legend=_OF_REPLICATES if ranking.subset_scores is None else _OF_SUBSETS,
         evidence=_ranking_evidence(ranking),
         settings=ranking.settings,
     )
@@ -47,21 +53,10 @@ def _first(count: int) -> str:
     return f", the first {_ROWS} of {count:,}" if count > _ROWS else ""
 
 
-def _ranking_legend(ranking: Ranking) -> str:
-    if ranking.subset_scores is not None:
-        return (
-            "Scores order policies; they are not returns. Errors are over draws of states only: they do not say "
-            "whether the model orders policies as their returns do. Distance is that of actions to the nearest known "
-            "policy; a foreign candidate is farther from them than they usually are from each other."
-        )
-    replicates = "Errors come from replicates, such as episodes or members of a simulator. "
-    return replicates * bool(np.isfinite(ranking.standard_errors).any()) + "Measure a policy before you deploy it."
-
-
 def _ranking_evidence(ranking: Ranking) -> list[str]:
     history = ranking.history
     if history is None:
-        return ["This ranking keeps nothing of how its scores were made."]
+        return ["This ranking keeps nothing of how its scores were made: measure a policy before you deploy it."]
     learned = f"The model learned from {ranking.settings['training policies']} policies"
     correlations, best = history.get("validation_rank_correlation", []), history.get("best_step")
     if isinstance(best, int) and 0 <= best < len(correlations):
