@@ -42,6 +42,8 @@ def test_noise_of_deterministic_policies_is_before_tanh_within_its_range(largest
     else:
         acted, logged = map(torch.from_numpy, (acted, logged))
         density = Normal(acted, 0.3)
+        normal = ImportanceWeighting().estimate([lambda s: Normal(1.1 * torch.from_numpy(np.tanh(s)), 0.3)], log)
+        assert normal.values == pytest.approx(estimates.values, rel=1e-4)
     weights = density.log_prob(logged).exp().numpy()[:, 0]
     assert estimates.values[0] == pytest.approx(weights @ rewards / weights.sum(), rel=1e-4)
 
