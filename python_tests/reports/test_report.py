@@ -147,7 +147,7 @@ def test_a_selection_shows_its_numbers(pages):
 
 
 def test_a_selection_of_measured_policies_predicts_nothing(tmp_path):
-    measured = dict.fromkeys(selection().candidates, -900.0)
+    measured = dict.fromkeys(selection().names, -900.0)
     text = "".join(read(selection().update(measured), tmp_path / "s.html").text("html")).replace("\n", "")
     assert f"known returns{len(selection().names)}" in text
 

@@ -84,7 +84,6 @@ def test_only_measured_policies_get_a_verdict(monkeypatch):
     selection = select(KNOWN, log(), returns=rollouts, simulator=right)
     assert selection.verdict.kind == "deploy"
     assert "; measured -4.00 ± 0.58" in selection.verdict.text
-    assert selection.candidates == []
     kept = select(KNOWN, log(), returns=rollouts, simulator=right, incumbent=selection.verdict.policies[0])
     assert kept.verdict.kind == "keep"
     monkeypatch.setattr("sopr_fast.selection.values.Simulator", None)  # which is not needed
@@ -94,7 +93,7 @@ def test_only_measured_policies_get_a_verdict(monkeypatch):
 
 def test_without_known_returns_only_the_simulator_ranks():
     selection = select(CANDIDATES, log(), simulator=simulator())
-    assert selection.candidates == sorted(CANDIDATES, key=simulator().says.get, reverse=True)
+    assert selection.columns()["policy"] == sorted(CANDIDATES, key=simulator().says.get, reverse=True)
     assert selection.verdict.kind == "measure"
     assert list(selection.verdict.policies) == selection.measure_next(2)
     assert "No return is known: the order is by Simulator" in str(selection)
@@ -121,7 +120,7 @@ def test_few_known_returns_work_and_are_said_to_be_few(count):
     selection = choose(returns=few)
     assert f"Only {count} return" in " ".join(selection.doubts)
     assert selection.verdict.kind != "deploy" or selection.verdict.policies[0] in few
-    assert set(selection.candidates) == (set(KNOWN) | set(CANDIDATES)) - set(few)
+    assert {name for name, known in zip(selection.names, selection.known, strict=True) if known} == set(few)
 
 
 def test_candidates_unlike_all_known_policies_are_not_ranked():

@@ -13,7 +13,7 @@ import torch
 from ..estimators.action_distance import act_on_log, mutual_distances
 from ..estimators.estimator import data_rows, read_rows
 from ..inputs.logs import Transitions, load_log
-from ..inputs.policies import ArrayPolicy, Policies, Policy, collect_shared, doubtful_answers, facts
+from ..inputs.policies import Policies, Policy, collect_shared, doubtful_answers, facts
 from .measured import Measured
 
 if TYPE_CHECKING:
@@ -53,11 +53,6 @@ class Compared:
     def is_bandit(self) -> bool:
         """Whether the log is of single steps, with probabilities of its discrete actions."""
         return self.is_of_single_steps and self.log.log_probs is not None and self.discrete
-
-    @property
-    def can_roll_out(self) -> bool:
-        """Whether every policy can act in states that are not logged."""
-        return not any(isinstance(policy, ArrayPolicy) for policy in self.policies)
 
 
 def read(

@@ -164,11 +164,6 @@ class Predictions:
         """(P,) int64 indices of the policies, the highest predicted return first."""
         return np.argsort(-self.predicted, kind="stable")
 
-    @property
-    def candidates(self) -> list[str]:
-        """Names of the policies without a return, the highest predicted return first."""
-        return [self.names[i] for i in self.order if not self.known[i]]
-
     def intervals(self, level: float = LEVEL) -> np.ndarray:
         """Return (P, 2) float64 lower and upper ends of intervals of the returns.
 

@@ -24,6 +24,7 @@ from ..estimators import (
 )
 from ..estimators.simulator import unfinished
 from ..inputs.logs import Transitions
+from ..inputs.policies import ArrayPolicy
 from ..results.estimates import Estimates
 from ..results.warnings import ForeignPolicyWarning
 from ..runtime.text import list_names
@@ -34,7 +35,7 @@ def default_method(compared: Compared) -> Estimator | None:
     """Return the method whose values count if none is named; None if only known returns can tell."""
     if compared.is_bandit:
         return ImportanceWeighting()
-    if compared.has_rewards and compared.can_roll_out:
+    if compared.has_rewards and not any(isinstance(policy, ArrayPolicy) for policy in compared.policies):
         return Simulator()
     if compared.has_rewards and compared.log.longest == 1:
         return BehaviourQ(updates=3000)  # of one step, which needs no action in another state
