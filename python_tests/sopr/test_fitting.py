@@ -132,13 +132,9 @@ def test_actions_in_clustered_subsets_train_like_functions():
 
 def test_rank_refuses_inputs_that_do_not_fit_the_model():
     ranker, chooser = fit(), lambda states: torch.distributions.Categorical(torch.full((len(states), 2), 0.5))
-    twins = [LinearPolicy(0.3), LinearPolicy(0.4)]
-    for twin in twins:
-        twin.name = "twin"
     for candidates, arguments, message in [
         (ladder([0.3]), {"states": log(dim=3)}, "states have 3 columns, the model was trained on 4"),
         (ladder([0.3]), {"states": log(100)}, "subset_size is 128, but there are 100 states"),
-        (twins, {"states": log()}, "2 policies are named 'twin'"),
         ({"chooser": chooser}, {}, "'chooser' has discrete actions, the model continuous ones"),
         ({"wide": lambda s: s[:, :3]}, {}, "'wide'"),
         ([], {}, "polic"),

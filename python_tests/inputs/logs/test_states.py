@@ -194,7 +194,7 @@ def test_a_file_that_changes_while_it_is_in_use(name, order, change, tmp_path):
     readers = [load_states(path).read]
     np.testing.assert_array_equal(readers[0](rows), values[rows].astype(np.float32))
     if path.suffix != ".hdf5":
-        readers.append(policies.load_policies(path)["a"].original.__getitem__)
+        readers.append(policies.load_policies(path)["a"].values.__getitem__)
     if change == "cut short":
         os.truncate(path, 200)
     elif change == "overwritten":

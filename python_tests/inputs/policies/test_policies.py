@@ -200,12 +200,10 @@ def test_policies_on_cuda_act_on_states_of_the_cpu(cuda, states, source):
         torch.testing.assert_close(columns(policy, states, source), linear(states), atol=1e-6, rtol=0)
 
 
-def test_names_come_from_keys_attributes_files_or_positions(tmp_path):
+def test_names_come_from_keys_files_or_positions(tmp_path):
     np.save(tmp_path / "sac.npy", np.zeros((9, 2)))
-    named = Predictor()
-    named.name = "ppo"
-    policies = load([linear, named])
-    assert list(policies) == [policy.name for policy in policies.values()] == ["policy-000", "ppo"]
+    policies = load([linear, Predictor()])
+    assert list(policies) == [policy.name for policy in policies.values()] == ["policy-000", "policy-001"]
     first = policies["policy-000"]
     renamed = load({"a": first, "b": first, "c": tmp_path / "sac.npy"})
     assert [policy.name for policy in renamed.values()] == ["a", "b", "c"] and first.name == "policy-000"

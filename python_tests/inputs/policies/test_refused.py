@@ -3,7 +3,6 @@
 import re
 
 import numpy as np
-import pandas
 import pytest
 import torch
 from torch import distributions as dist
@@ -82,19 +81,16 @@ def test_wrong_outputs(policy, count, layout, message):
     assert calls == [13]  # no long work before the error
 
 
-NAMED = nn.Linear(5, 3)
-NAMED.name = "sac"
-FRAME = pandas.DataFrame({"policy": ["a", "b"], "a0": [0.1, 0.2]})
+ACTOR, TABLE = Actor("x", [(ZEROS(DA, DS), ZEROS(DA))]), ArrayPolicy("x", np.zeros((60, DA)))
 ONE = "policies must be a dict or sequence of policies, not of type "
 NO_POLICIES = {
     "nothing": (None, TypeError, f"{ONE}NoneType; put one in a list"),
     "a module": (nn.Sequential(NET), TypeError, ONE),
     "a set": ({good, np.tanh}, TypeError, f"{ONE}set"),
-    "a frame": (FRAME, TypeError, f"{ONE}DataFrame"),
     "a key": ({3: good}, TypeError, "names of policies must be strings, got 3"),
     "a number in it": ([good, 3], TypeError, "policy 'policy-001' is of type int, expected a callable of states"),
     "empty": ([], ValueError, "no policies given"),
-    "one name": ([NAMED, good, NAMED], ValueError, "2 policies are named 'sac': name them in a dict"),
+    "one name": ([ACTOR, good, ACTOR], ValueError, "2 policies are named 'x': name them in a dict"),
     "a count": ({"x": good}, ValueError, "action_count"),
     "words": ({"x": np.array(["left"])}, ValueError, "'x' holds values of dtype <U4, expected numbers; give words as"),
     "paths and others": ([good, "a.npz"], TypeError, "some policies are paths, others are not: name all of them"),
@@ -109,7 +105,6 @@ def test_what_is_no_collection_of_policies(policies, kind, message):
         load(policies, action_count=1 if message == "action_count" else None)
 
 
-ACTOR, TABLE = Actor("x", [(ZEROS(DA, DS), ZEROS(DA))]), ArrayPolicy("x", np.zeros((60, DA)))
 GAPS = np.array([1.0, np.nan])
 CALLS = {
     "a row": (lambda: ACTOR.act(STATES[0]), "policy 'x': states must have shape (N, width), got (5,)"),

@@ -28,7 +28,7 @@ class ArrayPolicy(Policy):
     """
 
     def __init__(self, name: str, values: Any):
-        self.name, self.original = name, values
+        self.name = name
         self.values = to_array(values) if isinstance(values, Tensor) else values
         if isinstance(values, Output):
             return

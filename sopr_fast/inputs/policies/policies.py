@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from ...runtime.checks import integer
 from ..accepted import PoliciesLike
 from ..logs import Transitions
-from ..table_files import is_frame
 from .array_policy import ArrayPolicy
 from .callables import acts, adapt
 from .policy import Policy
@@ -73,8 +72,8 @@ def load_policies(
       "key-000", "key-001", …
 
     Args:
-        source: A dict from name to policy, a sequence of policies or of paths, a path, or `Policies`. In a sequence, a
-            policy is named by its `name` attribute or its position ("policy-000").
+        source: A dict from name to policy, a sequence of policies or of paths, a path, or `Policies`. In a sequence,
+            policies are named by their position ("policy-000").
         trust: Run code in files where reading them needs it. Whoever can write the file can then do what you can do.
         action_count: Number of discrete actions, for policies that return indices or bare probabilities.
         module: Network of state dicts: a function without arguments, or a class, that makes a `torch.nn.Module` from
@@ -101,7 +100,7 @@ def load_policies(
     paths = [Path(item) for _, item in items if isinstance(item, str | PathLike)]
     in_memory = isinstance(source, Mapping) or not paths
     if in_memory:
-        result = [policy for name, item in items for policy in _adapt(item, replace(options, name=name))]
+        result = [_adapt(item, replace(options, name=name)) for name, item in items]
     elif len(paths) < len(items):
         raise TypeError("some policies are paths, others are not: name all of them in a dict")
     else:
@@ -126,29 +125,30 @@ def _items(policies: Any) -> Iterator[tuple[str, Any]]:
                 raise TypeError(f"names of policies must be strings, got {key!r}")
             yield str(key), item  # NumPy's strings as Python's
         return
-    is_one = isinstance(policies, Policy) or _is_array(policies) or is_frame(policies) or acts(policies)
+    is_one = isinstance(policies, Policy) or _is_array(policies) or acts(policies)
     if is_one or not isinstance(policies, Iterable) or isinstance(policies, Set):
         raise TypeError(
             f"policies must be a dict or sequence of policies, not {_kind(policies)}; put one in a list; {_ORDER}"
         )
     for position, item in enumerate(policies):
-        own = getattr(item, "name", None)
-        yield own if isinstance(own, str) and own else f"policy-{position:03d}", item
+        yield item.name if isinstance(item, Policy) else f"policy-{position:03d}", item
 
 
-def _adapt(item: Any, options: ReadingOptions) -> list[Policy]:
-    """Return the policy of an object, or those of a path."""
+def _adapt(item: Any, options: ReadingOptions) -> Policy:
+    """Return the policy of an object, or the one at a path."""
     name = options.name
     if isinstance(item, str | PathLike):
-        loaded = load_files([Path(item)], options)
-        names = [name] if len(loaded) == 1 else [f"{name}-{i:03d}" for i in range(len(loaded))]
-        return [_renamed(policy, own) for policy, own in zip(loaded, names, strict=True)]
+        item, *others = load_files([Path(item)], options)
+        if others:
+            raise ValueError(f"policy {name!r}: {1 + len(others)} policies at this path: pass the path alone")
     if isinstance(item, Policy):
-        return [_renamed(item, name)]
+        renamed = copy.copy(item)
+        renamed.name = name
+        return renamed
     if _is_array(item):
-        return [ArrayPolicy(name, item)]
+        return ArrayPolicy(name, item)
     if acts(item):
-        return [adapt(name, item)]
+        return adapt(name, item)
     expected = "a callable of states, a torch module with its weights, an object with predict, an array, or a path"
     raise TypeError(f"policy {name!r} is {_kind(item)}, expected {expected}")
 
@@ -160,9 +160,3 @@ def _is_array(item: Any) -> bool:
 def _kind(item: Any) -> str:
     is_class = isinstance(item, type)
     return f"the class {item.__name__}, not an object of it" if is_class else f"of type {type(item).__name__}"
-
-
-def _renamed(policy: Policy, name: str) -> Policy:
-    renamed = copy.copy(policy)
-    renamed.name, renamed.original = name, policy if policy.original is None else policy.original
-    return renamed

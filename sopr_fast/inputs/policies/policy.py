@@ -24,7 +24,6 @@ class Policy(ABC):
 
     Attributes:
         name: Name in rankings and errors.
-        original: The user's object that the policy stands for, or None if that is the policy itself.
         standardisation: What it does to states first, a `Standardisation` with its source, or None as far as is known.
         state_dim: Width of the states that the policy reads, None if unknown.
         action_dim: Width of the action, or number of discrete actions, None if unknown.
@@ -32,7 +31,6 @@ class Policy(ABC):
     """
 
     name: str
-    original: Any = None
     standardisation: Any = None
     state_dim: int | None = None
     action_dim: int | None = None
