@@ -12,7 +12,6 @@ from ...runtime.containers import open_archive
 from ...runtime.file_errors import reading
 from ...runtime.files import check_regular
 from ...runtime.text import list_names
-from ...runtime.warn import warn
 
 _BEST = "best_model"
 
@@ -43,12 +42,6 @@ def read_evaluations(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
             f"none of its evaluations, in {list_names([*map(str, files)])}, belongs to {list_names(names)}: policies "
             "are named by the folder of their run, relative to this one, and as callbacks name them, "
             "'model_1000_steps' or 'best_model'; give other returns by name"
-        )
-    without = [name for of_run in policies.values() for name in of_run if name not in returns]
-    if without := [name for name in without if PurePosixPath(name).name != _BEST]:
-        warn(
-            f"no evaluation belongs to {list_names(without)}, so select takes such policies as candidates unless they "
-            f"have other returns; name a policy by the step of its evaluation, 'model_{steps[-1]:.0f}_steps'"
         )
     return returns
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -41,8 +41,12 @@ def load_files(places: Sequence[Path], options: ReadingOptions) -> list[Policy]:
     for place in places:
         files += (own := _files(place))
         folders += [place] if place.is_dir() else [file.parent for file in own]
-    names = _names(files, Path(os.path.commonpath([*map(os.path.abspath, folders)])))
-    return [policy for file, name in names.items() for policy in _read(file, replace(options, name=name))]
+    top = os.path.commonpath([*map(os.path.abspath, folders)])
+    policies = []
+    for path, file in {os.path.abspath(file): file for file in files}.items():  # a file given twice counts once
+        name = Path(os.path.relpath(path, top)).with_suffix("").as_posix()
+        policies += _read(file, replace(options, name=name))
+    return policies
 
 
 def _files(path: Path) -> list[Path]:
@@ -75,12 +79,6 @@ def _is_companion(path: Path) -> bool:
         stem = path.stem.lower().replace("_", "")
         return "vecnormalize" in stem or "replaybuffer" in stem
     return path.name in ("evaluations.npz", "train_eval_metrics.zip")
-
-
-def _names(files: Iterable[Path], folder: Path) -> dict[Path, str]:
-    """Return the name of every file, relative to the folder; a file given twice counts once."""
-    relative = {Path(os.path.abspath(file)): file for file in files}
-    return {file: path.relative_to(folder).with_suffix("").as_posix() for path, file in relative.items()}
 
 
 def _read(file: Path, options: ReadingOptions) -> list[Policy]:

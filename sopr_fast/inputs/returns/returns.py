@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from ..policies import Policies
 
 PARTS = ("name", "return", "cost", "error", "rollouts")  # exact names of columns; `columns` names others
-_PARTS = {"policy": "name"} | {part: part for part in PARTS}  # name of a column → what it is
 _LIMITS = {  # part → least, what is expected
     "return": (-sys.float_info.max, "a finite number, without error or unit"),
     "error": (0, "0 or more"),
@@ -61,7 +60,7 @@ def load_returns(
             another layout. Names the policy or the file.
 
     Warns:
-        UserWarning: Columns are not read, or a policy has no evaluation.
+        UserWarning: Columns are not read.
     """
     columns = columns or {}
     if wrong := [part for part in columns if part not in PARTS]:
@@ -192,13 +191,8 @@ def _named(frame: pandas.DataFrame, columns: Mapping[str, str]) -> pandas.DataFr
             f"returns are larger for better policies, but are called {label!r}: pass "
             f"load_returns(…, columns={{'cost': {label!r}}}), or rename them"
         )
-    parts = {label: part for label, part in _PARTS.items() if part not in columns}
-    parts |= {label: part for part, label in columns.items()}
-    labels: dict[str, Any] = {}
-    for label in filter(parts.__contains__, frame.columns):
-        if (part := parts[label]) in labels:
-            raise ValueError(printable(f"columns {labels[part]} and {label} mean the same; leave only one of them"))
-        labels[part] = label
+    own = dict(zip(PARTS, PARTS, strict=True)) | ({} if "name" in frame.columns else {"name": "policy"})
+    labels = {part: label for part, label in (own | {**columns}).items() if label in frame.columns}
     if {"return", "cost"} <= labels.keys():
         raise ValueError("columns return and cost: leave only one of them")
     table = frame[[*labels.values()]].set_axis([*labels], axis=1)
@@ -206,10 +200,9 @@ def _named(frame: pandas.DataFrame, columns: Mapping[str, str]) -> pandas.DataFr
         table = table.assign(name=frame.index)
     lacking = ["name"] * ("name" not in table) + ["return"] * (not {"return", "cost"} & labels.keys())
     if lacking:
-        yours = [*(f"{part!r}: {name!r}" for part, name in columns.items()), *(f"{part!r}: …" for part in lacking)]
         raise ValueError(
             f"expected columns name and return (or cost), found {found}, so no {' and no '.join(lacking)}; name yours "
-            f"by load_returns(…, columns={{{', '.join(yours)}}}), or {_REMEDY}"
+            f"by load_returns(…, columns={{'name': …, 'return': …}}), or {_REMEDY}"
         )
     others = [str(label) for label in frame.columns if label not in labels.values() and "Unnamed" not in str(label)]
     if others and "error" not in labels:
