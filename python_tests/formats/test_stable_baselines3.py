@@ -188,7 +188,7 @@ REFUSED = {  # algorithm, its options, given options, message, after whose advic
     "images": (sb3.PPO, {"policy": "CnnPolicy", "observations": PIXELS}, {}, rf"images of shape \(1, 36, 36\){LETS}"),
     "statistics": (sb3.PPO, {"env": "halved"}, {}, rf"in vecnormalize\.pkl: its pickle names \S*Halved;{LETS}"),
     "a count": (sb3.SAC, {}, COUNT, "has continuous actions, but action_count=3: leave it out"),
-    "another count": (sb3.PPO, {"actions": DISCRETE}, COUNT, "has 4 discrete actions, but action_count=3: pass 4"),
+    "another count": (sb3.PPO, {"actions": DISCRETE}, COUNT, "has 4 discrete actions, but action_count=3: leave it"),
 }
 
 

@@ -93,7 +93,6 @@ NO_POLICIES = {
     "one name": ([ACTOR, good, ACTOR], ValueError, "2 policies are named 'x': name them in a dict"),
     "a count": ({"x": good}, ValueError, "action_count"),
     "words": ({"x": np.array(["left"])}, ValueError, "'x' holds values of dtype <U4, expected numbers; give words as"),
-    "paths and others": ([good, "a.npz"], TypeError, "some policies are paths, others are not: name all of them"),
     "records": ({"x": np.zeros(9, [("a", "f4")])}, ValueError, "'x' holds values of dtype [('a', '<f4')]"),
     "an array's layout": ({"x": ZEROS(60, 3).to_sparse()}, ValueError, "'x' holds values of dtype object"),
 }  # fmt: skip

@@ -98,11 +98,9 @@ def load_policies(
     options = ReadingOptions("", activation, module, key, trust)
     items = list(_items([source] if isinstance(source, str | PathLike) else source))
     paths = [Path(item) for _, item in items if isinstance(item, str | PathLike)]
-    in_memory = isinstance(source, Mapping) or not paths
+    in_memory = isinstance(source, Mapping) or not items or len(paths) < len(items)
     if in_memory:
         result = [_adapt(item, replace(options, name=name)) for name, item in items]
-    elif len(paths) < len(items):
-        raise TypeError("some policies are paths, others are not: name all of them in a dict")
     else:
         result = load_files(paths, options)
     if not (result or isinstance(source, Policies)):

@@ -63,13 +63,11 @@ class Policy(ABC):
 
     def set_action_count(self, count: int | None) -> None:
         """Set the number of discrete actions, unless None; ValueError if the policy has another, or continuous ones."""
-        if count is None:
+        if count in (None, self.action_count):
             return
-        if self.action_count is None and self.action_dim is not None:
-            raise ValueError(f"policy {self.name!r} has continuous actions, but action_count={count}: leave it out")
-        if self.action_count not in (None, count):
-            what = f"policy {self.name!r} has {self.action_count} discrete actions, but action_count={count}"
-            raise ValueError(f"{what}: pass {self.action_count}, or a callable if it chooses several actions at once")
+        if self.action_count is not None or self.action_dim is not None:
+            own = "continuous" if self.action_count is None else f"{self.action_count} discrete"
+            raise ValueError(f"policy {self.name!r} has {own} actions, but action_count={count}: leave it out")
         self.action_count = count
 
     def __repr__(self) -> str:
