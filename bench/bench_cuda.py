@@ -20,8 +20,9 @@ from peers.packed import PackedModel
 from peers.released import from_released
 from workload import CLUSTERS, SIZE, actions_on, forward_gflop
 
-from sopr_fast import Config, Subsets, ops
+from sopr_fast import Config, ops
 from sopr_fast.sopr.input_norm import row_moments
+from sopr_fast.sopr.subsets import Subsets
 from sopr_fast.sopr.update import Examples, Update
 
 try:

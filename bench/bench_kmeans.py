@@ -12,7 +12,8 @@ import torch
 from sklearn.cluster import KMeans, kmeans_plusplus
 from workload import CLUSTERS, SIZE
 
-from sopr_fast import Subsets, ops
+from sopr_fast import ops
+from sopr_fast.sopr.subsets import Subsets
 
 try:
     from sklearnex.cluster import KMeans as IntelexKMeans

@@ -16,10 +16,10 @@ from peers.released import from_released
 from torch._inductor import config as inductor_config
 from workload import CLUSTERS, SIZE, actions_on, forward_gflop
 
-from sopr_fast import Subsets
 from sopr_fast.ops.segment_encoder_blocks import Arena
 from sopr_fast.runtime.distributed import block_bounds
 from sopr_fast.sopr.input_norm import row_moments
+from sopr_fast.sopr.subsets import Subsets
 
 try:
     import zentorch

@@ -23,7 +23,8 @@ import torch
 from workload import CLUSTERS, SIZE, actions_on
 
 import sopr_fast
-from sopr_fast import Subsets, native
+from sopr_fast import native
+from sopr_fast.sopr.subsets import Subsets
 
 MAX_RATIO = 20  # slower peers run once
 MAX_LOAD = 0.05  # of other processes, as a share of all cores; above, a round is disturbed

@@ -75,7 +75,7 @@ def grid(policies: int, subsets: int, device: str) -> list[Tensor]:
     import halfcheetah
     from workload import actions_on
 
-    from sopr_fast import Subsets
+    from sopr_fast.sopr.subsets import Subsets
 
     drawn = Subsets.draw(halfcheetah.states(), subsets, size=16384, clusters=256)
     columns = actions_on(drawn)[:policies].contiguous()

@@ -8,8 +8,8 @@ import sys
 import halfcheetah
 import torch
 
-from sopr_fast import Subsets
 from sopr_fast.inputs.policies import collect, load_policies, probe
+from sopr_fast.sopr.subsets import Subsets
 
 SIZE, CLUSTERS = 16384, 256
 

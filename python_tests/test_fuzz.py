@@ -26,6 +26,7 @@ from support.programs import export_onnx
 import sopr_fast
 from sopr_fast.inputs.returns import load_returns
 from sopr_fast.runtime import tensor_files as files
+from sopr_fast.sopr.subsets import Subsets
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.filterwarnings("ignore")]
 
@@ -92,7 +93,7 @@ def load_checkpoint(path):
 
 
 def load_states(path):
-    sopr_fast.Subsets.draw(sopr_fast.inputs.logs.load_states(path), 1, size=32, clusters=4)
+    Subsets.draw(path, 1, size=32, clusters=4)
 
 
 SEQUENTIAL = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))

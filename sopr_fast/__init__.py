@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from .sopr.ranker import Ranker as Ranker
     from .sopr.ranker import load as load
     from .sopr.ranker import rank as rank
-    from .sopr.subsets import Subsets as Subsets
     from .sopr.training import CollapsedTrainingWarning as CollapsedTrainingWarning
 
 __all__, __getattr__ = lazy_names(sys.modules[__name__])

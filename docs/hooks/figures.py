@@ -19,6 +19,7 @@ from mkdocs.structure.files import File
 import sopr_fast
 from sopr_fast import estimators, example
 from sopr_fast.results.metrics import policy_distances
+from sopr_fast.sopr.subsets import Subsets
 
 CONFIG = sopr_fast.Config.small(subsets=60, steps=60)
 SMALL = {"updates": 300, "hidden": (32, 32), "learning_rate": 3e-3}
@@ -48,7 +49,7 @@ def of_the_example() -> dict[str, Figure]:
     ranker = sopr_fast.fit(known, states, true, validation=(held_out, true), config=CONFIG)
     ranking = ranker.rank(candidates, states, subsets=20)
     return {
-        "clusters": clusters(sopr_fast.Subsets.draw(states, 1, size=512, clusters=16)),
+        "clusters": clusters(Subsets.draw(states, 1, size=512, clusters=16)),
         "training": training(ranker.history),
         "subset-scores": subset_scores(ranking),
         "distances": distances(policies, returns, states),

@@ -9,13 +9,14 @@ from support.problems import TINY, fit, ladder, log, weights
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from sopr_fast import Config, Subsets, ops
+from sopr_fast import Config, ops
 from sopr_fast.ops import composed
 from sopr_fast.results.metrics import spearman
 from sopr_fast.runtime import checkpoints, devices, distributed, graphs
 from sopr_fast.runtime.distributed import Group
 from sopr_fast.sopr import scoring, update
 from sopr_fast.sopr.model import ScoringModel
+from sopr_fast.sopr.subsets import Subsets
 from sopr_fast.sopr.update import Examples, Update
 
 aten = torch.ops.aten

@@ -12,7 +12,6 @@ import torch
 from support.problems import TINY, LinearPolicy, ladder, log, training_gains
 
 import sopr_fast
-from sopr_fast import Subsets
 
 QUICK = dataclasses.replace(TINY, steps=2, subsets=2)
 GAINS, TWO = training_gains(5), ladder([0.3, 0.4])
@@ -74,17 +73,12 @@ def test_bad_input_is_refused_before_clustering(changes, message, monkeypatch):
 
 
 LEFT_OUT = {"gain-0.45": LinearPolicy(0.45)} | ladder(GAINS) | {"other": LinearPolicy(0.6)}
-ACTIONS = {name: policy(log()) for name, policy in ladder(GAINS).items()}
-DRAWN = Subsets.draw(log(), 2, size=TINY.subset_size, clusters=TINY.clusters, seed=0)
-OTHER_SUBSETS = {"subset_size": 500, "clusters": 20, "subsets": 7}
 SAME = {  # situation → changes, warning
     "huge returns": ({"returns": (GAINS - GAINS.mean()) * 1.5e308}, ""),
     "policies without a return": (
         {"policies": LEFT_OUT, "returns": dict(zip(ladder(GAINS), GAINS, strict=True))},
         r"left out: returns hold nothing for policy 'gain-0.45' \(did you mean 'gain-0.450'.*\) and 1 more",
     ),
-    "clustered subsets": ({"states": DRAWN}, ""),
-    "clustered subsets of other options": ({"states": DRAWN, **quick(**OTHER_SUBSETS)}, ""),
 }
 
 
@@ -126,8 +120,9 @@ def test_options_for_a_small_log_are_offered_and_work(count, config):
         assert fit(states=log(count), **quick(**changes)).config.subset_size == changes["subset_size"]
 
 
-def test_actions_in_clustered_subsets_train_like_functions():
-    np.testing.assert_allclose(fit(policies=ACTIONS, states=DRAWN).history["loss"], fit().history["loss"], rtol=1e-5)
+def test_actions_train_like_functions():
+    actions = {name: policy(log()) for name, policy in ladder(GAINS).items()}
+    np.testing.assert_allclose(fit(policies=actions).history["loss"], fit().history["loss"], rtol=1e-5)
 
 
 def test_rank_refuses_inputs_that_do_not_fit_the_model():

@@ -11,8 +11,9 @@ import torch
 from support.problems import TINY, LinearPolicy, fit, ladder, log, training_gains
 
 import sopr_fast
-from sopr_fast import CollapsedTrainingWarning, ForeignPolicyWarning, Subsets
+from sopr_fast import CollapsedTrainingWarning, ForeignPolicyWarning
 from sopr_fast.results.warnings import warn_of_states
+from sopr_fast.sopr.subsets import Subsets
 from sopr_fast.sopr.training_policies import TrainingPolicies
 
 
@@ -203,22 +204,6 @@ def test_equal_training_policies_are_warned_of():
     assert caught[0].filename == __file__
     with pytest.warns(ForeignPolicyWarning):
         assert ranker.rank(ladder([0.2, 1.0])).foreign.tolist() == [False, True]
-
-
-@pytest.mark.filterwarnings("ignore::sopr_fast.ForeignPolicyWarning")
-def test_discrete_candidates_may_return_indices():
-    def softmax(gain):
-        return lambda states: torch.distributions.Categorical(logits=gain * torch.from_numpy(states))
-
-    gains = training_gains()
-    config = dataclasses.replace(TINY, steps=2, subsets=2)
-    trained = sopr_fast.fit([softmax(gain) for gain in gains], log(), gains, config=config)
-    ranking = trained.rank([softmax(1.0), lambda states: states.argmax(1)], log(seed=5))
-    assert np.isfinite(ranking.scores).all()
-    with pytest.raises(ValueError, match="policy-000.*not probabilities"):
-        trained.rank([lambda states: states], log())
-    with pytest.raises(ValueError, match="policy-000.*continuous distribution"):
-        trained.rank([lambda states: torch.distributions.Normal(torch.from_numpy(states), 1.0)], log())
 
 
 def test_rank_finds_its_model(ranker, candidates, tmp_path, monkeypatch):

@@ -64,7 +64,7 @@ def test_drawing_is_uniform(size):
     assert np.abs(counts - expected).max() <= 5 * spread
 
 
-@pytest.mark.parametrize("option", [{"clusters": 101}, {"seed": -1}, {"seed": 0.5}, {"count": 0}], ids=str)
+@pytest.mark.parametrize("option", [{"seed": -1}, {"seed": 0.5}, {"count": 0}], ids=str)
 def test_subsets_that_cannot_be_drawn(option):
-    with pytest.raises(ValueError, match="clusters 101 is more than|seed must be an|subsets must be an"):
+    with pytest.raises(ValueError, match="seed must be an|subsets must be an"):
         draw(log(), **option)

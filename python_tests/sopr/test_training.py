@@ -12,6 +12,7 @@ import sopr_fast
 from sopr_fast.results.metrics import spearman
 from sopr_fast.runtime import checkpoints
 from sopr_fast.sopr import update
+from sopr_fast.sopr.subsets import Subsets
 from sopr_fast.sopr.training import CollapsedTrainingWarning
 
 VALIDATION = (ladder([0.3, 0.8]), [0.3, 0.8])
@@ -50,13 +51,6 @@ def test_the_defaults_and_contexts_of_the_caller_change_no_bit(options, tmp_path
         with context():
             actual = scores_of_everything(tmp_path / "model", options)
         assert np.array_equal(actual, expected), name
-
-
-def test_subsets_drawn_in_inference_mode_train_as_all_others():
-    config = dataclasses.replace(TINY, steps=3)
-    with torch.inference_mode():
-        subsets = sopr_fast.Subsets.draw(log(), TINY.subsets, size=TINY.subset_size, clusters=TINY.clusters)
-    assert torch.equal(weights(fit(config, states=subsets)), weights(fit(config)))
 
 
 def test_the_offset_of_a_column_does_not_matter():
@@ -222,7 +216,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, monkeypatch):
     config = dataclasses.replace(TINY, subset_size=2500, clusters=8, subsets=2, steps=2)
     options = {"config": config, "states": states, "checkpoint": tmp_path / "checkpoint.safetensors"}
     fit(**options)
-    row = states[sopr_fast.Subsets.draw(states, 2, size=2500, clusters=1).source[1]]
+    row = states[Subsets.draw(states, 2, size=2500, clusters=1).source[1]]
 
     def other_in_one_state(s):
         return LinearPolicy(gains[0])(s) + (s == row).all(1, keepdims=True)
@@ -239,19 +233,13 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, monkeypatch):
             fit(**options | change)
 
 
-def test_scores_that_are_not_finite_count_as_collapsed():
-    # After one step the product of two weights exceeds the largest float32.
-    wild = dataclasses.replace(TINY, learning_rate=1e30, gradient_clip=0, warmup_steps=0)
-    with pytest.warns(CollapsedTrainingWarning, match="means nothing"):
-        ranker = fit(wild, validation=(ladder([0.33, 0.88]), [0.33, 0.88]))
-    assert ranker.history["collapsed"]
-
-
 def test_a_run_that_collapsed_warns():
     deep = sopr_fast.Config(subset_size=128, clusters=8, subsets=3, steps=30)
-    wild = dataclasses.replace(deep, learning_rate=1.0, warmup_steps=0, gradient_clip=0)
-    same = dict.fromkeys("abcdefghijkl", LinearPolicy(0.5))
-    for config, policies in ((wild, ladder(training_gains())), (TINY, same)):
+    flat = dataclasses.replace(deep, learning_rate=1.0, warmup_steps=0, gradient_clip=0)
+    # After one step the product of two weights exceeds the largest float32.
+    wild = dataclasses.replace(TINY, steps=3, learning_rate=1e30, gradient_clip=0, warmup_steps=0)
+    different, same = ladder(training_gains()), dict.fromkeys("abcdefghijkl", LinearPolicy(0.5))
+    for config, policies in ((flat, different), (wild, different), (TINY, same)):
         with pytest.warns(CollapsedTrainingWarning, match="means nothing.*Centre and scale columns") as caught:
             history = sopr_fast.fit(policies, log(), training_gains(), config=config).history
         assert [warning.category for warning in caught].count(CollapsedTrainingWarning) == 1
@@ -259,10 +247,7 @@ def test_a_run_that_collapsed_warns():
         assert history["collapsed"] and len(history["loss"]) == config.steps
 
 
-SHORT = [{"steps": steps} for steps in (1, 2, 3, 10, 29)]
-
-
-@pytest.mark.parametrize("options", [{}, *SHORT, *({"steps": 1, **other} for other in ENCODERS[1:])], ids=str)
+@pytest.mark.parametrize("options", [{}, {"steps": 1}, {"steps": 30}, {"steps": 1, "encoder": "mlp"}], ids=str)
 def test_a_good_run_warns_of_no_collapse(options):
     with warnings.catch_warnings(action="error", category=CollapsedTrainingWarning):
         assert not fit(dataclasses.replace(TINY, **options)).history["collapsed"]

@@ -12,7 +12,6 @@ from ..inputs.logs import Transitions, load_states
 from ..inputs.policies import ArrayPolicy, Layout, Output, Policy, collect_shared, probe
 from ..results.estimates import Estimates
 from ..runtime.checks import Check, option, optional, short
-from ..runtime.options import current_device
 from ..sopr.config import Config
 from ..sopr.fitting import fit
 from ..sopr.ranker import Ranker
@@ -48,23 +47,20 @@ class SOPR(SupervisedEstimator):
     config: Config | None = option(None, optional(Check(_to_config)))  # noqa: RUF009
 
     def prepare(self, request: Request, values: np.ndarray | None = None) -> Valuation:
-        """Draw and cluster subsets, and let all policies act in them; see `SupervisedEstimator.prepare`."""
+        """Draw subsets, and let all policies act in them; see `SupervisedEstimator.prepare`."""
         policies, log, seed = request.policies, request.log, request.seed
         config = self.config or Config.small(len(log))
         drawn = Drawing.draw(load_states(log), config.subsets, size=config.subset_size, seed=seed)
         rows = torch.from_numpy(log.source)[drawn.source] if isinstance(log, Transitions) else drawn.source
         layout = probe(policies, drawn.states, rows, logged=getattr(log, "actions", None))
         acting = _as_arrays(policies, collect_shared(policies, drawn.states, rows, layout), layout)
-        count = len(drawn.states)
-        subsets = replace(
-            drawn.clustered(config, current_device()).to("cpu"),
-            source=torch.arange(count, device="cpu"),
-            states_count=count,
-        )  # for whose states the arrays are
+
+        count = len(drawn.states)  # as arrays are indexed
+        drawn = replace(drawn, source=torch.arange(count, device="cpu"), states_count=count, actions=None)
 
         def value(tested: np.ndarray, known: np.ndarray, returns: np.ndarray, errors: np.ndarray) -> Estimates:
             training, candidates = ([acting[i] for i in part] for part in (known, tested))
-            ranker = fit(training, subsets, returns, config=config, seed=seed, checkpoint=request.checkpoint)
+            ranker = fit(training, drawn, returns, config=config, seed=seed, checkpoint=request.checkpoint)
             ranking = ranker.rank(candidates)
             scale, offset = _units(ranker, returns)
             assert ranking.replicates is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,7 +24,7 @@ from ..runtime.warn import warn
 from .config import Config
 from .losses import check_preferences
 from .ranker import Ranker
-from .subsets import Drawing, Subsets
+from .subsets import Drawing
 from .training import train, warn_of_collapse
 from .training_policies import TrainingPolicies
 from .update import Examples
@@ -40,7 +39,7 @@ _FEWEST_STEPS = 30  # in which a model can be expected to learn
 @torch.inference_mode(False)  # with gradients, whatever the caller's mode
 def fit(
     policies: PoliciesLike,
-    states: LogLike,
+    states: LogLike | Drawing,
     returns: ReturnsLike | None = None,
     *,
     preferences: ArrayLike | Sequence[Any] | None = None,
@@ -60,8 +59,8 @@ def fit(
     Args:
         policies: M training policies, see `sopr_fast.load_policies`; arrays of actions are indexed like the
             states. Policies without a return are left out.
-        states: (rows, dim_s) logged states as array, tensor or path of a file, see `Subsets.draw`; or clustered
-            `Subsets`, whose number, size and clusters then replace those of `config`.
+        states: (rows, dim_s) array, tensor or nested sequence; or anything that `sopr_fast.load_log` reads; or
+            subsets drawn already.
         returns: Mapping from name to return, (M,) numbers in the order of the policies, or a file, folder or data
             frame (see `sopr_fast.load_returns`). Larger is better; ranks serve too if the best policy has the
             largest.
@@ -95,13 +94,10 @@ def fit(
 
     training = load_policies(policies)
     known = _known(training, returns, preferences, validation)
-    log = states if isinstance(states, Subsets) else load_states(states)
-    drawn: Drawing | Subsets
-    if isinstance(log, Subsets):
-        drawn, (count, size) = log.to("cpu"), log.rows.shape
-        config = replace(config, subsets=count, subset_size=size, clusters=log.offsets.shape[1] - 1)
+    if isinstance(states, Drawing):
+        drawn = states
     else:
-        drawn = Drawing.draw(log, config.subsets, size=config.subset_size, seed=seed)
+        drawn = Drawing.draw(load_states(states), config.subsets, size=config.subset_size, seed=seed)
     labels = [part for some, values in known for part in (list(some), values)]
     file.identify(fingerprint(config.to_dict(), seed, *labels, drawn.states, drawn.rows))
     group.check_same(
@@ -109,7 +105,7 @@ def fit(
     )
 
     acting = [some.for_log(drawn.states_count) for some, _ in known]
-    layout, own, columns = _act(acting, drawn, getattr(log, "actions", None))
+    layout, own, columns = _act(acting, drawn)
     count = len(drawn.states)
     sample = torch.linspace(0, count - 1, min(_SAMPLED_STATES, count), dtype=torch.float64, device="cpu").long()
     sampled = group.gather(columns[0][:, sample].contiguous())
@@ -118,7 +114,7 @@ def fit(
             "all training policies act alike: nothing in their actions orders them, and there is no measure of how "
             "unlike them a candidate acts"
         )
-    subsets = drawn.clustered(config, device)
+    subsets = drawn.clustered(config.clusters, device)
     hashes = [group.gather_objects([fingerprint(policy) for policy in some]) for some in columns]
     file.identify(fingerprint([policy for some in hashes for process in some for policy in process]))
     examples = [
@@ -141,17 +137,14 @@ def fit(
         subsets=subsets.to("cpu").take(min(_KEPT_SUBSETS, len(subsets))),
         history=history,
         seed=seed,
-        state_columns="" if isinstance(log, Subsets) else log.columns,
+        state_columns=drawn.columns,
     )
 
 
-def _act(known: list[list[Policy]], drawn: Drawing | Subsets, logged: Any) -> tuple[Layout, list[slice], list[Tensor]]:
-    """Return the layout of the training policies and, for these and for validation, which act here and their columns.
-
-    `logged` are the logged actions, or None.
-    """
+def _act(known: list[list[Policy]], drawn: Drawing) -> tuple[Layout, list[slice], list[Tensor]]:
+    """Return the layout of the training policies; for these and validation, which act here and their columns."""
     states, source, group = drawn.states, drawn.source, distributed.current()
-    layout = probe(known[0], states, source, logged=logged)
+    layout = probe(known[0], states, source, logged=drawn.actions)
     for validation in known[1:]:
         probe(validation, states, source, layout)
     own = [group.policies(len(some)) for some in known]

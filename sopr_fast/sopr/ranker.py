@@ -192,7 +192,8 @@ class Ranker:
         """Return scores of all processes' candidates, (P, S) float64, from the columns of this process's, (p, U, C)."""
         device = current().device or self.device
         model = self.model if device == self.device else copy.deepcopy(self.model).to(device)
-        own = score_grid(model, drawn.clustered(self.config, device), columns, show=True).cpu()
+        subsets = drawn.to(device) if isinstance(drawn, Subsets) else drawn.clustered(self.config.clusters, device)
+        own = score_grid(model, subsets, columns, show=True).cpu()
         scores = distributed.current().gather(own).double().numpy()
         if not np.isfinite(scores).all():
             raise ValueError("the model gives scores that are not finite: its training failed")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,7 +46,6 @@ class Subsets:
     rows: Tensor
     offsets: Tensor
     states_count: int
-    why_no_log: ClassVar[str] = "subsets are for fit: pass the log that they were drawn from"
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -66,43 +65,14 @@ class Subsets:
         return self.states.shape[1]
 
     @classmethod
-    def draw(
-        cls,
-        states: LogLike,
-        count: int,
-        *,
-        size: int = Config.subset_size,
-        clusters: int = Config.clusters,
-        seed: int = 0,
-    ) -> Subsets:
-        """Draw subsets without replacement and cluster each; subset s depends only on (seed, s).
-
-        Args:
-            states: (rows, dim_s) array, tensor or nested sequence; or anything that `sopr_fast.load_log` reads.
-            count: Number of subsets, S.
-            size: States in a subset, N; by default that of `Config`.
-            clusters: Clusters in a subset, K; by default those of `Config`.
-            seed: Seed, 0 or more.
-
-        Raises:
-            TypeError: States are not numbers.
-            ValueError: An option has a wrong value, or states are not finite; the message names the first row.
-
-        Warns:
-            UserWarning: Several subsets share most of their states, since the log is not twice as large as one.
-        """
-        config = Config(subset_size=size, clusters=clusters)
-        return Drawing.draw(load_states(states), count, size=size, seed=seed).clustered(config, torch.device("cpu"))
-
-    def clustered(self, config: Config, device: torch.device) -> Subsets:
-        """Return the same subsets on a device, as `Drawing.clustered` does."""
-        return self.to(device)
+    def draw(cls, states: LogLike, count: int, *, size: int, clusters: int, seed: int = 0) -> Subsets:
+        """Draw subsets and cluster them on the CPU; see `Drawing`."""
+        drawing = Drawing.draw(load_states(states), count, size=size, seed=seed)
+        return drawing.clustered(clusters, torch.device("cpu"))
 
     def to(self, device: torch.device | str) -> Subsets:
         """Return the same subsets on a device."""
         tensors = {name: tensor.to(device) for name, tensor in self.tensors().items()}
-        # Training would refuse tensors that were made in inference mode.
-        tensors = {name: tensor.clone() if tensor.is_inference() else tensor for name, tensor in tensors.items()}
         return Subsets(**tensors, states_count=self.states_count)
 
     def take(self, count: int) -> Subsets:
@@ -141,17 +111,19 @@ class Subsets:
 
 @dataclass(frozen=True)
 class Drawing:
-    """Subsets drawn but not yet clustered; see `Subsets`."""
+    """Subsets drawn but not yet clustered, see `Subsets`, and what the log says of its actions and columns."""
 
     states: Tensor
     source: Tensor
     rows: Tensor  # in the order drawn
     cluster_seeds: Tensor  # (S,) int64
     states_count: int
+    actions: Any = None
+    columns: str = ""
 
     @classmethod
     def draw(cls, log: StoredStates, count: int, *, size: int, seed: int) -> Drawing:
-        """Draw S = `count` subsets of N = `size` states without replacement, see `Subsets.draw`."""
+        """Draw S = `count` subsets of N = `size` states without replacement; subset s depends only on (seed, s)."""
         seed, count = integer(0)("seed", seed), integer(1)("subsets", count)
         if integer(1)("subset_size", size) > len(log):
             half = max(1, len(log) // 2)  # so that subsets differ
@@ -175,14 +147,15 @@ class Drawing:
         source = np.flatnonzero(taken)
         rows = np.searchsorted(source, drawn).astype(np.int32)
         arrays = {"states": log.read(source), "source": source, "rows": rows, "cluster_seeds": seeds}
-        return cls(**{name: torch.from_numpy(array) for name, array in arrays.items()}, states_count=len(log))
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        return cls(**tensors, states_count=len(log), actions=log.actions, columns=log.columns)
 
-    def clustered(self, config: Config, device: torch.device) -> Subsets:
-        """Return the subsets clustered on a device with the options of a config; processes of a group share them."""
+    def clustered(self, clusters: int, device: torch.device) -> Subsets:
+        """Return the subsets in so many clusters, computed on a device; processes of a group share them."""
         group = distributed.current()
         own = group.part(len(self.rows))
         states, members = self.states.to(device), self.rows[own].to(device)
-        seeds, clusters = self.cluster_seeds[own].to(device), config.clusters
+        seeds = self.cluster_seeds[own].to(device)
         sorted_rows, offsets = [members[:0]], [members.new_empty(0, clusters + 1)]
         with progress_bar(len(members), "clustering", "subset") as bar:
             for some, own_seeds in zip(members.split(_CLUSTERED_AT_ONCE), seeds.split(_CLUSTERED_AT_ONCE), strict=True):

@@ -12,10 +12,10 @@ import pytest
 import torch
 from support.problems import log, transitions
 
-from sopr_fast import Subsets
 from sopr_fast.inputs import policies
 from sopr_fast.inputs.logs import StoredStates, load_log, load_states
 from sopr_fast.runtime.rows import FileRows, StoredRows
+from sopr_fast.sopr.subsets import Subsets
 
 STATES = log(3000)
 LAYOUTS = {

@@ -73,7 +73,6 @@ def test_wrong_arrays(name, values, message):
 
 
 LOADED, LATE = sopr_fast.load_log(USUAL), "columns, ends and max_episode_steps are for logs that are not loaded"
-SUBSETS = sopr_fast.Subsets.draw(np.eye(4), 1, size=4, clusters=2)
 CHANCES = {"pscore": np.full(14, 0.5), "log_probs": np.full(14, -3)}
 
 
@@ -94,7 +93,6 @@ CHANCES = {"pscore": np.full(14, 0.5), "log_probs": np.full(14, -3)}
             {},
             "'pscore' and 'log_probs' mean the same; leave one .*'pscore'",
         ),
-        (sopr_fast.load_log, SUBSETS, {}, "dataset: subsets are for fit: pass the log"),
         (load_states, None, {}, "expected a path, array, frame, dictionary or list, got NoneType"),
         (load_states, np.array(3.0), {}, "dataset: 'states' is empty"),
         (load_states, {"a", "b"}, {}, "dataset: 'states' must be numbers, got dtype object"),

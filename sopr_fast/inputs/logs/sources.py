@@ -48,8 +48,6 @@ def read_arrays(source: Any) -> Mapping[str, Any]:
 
     Arrays of files may be read when they are needed. Nested names are joined, such as `observations/position`.
     """
-    if why := getattr(type(source), "why_no_log", None):
-        raise TypeError(why)
     if isinstance(source, list | tuple) and source and all(isinstance(item, str | os.PathLike) for item in source):
         raise TypeError(f"a list of paths, expected one log; {_SEVERAL}")
     if is_path := isinstance(source, str | os.PathLike):
