@@ -146,12 +146,6 @@ def test_a_selection_shows_its_numbers(pages):
     assert "sopr-fast select --policies '<b>'" in page.text("code")[0]
 
 
-def test_a_selection_of_measured_policies_predicts_nothing(tmp_path):
-    measured = dict.fromkeys(selection().names, -900.0)
-    text = "".join(read(selection().update(measured), tmp_path / "s.html").text("html")).replace("\n", "")
-    assert f"known returns{len(selection().names)}" in text
-
-
 def test_a_selection_of_costs_speaks_of_costs(tmp_path):
     text = "".join(read(replace(selection(incumbent=False), are_costs=True), tmp_path / "s.html").text("html"))
     assert "Predicted without their own costs" in text and "known returns" not in text

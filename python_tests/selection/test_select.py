@@ -11,7 +11,7 @@ from support.selection_problems import BEST, CANDIDATES, KNOWN, RETURNS, TRUTH, 
 
 import sopr_fast
 from sopr_fast import Config, UncertainEstimateWarning, fit, load_log
-from sopr_fast.estimators import BehaviourQ, ImportanceWeighting, Simulator
+from sopr_fast.estimators import BehaviourQ, ImportanceWeighting
 from sopr_fast.estimators.action_distance import mutual_distances
 from sopr_fast.results.metrics import policy_distances
 from sopr_fast.selection import select
@@ -178,26 +178,6 @@ def test_whole_numbers_are_warned_of_once_and_noted_and_so_are_rollouts():
     note = "Returns are means of up to 3 rollouts: of a learning curve, give its last evaluation"
     assert note in selection.update({"a": [1.0, 2.0, 3.0]}).notes
     assert not any("rollouts" in each for each in selection.update({"a": 1.0}).notes)
-
-
-@pytest.mark.filterwarnings("ignore:policies noisy give different actions")
-def test_what_is_warned_of_policies_is_noted():
-    random = np.random.default_rng(0)
-    policies = KNOWN | {
-        "noisy": lambda states: random.standard_normal((len(states), 1)),
-        "far": lambda states: np.full((len(states), 1), 9.0),
-    }
-    selection = select(
-        policies,
-        log(),
-        simulator=Simulator(updates=50, hidden=(8,)),
-    )
-    text = str(selection.notes)
-    assert "policies noisy give different actions when asked again" in text
-    (note,) = (note for note in selection.notes if note.startswith("rollouts of "))
-    assert "'far' (" in note and "leave the range of the log" in note and note in selection.to_dict()["notes"]
-    known = selection.update({name: -9.0 for name in ("far", "noisy")})
-    assert "'far' (" not in str(known.notes)
 
 
 @pytest.mark.parametrize("offset", [0, 1000])
