@@ -13,11 +13,12 @@ from torch import Tensor
 
 from ..inputs.logs import Transitions
 from ..inputs.logs.schema import LIMIT
-from ..inputs.policies import Layout, Policy
+from ..inputs.policies import Actor, Layout, Policy
+from ..inputs.policies.actor import stacked
 from ..native import torch_on_one_thread
 from ..results.estimates import Estimates
 from ..results.metrics import agreement
-from ..runtime.checks import integer, option, optional, widths
+from ..runtime.checks import TOO_LARGE, integer, option, optional, widths
 from ..runtime.devices import without_autocast
 from ..runtime.options import current
 from ..runtime.progress import each
@@ -169,14 +170,17 @@ def _roll_out(
     low, high = log.range()
     totals = torch.zeros(3, len(states), dtype=torch.float64, device="cpu")
     alive = torch.ones_like(totals[0])
+    acting: list[Policy] = []
     for _ in each(range(horizon), "rolling out", "step"):
         going = alive.view(count, -1).amax(1) > _OVER
         if not going.any():
             continue
         rows = going.repeat_interleave(members * rollouts).nonzero()[:, 0]
-        acting = [policies[p] for p in going.nonzero()[:, 0].tolist()]
+        still = [policies[p] for p in going.nonzero()[:, 0].tolist()]
+        if still != acting:
+            acting, stack = still, stacked(still)
         raw = log.denormalise(states[rows]).view(len(acting), -1, log.state_dim)
-        taken = _act(acting, raw, None if layout.kind == "action" else generator)
+        taken = _act(acting, stack, raw, None if layout.kind == "action" else generator)
         actions = log.normalise_actions(taken.flatten(0, 1))
         added = torch.zeros_like(states[: members * rollouts])
         if noise is not None:
@@ -195,9 +199,12 @@ def _roll_out(
     return {"values": means[0], **dict(zip(names, means[1:].mean(2), strict=True))}
 
 
-def _act(policies: list[Policy], states: Tensor, generator: torch.Generator | None) -> Tensor:
+@torch.no_grad()
+def _act(policies: list[Policy], stack: Actor | None, states: Tensor, generator: torch.Generator | None) -> Tensor:
     """Return actions (P, B, dim_a) in states (P, B, dim_s) of each policy, sampled with the same noise if with any."""
     key = 0 if generator is None else int(torch.randint(2**62, (), generator=generator, device="cpu"))
+    if stack is not None and ((actions := stack._output(states, None).mean).abs() < TOO_LARGE).all():
+        return actions  # of others, acting alone names the policy
     taken = []
     for policy, own in zip(policies, states, strict=True):
         noise = torch.Generator().manual_seed(key)

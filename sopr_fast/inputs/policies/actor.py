@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -87,7 +88,7 @@ class Actor(Policy):
         ):
             if wrong := [tuple(value.shape) for value in values if value.shape != (width,)]:
                 raise ValueError(f"policy {self.name!r}: {what} has shape {wrong[0]}, expected ({width},)")
-        self._layers = [*layers]
+        self._layers, self._sizes = [*layers], []
         if self.activation in ("relu", "tanh"):
             self._sizes = [self.state_dim, *(len(bias) for _, bias in self._layers)]
             self._parameters = torch.cat([part.flatten() for layer in self._layers for part in layer])[None]
@@ -98,23 +99,46 @@ class Actor(Policy):
             raise ValueError(f"policy {self.name!r} reads states of width {self.state_dim}, got {states.shape[-1]}")
         last = self._last_layer(states)
         if self.is_discrete:
-            return Output("discrete", one_hot(last.argmax(1), self.action_dim))
+            return Output("discrete", one_hot(last.argmax(-1), self.action_dim))
         action = last.tanh() if self.squash else last
         action = action if self.scale is None else self.scale.from_unit(action)
         return Output("action", action if self.clip is None else action.clamp(*self.clip))
 
     def _last_layer(self, states: Tensor) -> Tensor:
-        """Return the output (N, outputs) of the last layer."""
+        """Return the output (…, N, outputs) of the last layer."""
         parts = []
-        for hidden in states.split(_ROWS):
+        for hidden in states.split(_ROWS, -2):
             hidden = hidden if self.standardisation is None else self.standardisation(hidden)
             for layer in self._layers[:-1]:
                 hidden = ACTIVATIONS[self.activation](F.linear(hidden, *layer))
             if self._layers:
                 parts.append(F.linear(hidden, *self._layers[-1]))
             else:
-                parts.append(ops.mlp(hidden, self._parameters, self._sizes, activation=self.activation)[0])
-        return torch.cat(parts)
+                outputs = ops.mlp(hidden, self._parameters, self._sizes, activation=self.activation)
+                parts.append(outputs if hidden.dim() == 3 else outputs[0])
+        return torch.cat(parts, -2)
+
+    def _form(self) -> tuple[Any, ...]:
+        """Return what perceptrons have in common that act in one pass."""
+        parts = [part is not None for part in (self.standardisation, self.scale, self.clip)]
+        clip = self.standardisation and self.standardisation.clip
+        return (*self._sizes, self.activation, self.squash, self.is_discrete, clip, *parts)
+
+
+def stacked(policies: Sequence[Policy]) -> Actor | None:
+    """Return perceptrons of one form as one that acts in states (P, B, dim_s) of each; None of other policies."""
+    actors = [policy for policy in policies if isinstance(policy, Actor) and policy._sizes]
+    if len(actors) < len(policies) or len({actor._form() for actor in actors}) > 1:
+        return None
+    whole = copy.copy(actors[0])
+    whole._parameters = torch.cat([actor._parameters for actor in actors])
+    for part in ("standardisation", "scale", "clip"):
+        values = [getattr(actor, part) for actor in actors]
+        if values[0] is not None:
+            fields = zip(*values, strict=True)
+            joined = (torch.stack(each)[:, None] if isinstance(each[0], Tensor) else each[0] for each in fields)
+            setattr(whole, part, type(values[0])(*joined))
+    return whole
 
 
 def layer_names(arrays: Arrays, pattern: str, first: int = 0, step: int = 2) -> list[str]:
