@@ -1,4 +1,3 @@
-import re
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -16,20 +15,11 @@ settings.register_profile("repeatable", derandomize=True, database=None)
 settings.load_profile("repeatable")
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_terminal_summary(terminalreporter, config):
-    """Say last which tests were left out, and what runs them."""
-    yield
+def pytest_terminal_summary(terminalreporter):
+    """Say which tests were skipped, and why."""
     reports = terminalreporter.stats.get("skipped", [])
-    skipped = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in reports)
-    marks = re.findall(r"not (\w+)", config.option.markexpr)
-    marked = [line for line in config.getini("markers") if line.partition(":")[0] in marks]
-    if skipped or marked:
-        terminalreporter.section("left out, and what runs it")
-        for reason, count in skipped.most_common():
-            terminalreporter.write_line(f"{count:>5} skipped: {reason}")
-        for line in marked:
-            terminalreporter.write_line(f"      marked {line}")
+    for reason, count in Counter(report.longrepr[2] for report in reports).most_common():
+        terminalreporter.write_line(f"{count:>5} {reason}")
 
 
 def _why_no_cuda() -> str | None:

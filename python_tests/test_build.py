@@ -15,17 +15,13 @@ from pathlib import Path
 import pytest
 import torch
 from support.needs import needs
+from support.python import python
 
 import sopr_fast
 from sopr_fast import native
 
 ROOT = Path(__file__).parent.parent
 MODULES = [module for module in (native._cpu, native._cuda) if module]
-EMPTY_PLACE = Path(__file__).parent  # holds no folder sopr_fast
-
-
-def python(*arguments: str, cwd: Path = EMPTY_PLACE) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)

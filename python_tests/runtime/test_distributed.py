@@ -15,8 +15,10 @@ import torch.distributed as dist
 from support.problems import train_scores
 from support.python import python
 
+from sopr_fast import estimators
 from sopr_fast.cli.main import main as command
 from sopr_fast.runtime import distributed
+from sopr_fast.runtime.distributed import Group
 from sopr_fast.sopr.losses import pairwise
 from sopr_fast.sopr.subsets import Subsets
 from sopr_fast.sopr.update import Examples, Update
@@ -47,9 +49,23 @@ def test_any_number_of_processes_gives_the_same_bits(count, one, tmp_path):
         assert (tmp_path / path.name).read_bytes() == path.read_bytes()
 
 
-def test_unequal_inputs_are_refused_by_all_processes(tmp_path):
-    result = torchrun(tmp_path, "-m", "support.distributed_cases", "unequal_inputs")
-    assert result.returncode == 0, result.stderr
+def test_what_is_compared_between_processes(monkeypatch):
+    compared = []
+    monkeypatch.setattr(Group, "check_same", lambda _, **parts: compared.append({*parts}))
+    ranker = cases.fit(replace(cases.TINY, steps=1))
+    ranker.rank(cases.HELD_OUT, cases.log())
+    estimators.BehaviourQ(updates=1, hidden=(8,)).estimate(cases.gains(2), cases.transitions())
+    fit, rank, *estimate = compared
+    assert fit == {"options", "seed", "states", "subsets", "policies_or_returns"}
+    assert {"options", "names_of_policies", "states", "subsets", "norm.mean"} <= rank and "rewards" in set().union(
+        *estimate
+    )
+
+
+def test_unequal_inputs_are_refused(monkeypatch):
+    monkeypatch.setattr(Group, "gather_objects", lambda _, value: [value, value | {"some_states": "others"}])
+    with pytest.raises(ValueError, match="process 1 has other some states than process 0: start all with the same"):
+        Group(1, 2).check_same(options=1, some_states=np.ones(3))
 
 
 @pytest.fixture(scope="module")

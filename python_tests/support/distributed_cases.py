@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch.distributed as dist
 from support.problems import TINY, ladder, log, training_gains
 from support.selection_problems import DISCOUNT, gains, true_values
@@ -85,24 +84,6 @@ def same_bits(folder: str) -> None:
     lines = results(Path(folder))
     if dist.get_rank() == 0:
         print("\n".join(lines))
-
-
-def unequal_inputs() -> None:
-    """Check the messages of calls that get other inputs in the second process."""
-    rank = dist.get_rank()
-    two, logged = gains(2, first=3), transitions()
-    rewards = replace(logged, rewards=logged.rewards + rank)
-    ranker, critic = fit(replace(TINY, steps=1)), estimators.BehaviourQ(updates=1, hidden=(8,))
-    attempts = {
-        "options": lambda: sopr_fast.options(batch_size=100 + rank)(ranker.rank)(ladder([0.3, 0.4]), log()),
-        "seed": lambda: fit(seed=rank),
-        "states": lambda: fit(states=log(seed=rank)),
-        "policies or returns": lambda: sopr_fast.fit(KNOWN, log(), np.arange(19.0) + rank, config=TINY),
-        "rewards": lambda: critic.estimate(two, rewards),
-    }
-    for name, attempt in attempts.items():
-        with pytest.raises(ValueError, match=f"process 1 has other .*({name}) than process 0: start all with the same"):
-            attempt()
 
 
 def command(*arguments: str) -> None:
