@@ -109,7 +109,6 @@ CALLED = {  # policy, expected columns, options
     "indices": (lambda s: s.argmax(1), greedy, COUNT),
     "a column of indices": (lambda s: s.argmax(1)[:, None], greedy, COUNT),
     "bools": (lambda s: s[:, 0] > 0, lambda s: torch.eye(2)[(s[:, 0] > 0).long()], {"action_count": 2}),
-    "one-hot integers": (lambda s: np.eye(DS, dtype=int)[s.argmax(1)], greedy, COUNT),
 }  # fmt: skip
 
 
@@ -133,8 +132,6 @@ LABELS = {
     "indices": INDICES,
     "a policy of indices": ArrayPolicy("x", INDICES),
     "uint16": torch.from_numpy(INDICES).to(torch.uint16),
-    "one-hot": np.eye(DS, dtype=int)[INDICES],
-    "one-hot bools": torch.eye(DS, dtype=torch.bool)[INDICES.astype(int)],
 }
 
 

@@ -31,13 +31,12 @@ RETURNS = {  # what a policy returns next to a good one → message
     "complex": (lambda s: good(s) * 1j, "'x' returned a ndarray of complex64, expected an array or tensor"),
     "bools": (lambda s: s[:, 0] > 0, "integer actions: load the policies by sopr_fast.load_policies("),
     "sparse": (lambda s: torch.from_numpy(good(s)).to_sparse(), "'x' returned a Tensor of torch.float32, expected"),
-    "pair": (lambda s: (good(s), None), "'x' returned a tuple, expected an array or tensor of actions alone, or "
-        "torch's Normal or Categorical"),
+    "pair": (lambda s: (good(s), None), "'x' returned a tuple, expected an array or tensor of actions, such as"),
     "words": (lambda s: np.full(len(s), "left"), "give words as indices of discrete actions, codes[word], with one"),
     "nothing": (lambda s: None, "'x' returned a NoneType"),
     "nan": (lambda s: np.where(s == s[2, 0], np.nan, s)[:, :3], "'x' returned nan at state row 5"),
     "squashed": (lambda s: dist.TransformedDistribution(dist.Normal(torch.tensor(good(s)), 1.0),
-        dist.TanhTransform()), "a TransformedDistribution, which is neither normal nor categorical: return the mean"),
+        dist.TanhTransform()), "a TransformedDistribution, expected an array or tensor of actions, such as means, or"),
     "discrete": (fifths, "'x' has discrete actions, policy 'good' con"),
     "integers": (lambda s: np.ones(len(s), int), "integer actions: load the policies by sopr_fast.load_policies("),
     "integer matrix": (lambda s: np.ones((len(s), 3), int), "return floats of continuous actions, and of several"),
@@ -52,7 +51,6 @@ DISCRETE = {  # ... with action_count=4
     ),
     "width": (lambda s: s, "returned shape (13, 5), expected (13, 4)"),
     "float index": (lambda s: 0 * s[:, 0], "(13,), expected (13, 4); a policy gets"),
-    "distribution": (lambda s: dist.Normal(torch.tensor(good(s)), 1.0), "continuous distribution, expected probabil"),
 }
 UNLIKE = {  # ... with the layout of a model
     "fewer than its columns": (lambda s: s[:, :2], Layout("action", 3), "(13, 2), expected (13, 3) as the model"),

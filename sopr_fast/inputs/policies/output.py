@@ -18,7 +18,7 @@ WORDS = (
     "give words as indices of discrete actions, codes[word], with one dictionary of codes for the log and all "
     "policies, and pass action_count"
 )
-_EXPECTED = "expected an array or tensor of actions alone, or torch's Normal or Categorical"
+_EXPECTED = "expected an array or tensor of actions, such as means, or torch's Normal or Categorical"
 
 
 class Bounds(NamedTuple):
@@ -164,14 +164,7 @@ class OutputReader:
         if isinstance(value, dist.Categorical | dist.OneHotCategorical):
             return self._probabilities(self._tensor(value.probs))
         if isinstance(value, dist.Normal):
-            if self.action_count is not None:
-                raise self._error("a continuous distribution, expected probabilities or indices (action_count is set)")
             return Output("gaussian", *(self._matrix(self._tensor(part)) for part in (value.mean, value.stddev)))
-        if isinstance(value, dist.Distribution):
-            raise self._error(
-                f"a {type(value).__name__}, which is neither normal nor categorical: return the mean action, such as "
-                "tanh of a mean; of several discrete actions at once, probabilities of each combination"
-            )
         values = self._tensor(value)
         if not values.is_floating_point():
             return self._indices(values)
@@ -180,8 +173,6 @@ class OutputReader:
     def _indices(self, indices: Tensor) -> Output:
         if indices.dim() == 2 and indices.shape[1] == 1:
             indices = indices[:, 0]
-        if indices.shape == (self.states, self.action_count):
-            return self._probabilities(indices)  # one-hot
         if indices.shape != (self.states,):
             raise self._error(
                 f"integers of shape {tuple(indices.shape)}, expected ({self.states},) indices; return floats of "
