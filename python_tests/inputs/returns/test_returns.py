@@ -221,10 +221,9 @@ ONE, OF_TWO = {".": [[1.0], [5.0], [3.0]]}, ["a/m_1000_steps", "b/m_1000_steps"]
         ({"runs/ppo": [[1.0]]}, ".", NAMES, "none of its evaluations, in runs/ppo, belongs to a, b, 12"),
         ({"a": [[1.0]]}, "none", NAMES, r"none: no returns: expected evaluations\.npz of runs"),
         (ONE, ".", None, "these returns have no names: map names to returns, {name: return}, or pass names="),
-        ({".": {"timesteps": [1, 2]}}, "", NAMES, "no array 'results', only timesteps"),
+        ({".": {"timesteps": [1, 2]}}, "", NAMES, "not the evaluations of .*results.npy"),
         ({".": {"timesteps": [1, 2], "results": [1, 1]}}, "", NAMES, r"timesteps \(2,\) and results \(2,\), expected"),
         ({".": {"timesteps": [1], "results": [[np.nan]]}}, "", NAMES, "evaluations.npz: .* its results are not finite"),
-        ({".": {"timesteps": [1], "results": [[None]]}}, "", NAMES, "evaluations.npz: damaged, cut short, or not"),
     ],
 )
 def test_policies_get_the_evaluations_of_their_own_steps_or_none(tmp_path, runs, source, names, read):

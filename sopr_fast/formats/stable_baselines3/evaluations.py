@@ -50,10 +50,6 @@ def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return steps (T,) and the returns of rollouts (T, R) in a file that `EvalCallback` writes."""
     check_regular(path)
     with reading(path, "the evaluations of Stable-Baselines3's EvalCallback"), open_archive(path) as archive:
-        found = [name.removesuffix(".npy") for name in archive.names]
-        if missing := [name for name in ("timesteps", "results") if name not in found]:
-            only = f"no array {missing[0]!r}, only {list_names(found)}"
-            raise ValueError(f"{path}: {only}; of returns by name, pass dict(numpy.load(path))")
         steps, results = (archive.array(f"{name}.npy").astype(np.float64) for name in ("timesteps", "results"))
         if results.ndim == 3 and results.shape[2] == 1:  # of environments that return arrays of one reward
             results = results[:, :, 0]
