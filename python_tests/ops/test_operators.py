@@ -1,6 +1,5 @@
 """Every operator on every device, on the inputs of operators.py."""
 
-import contextlib
 from types import SimpleNamespace
 
 import numpy as np
@@ -226,15 +225,6 @@ def test_kmeans_refuses_more_rows_than_int32_numbers(operator):
         operator(torch.empty(1, 2**31, 1, device="meta"), 2)  # takes no memory
 
 
-def test_a_kernel_without_memory_says_what_to_do(monkeypatch):
-    points = torch.zeros(1, 9, 64)
-    monkeypatch.setattr(native, "threads", lambda: 2**31 - 1)  # 500 TB of scratch
-    with pytest.raises(MemoryError, match="kmeans_init needs more memory than is free; pass less at a time or"):
-        ops.kmeans_init(points, 9)
-    monkeypatch.undo()
-    assert (ops.kmeans_init(points, 9) >= 0).all()
-
-
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_second_derivatives_are_correct_or_raise(name):
     one = operators.CALLS[name]
@@ -288,20 +278,3 @@ def test_operators_refuse_a_device_without_kernels(monkeypatch):
     for name, one in operators.CALLS.items():
         with pytest.raises(NotImplementedError, match=f"{name.split()[0]} has no kernel for cpu: wait for one"):
             one.operator(**one.arguments)
-
-
-@pytest.mark.parametrize(
-    ("reason", "error", "message"),
-    [
-        ("no kernel image is available", NotImplementedError, "was built for 80-real, 90. Build sopr_fast"),
-        ("invalid device function", NotImplementedError, "was built for 80-real, 90. Build sopr_fast on this machine"),
-        ("misaligned address", RuntimeError, "^kernel x: misaligned address$"),
-    ],
-)
-def test_a_gpu_without_code_is_refused(reason, error, message, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    module = SimpleNamespace(architectures="80-real 90", set_device=lambda index: None)
-    monkeypatch.setattr(native, "_cuda", module)
-    with pytest.raises(error, match=message), library.current_device(torch.device("cuda", 0)):
-        raise RuntimeError(f"kernel x: {reason}")

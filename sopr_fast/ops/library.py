@@ -30,13 +30,7 @@ def run_kernel(kernel: str, fields: Fields) -> None:
             getattr(native._cuda, kernel)(native.stream(device), *by_position(native._cuda, kernel, fields))
         return
     threads = fields.get("threads") or native.threads()
-    try:
-        getattr(native._cpu, kernel)(threads, *by_position(native._cpu, kernel, fields))
-    except MemoryError as error:
-        raise MemoryError(
-            f"{kernel} needs more memory than is free; pass less at a time or, since each of the {threads} threads "
-            "takes memory, call torch.set_num_threads with a smaller number"
-        ) from error
+    getattr(native._cpu, kernel)(threads, *by_position(native._cpu, kernel, fields))
 
 
 def define(
@@ -138,21 +132,13 @@ def _why_no_kernel(device: torch.device) -> str:
 
 @contextlib.contextmanager
 def current_device(device: torch.device) -> Iterator[None]:
-    """Make a GPU the current device, also for the CUDA module, and refuse one without code; does nothing for a CPU."""
+    """Make a GPU the current device, also for the CUDA module; does nothing for a CPU."""
     if device.type != "cuda":
         yield
         return
     with torch.cuda.device(device):
         native._cuda.set_device(torch.cuda.current_device())
-        try:
-            yield
-        except RuntimeError as error:
-            if not any(reason in str(error) for reason in ("no kernel image", "invalid device function")):
-                raise
-            raise NotImplementedError(
-                f"{error}: the CUDA module was built for {', '.join(native._cuda.architectures.split())}. Build "
-                "sopr_fast on this machine, or compute on the CPU"
-            ) from error
+        yield
 
 
 def first_tensor(fields: Fields) -> Tensor:
