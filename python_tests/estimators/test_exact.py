@@ -77,6 +77,6 @@ def test_fqe_of_the_linear_process(std):
     process, gains = Linear.small(), [np.array(gain) for gain in ([-0.2, -0.8], [0.3, -0.3], [0.2, 0.1])]
     log = process.log(np.array([0.0, -0.3]), 0.5, 200, 50, seed=0)
     method = FQE(updates=800, batch_size=256, hidden=(64, 64), learning_rate=3e-3, target_rate=0.05, discount=DISCOUNT)
-    expected = [process.value(gain, DISCOUNT, log.initial_states, std or 0.0) for gain in gains]
+    expected = [process.value(gain, DISCOUNT, log.states[log.episodes[:-1]], std or 0.0) for gain in gains]
     estimates = method.estimate([LinearGain(gain, std) for gain in gains], log)
     np.testing.assert_allclose(estimates.values, expected, rtol=0.08)

@@ -52,7 +52,7 @@ def test_returns_of_a_linear_process(episodes):
         log = replace(log, episodes=np.array([0, len(log)]))
     method = replace(QUICK, horizon=20)
     estimates = method.estimate({name: LinearGain(gain) for name, gain in GAINS.items()}, log)
-    starts = log.initial_states
+    starts = log.states[log.episodes[:-1]]
     expected = [process.value(gain, 1.0, starts, horizon=20) for gain in GAINS.values()]
     np.testing.assert_allclose(estimates.values, expected, rtol=0.1)
     np.testing.assert_allclose(estimates.diagnostics["length"], 20)
@@ -202,7 +202,7 @@ def test_stochastic_policies_sample():
     log = process.log(np.array([0.0, -0.3]), 0.5, 200, 50, seed=0)
     policies = {"mean": LinearGain(GAINS["weak"], 1e-3), "sampled": LinearGain(GAINS["weak"], 0.4)}
     values = replace(QUICK, horizon=20).estimate(policies, log).values
-    starts = log.initial_states
+    starts = log.states[log.episodes[:-1]]
     expected = [process.value(GAINS["weak"], 1.0, starts, std, horizon=20) for std in (0.0, 0.4)]
     np.testing.assert_allclose(values, expected, rtol=0.1)
 

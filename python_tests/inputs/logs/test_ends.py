@@ -150,7 +150,7 @@ REFUSED = [  # log, options, message, options that it advises, episodes then
     (STATES | {"terminals": FELL, "terminated": LAST}, {}, "'terminated' both mean the terminals", TERMINAL, 3),
     (STATES | {"masks": FELL, **FLAGS}, {}, "'terminals' and 'masks' both mean .*; choose .*, or leave", {}, 4),
     (STATES | {"obs": np.zeros((COUNT, 2)), **FLAGS}, {}, "'observations' and 'obs' both mean the states", {}, 4),
-    (STATES | {"cost": ROWS, **FLAGS}, {}, "both 'rewards' and 'cost': .*'unread': 'cost'", {}, 4),
+    (STATES | {"cost": ROWS, **FLAGS}, {}, "both 'rewards' and 'cost', .*'unread': 'cost'", {}, 4),
     (STATES | {"is_first": FIRST, "is_last": LAST, "is_terminal": FELL}, {}, "'is_terminal' are of dm_env", {}, 4),
     (STATES | {"discount": np.ones(COUNT), **FLAGS}, {}, "rows with 'discount' are of dm_env, .*recipe", {}, 4),
     (STATES | {"step_type": ROWS, **FLAGS}, {}, "rows with 'step_type' are of dm_env", {}, 4),

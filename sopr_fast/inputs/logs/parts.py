@@ -23,16 +23,11 @@ LABELS = ("episodes", "agents")
 _MARKS = (*FLAGS, "first", "valid")
 _EXACT = ("steps", "times")  # as float64
 _PIECE = 4096  # rows that are checked together
-_DICTIONARIES = "; pass a dictionary of arrays of all rows, or a list of dictionaries, one for each episode or step"
-_FILL = "fill it, or leave the row out"
-_REMEDIES = {  # part → what to do where it is not finite
-    **dict.fromkeys(
-        ("actions", "rewards", "costs"),
-        f"{_FILL}; each row needs the action and the reward of its state: if some rows hold only a state, or the "
-        "action that led to it, make episodes of them by a recipe (docs/files.md, rows of other libraries)",
-    ),
-    **dict.fromkeys(_EXACT, "make dates by pandas.to_datetime, or leave it out by columns={'unread': …}"),
-}
+_DICTIONARIES = "pass a dictionary of arrays of all rows, or a list of dictionaries, one for each episode"
+_FILL = (
+    "fill it, or leave the row out; if rows hold only a state, or the action that led to it, make episodes of them by "
+    "a recipe (docs/files.md, rows of other libraries)"
+)
 
 
 @dataclass(frozen=True)
@@ -62,9 +57,10 @@ class Parts:
     def peak(self) -> int:
         """Return how many bytes loading takes at most: the result, and the largest array as it is stored."""
         sizes = {part: int(np.prod(shape_of(x), dtype=np.float64)) for part, x in self.arrays.items()}
-        stored = [sizes[part] * x.dtype.itemsize for part, x in self.arrays.items() if isinstance(x, _STORED)]
+        widths = {part: max(4, x.dtype.itemsize) if isinstance(x, _STORED) else 4 for part, x in self.arrays.items()}
         result = 4 * (sum(sizes.values()) + sizes["states"] * ("next_states" not in sizes))
-        return result + max(stored, default=0) + 48 * (self.count or 0)  # of flags and numbers of rows
+        largest = max(sizes[part] * widths[part] for part in sizes)
+        return result + largest + 48 * (self.count or 0)  # of flags and numbers of rows
 
     def read(self, part: str) -> np.ndarray:
         """Return the checked values of a part, in memory of their own.
@@ -88,23 +84,14 @@ class Parts:
         if part in _MARKS:
             _refuse(name, values, (values != 0) & (values != 1), "must be 0 or 1", "write values == …")
             return values.astype(bool)
+        if part == "probabilities":
+            _refuse(name, values, values <= 0, "must be above 0", "name logarithms 'log_probs'")
+            values = np.log(values)
         largest = TOO_LARGE if part in ("rewards", "costs") else np.inf
-        check_finite(values, name, largest, _REMEDIES.get(part, _FILL), may_be_unknown=part == "next_states")
+        check_finite(values, name, largest, may_be_unknown=part == "next_states")
         dtype = np.float64 if part in _EXACT else np.float32
         is_own = isinstance(self.arrays[part], _STORED) and values.flags.writeable
         return np.array(values, dtype, order="C", copy=None if is_own else True)
-
-    def log_probs(self) -> np.ndarray | None:
-        """Return (rows,) log-probabilities or logarithms of densities of actions; None without them."""
-        logs, values = (self.read(part) if part in self.arrays else None for part in ("log_probs", "probabilities"))
-        if values is None:
-            return logs
-        first = repr(self.names["probabilities"])
-        _refuse(first, values, values <= 0, "must be above 0", "name logarithms 'log_probs'")
-        if logs is not None:
-            both = f"{first} and {self.names['log_probs']!r} mean the same"
-            raise ValueError(f"{both}; leave one out by columns={{'unread': {first}}}")
-        return np.log(values)
 
     def numbers(self, part: str) -> np.ndarray:
         """Return the values of an array, which must be numbers, or labels, for each row."""
@@ -114,7 +101,9 @@ class Parts:
         except (OverflowError, RuntimeError, TypeError, ValueError) as error:
             if isinstance(self.arrays[part], _STORED):
                 raise
-            raise ValueError(f"{name} is no array: {error}{_DICTIONARIES}") from error
+            raise ValueError(f"{name} is no array: {error}; {_DICTIONARIES}") from error
+        if values.ndim == 0 or len(values) == 0:
+            raise ValueError(f"{name} is empty: shape {values.shape}")
         if values.dtype.kind in "OSU" and part not in LABELS:
             with contextlib.suppress(OverflowError, TypeError, ValueError):  # numbers, or arrays of equal length
                 values = np.array(values.tolist(), np.float64)
@@ -127,12 +116,9 @@ class Parts:
             values = values / np.timedelta64(1, "s")
         if values.dtype.kind not in "fiub" and part not in LABELS:
             raise TypeError(f"{name} must be numbers, got {_not_numbers(values)}")
-        if values.ndim == 0 or len(values) == 0:
-            raise ValueError(f"{name} is empty: shape {values.shape}")
         if self.count not in (None, len(values)):
             raise ValueError(
-                f"{name} has {counted(len(values), 'row')}, {self.names['states']!r} has {self.count}; pass a list of "
-                "dictionaries, one for each episode, if states hold the last ones of episodes too"
+                f"{name} has {counted(len(values), 'row')}, {self.names['states']!r} has {self.count}; {_DICTIONARIES}"
             )
         return values
 
@@ -157,18 +143,16 @@ def _refuse(name: str, values: np.ndarray, wrong: np.ndarray, what: str, remedy:
 
 def _not_numbers(values: np.ndarray) -> str:
     """Return what values (rows, …) that are no numbers are, and what to do."""
-    if values.dtype.names:
-        return f"dtype {values.dtype}; pass {{name: x[name] for name in x.dtype.names}}"
-    for place, value in enumerate(values.flat):
-        with contextlib.suppress(ValueError):
-            float(value if isinstance(value, str) else 0)
-            continue
-        word, row = printable(value, NAME_WIDTH), place // (values.size // len(values))
-        return (
-            f"{word!r} at row {row}: write a number, or leave the row out; of words, number them, actions as the "
-            f"policies do, flags by 0 and 1, such as by table[name].map({{{word!r}: 0, …}})"
-        )
-    return f"dtype {values.dtype}{_DICTIONARIES if values.dtype == object else ''}"
+    for place, value in enumerate(values.flat if values.dtype.kind in "OSU" else ()):
+        try:
+            float(value)
+        except (OverflowError, TypeError, ValueError):
+            word, row = printable(value, NAME_WIDTH), place // (values.size // len(values))
+            return (
+                f"{word!r} at row {row}: write a number, or leave the row out; of words, number them, actions as the "
+                f"policies do, flags by 0 and 1, such as by table[name].map({{{word!r}: 0, …}})"
+            )
+    return f"dtype {values.dtype}"
 
 
 def table_shape(shape: Sequence[int], name: str) -> tuple[int, int]:
@@ -196,7 +180,6 @@ def check_finite(
     values: np.ndarray,
     name: str,
     largest: float = np.inf,
-    remedy: str = _FILL,
     *,
     may_be_unknown: bool = False,
     rows: Sequence[int] | np.ndarray | None = None,
@@ -219,4 +202,4 @@ def check_finite(
                     f"{name} holds {number:g} at row {row}, beyond the supported magnitude {largest:g}: leave the row "
                     "out, or divide all by a constant, and returns too"
                 )
-            raise ValueError(f"{name} is not finite (as float32) at row {row}: {remedy}")
+            raise ValueError(f"{name} is not finite (as float32) at row {row}: {_FILL}")

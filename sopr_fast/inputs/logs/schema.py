@@ -118,6 +118,10 @@ def find_parts(arrays: Mapping[str, Any], columns: Columns | None, wanted: Seque
             values[part] = _joined(arrays, found[part], part)
         if part == "states" and (shape := shape_of(values.get(part))):
             shapes = (shape[:1], (shape[0], 1))
+    for part, other in (("rewards", "costs"), ("log_probs", "probabilities")):
+        if {part, other} <= values.keys():
+            both = f"{found[part][0]!r} and {found[other][0]!r}"
+            raise ValueError(f"both {both}, which say the same; leave one out by {advise(UNREAD, *found[other])}")
     used = {name for names in found.values() for name in names}
     rest = [name for name in free if name in own and not meanings[name] and numbered(name)[0] not in used]
     for part in wanted or TABLES:

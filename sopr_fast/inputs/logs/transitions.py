@@ -12,9 +12,8 @@ from ...runtime.file_errors import naming
 from ...runtime.text import counted, is_cost, percent
 from .ends import WORDS, Statement
 from .parts import FLAGS, Parts
-from .schema import UNREAD, advise, check_needed, find_parts
+from .schema import advise, check_needed, find_parts
 
-_BLOCK = 8192  # rows
 _COLUMNS = ("states", "actions", "rewards", "next_states", "terminals", "timeouts", "source", "log_probs")
 
 
@@ -83,11 +82,6 @@ class Transitions:
 
     def __repr__(self) -> str:
         return f"Transitions({len(self):,} steps; {self.summary})"
-
-    @property
-    def initial_states(self) -> np.ndarray:
-        """First state of every episode, (E, dim_s)."""
-        return self.states[self.episodes[:-1]]
 
     @property
     def longest(self) -> float:
@@ -170,22 +164,15 @@ def build(parts: Parts, word: str | None, limit: int | None, filled: np.ndarray 
 def _read(parts: Parts, filled: np.ndarray | None) -> dict[str, np.ndarray]:
     """Return the values of all parts, see `Parts.read`, of the rows that count, and `source`, their numbers."""
     names = parts.names
-    if {"rewards", "costs"} <= parts.arrays.keys():
-        raise ValueError(
-            f"both {names['rewards']!r} and {names['costs']!r}: rewards are the negative of costs; leave one "
-            f"out by {advise(UNREAD, names['costs'])}"
-        )
     if "rewards" in parts.arrays and is_cost(names["rewards"]):
         raise ValueError(
             f"rewards are named {names['rewards']!r}, as if less were better: if they are costs, pass "
             f"{advise('costs', names['rewards'])}; else rename them"
         )
-    rows = {part: parts.read(part) for part in parts.arrays if part not in ("log_probs", "probabilities")}
+    rows = {"log_probs" if part == "probabilities" else part: parts.read(part) for part in parts.arrays}
     count, width = rows["states"].shape
     if (found := rows.get("next_states", rows["states"]).shape[1]) != width:
         raise ValueError(f"{names['next_states']!r} has {counted(found, 'column')}, {names['states']!r} {width}")
-    if (log_probs := parts.log_probs()) is not None:
-        rows["log_probs"] = log_probs
     if (costs := rows.pop("costs", None)) is not None:
         rows["rewards"] = np.negative(costs, out=costs)
     rows["source"] = np.arange(count)
@@ -207,14 +194,9 @@ def _read(parts: Parts, filled: np.ndarray | None) -> dict[str, np.ndarray]:
 
 
 def _keep(rows: dict[str, np.ndarray], kept: np.ndarray) -> None:
-    """Keep only some of the rows, (N,) bool, in place, which takes no more memory."""
-    for part, values in rows.items():
-        count = 0
-        for start in range(0, len(kept), _BLOCK):
-            few = values[start : start + _BLOCK][kept[start : start + _BLOCK]]
-            values[count : count + len(few)] = few
-            count += len(few)
-        rows[part] = values[:count]
+    """Keep some of the rows, (N,) bool, in place: one array after the other takes less memory."""
+    for part in rows:
+        rows[part] = rows[part][kept]
 
 
 def _follow(rows: dict[str, np.ndarray], ended: np.ndarray, cuts: np.ndarray) -> np.ndarray:
@@ -253,8 +235,6 @@ def _summary(log: Transitions, parts: Parts, said: list[str], dropped: int) -> s
 
 def _repeated(values: np.ndarray, episodes: np.ndarray) -> float:
     """Return in which share of the steps that are not the first of an episode the row equals the one before."""
-    equal = np.ones(len(values) - 1, bool)
-    for column in values.T:  # all at once could take as much memory as the log
-        equal &= column[1:] == column[:-1]
+    equal = (values[1:] == values[:-1]).all(1)
     equal[episodes[1:-1] - 1] = False
     return float(equal.sum() / max(1, len(values) - (len(episodes) - 1)))
