@@ -87,9 +87,8 @@ class Tabular:
         np.add.at(step, (s, a, following), ~log.terminals)
         np.add.at(end, (s, a), log.terminals)
         np.add.at(reward, (s, a), log.rewards)
-        start = np.bincount(log.states[log.episodes[:-1]].argmax(1), minlength=len(self.start)) / len(
-            log.states[log.episodes[:-1]]
-        )
+        starts = log.states[log.episodes[:-1]]
+        start = np.bincount(starts.argmax(1), minlength=len(self.start)) / len(starts)
         kept = np.maximum(count - end, 1)
         return Tabular(step / kept[..., None], end / count, reward / count, start)
 

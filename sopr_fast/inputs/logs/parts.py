@@ -149,8 +149,8 @@ def _not_numbers(values: np.ndarray) -> str:
         except (OverflowError, TypeError, ValueError):
             word, row = printable(value, NAME_WIDTH), place // (values.size // len(values))
             return (
-                f"{word!r} at row {row}: write a number, or leave the row out; of words, number them, actions as the "
-                f"policies do, flags by 0 and 1, such as by table[name].map({{{word!r}: 0, …}})"
+                f"{word!r} at row {row}: write a number, of a list one column for each, or leave the row out; number "
+                f"words, actions as the policies do, flags by 0 and 1, such as by table[name].map({{{word!r}: 0, …}})"
             )
     return f"dtype {values.dtype}"
 

@@ -57,32 +57,36 @@ def _stem(name: str) -> str:
 
 def read_parquet(path: Path) -> dict[str, Any]:
     """Return the columns of a file by name, of numbers or of lists of one length, read when they are needed."""
-
-    def column(name: str) -> np.ndarray:
-        where = f"{path}: {name!r}"
-        with reading(path, "a parquet file"), open_parquet(path) as file:
-            groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
-            parts = [group.column(i) for group in groups for i in range(group.num_columns)]
-            check_size(where, 8 * sum(x.num_values for x in parts if f"{x.path_in_schema}.".startswith(f"{name}.")))
-            return _numbers_of(file.read([name]).column(name), where)
-
     with reading(path, "a parquet file"), open_parquet(path) as file:
         count, names = file.metadata.num_rows, file.schema_arrow.names
+        groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+        parts = [group.column(i) for group in groups for i in range(group.num_columns)]
         head = next(file.iter_batches(batch_size=1), None)
-    first = {name: np.empty(0) if head is None else np.asarray(head.column(name)[0].as_py()) for name in names}
-    return {name: Lazy((count, *x.shape), x.dtype, functools.partial(column, name)) for name, x in first.items()}
+
+    def column(name: str, width: tuple[int, ...]) -> np.ndarray:
+        where, pieces = f"{path}: {name!r}", list[np.ndarray]()
+        check_size(where, 8 * sum(x.num_values for x in parts if f"{x.path_in_schema}.".startswith(f"{name}.")))
+        with reading(path, "a parquet file"), open_parquet(path) as file:
+            for batch in file.iter_batches(columns=[name]):
+                pieces.append(_numbers_of(batch.column(0), width, where, sum(map(len, pieces))))
+        return np.concatenate(pieces) if pieces else np.empty(0)
+
+    arrays = {}
+    for name in names:
+        first = np.asarray(None if head is None else head.column(name)[0].as_py())
+        arrays[name] = Lazy((count, *first.shape), first.dtype, functools.partial(column, name, first.shape))
+    return arrays
 
 
-def _numbers_of(column: Any, where: str) -> np.ndarray:
-    """Return the numbers (N,), or lists of numbers (N, K), of a column of arrow; NaN for a missing number."""
-    compute = library("pyarrow.compute", "parquet")
-    if not hasattr(column.type, "value_field"):  # of lists
-        return column.to_numpy()
-    lengths = compute.list_value_length(column).fill_null(0).to_numpy()
-    if (wrong := lengths != lengths[0]).any():
-        found = f"{lengths[0]} and {lengths[wrong][0]} at row {int(np.argmax(wrong))}"
+def _numbers_of(column: Any, width: tuple[int, ...], where: str, start: int) -> np.ndarray:
+    """Return the numbers (N,), or lists of `width` numbers (N, width), of rows from `start` on of a column of arrow."""
+    if not width:
+        return column.to_numpy(zero_copy_only=False)
+    lengths = library("pyarrow.compute", "parquet").list_value_length(column).fill_null(0).to_numpy()
+    if (wrong := lengths != width[0]).any():
+        found = f"{width[0]} and {lengths[wrong][0]} at row {start + int(np.argmax(wrong))}"
         raise ValueError(f"{where}: lists of equal length expected, got {found}")
-    return compute.list_flatten(column).to_numpy().reshape(len(column), -1)
+    return column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), -1)
 
 
 class Hdf5Array(StoredRows):
