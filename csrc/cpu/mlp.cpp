@@ -166,10 +166,10 @@ void go_back(const Runs& runs, int64_t count, const float* next_states, float* r
 
 // Calls output(member, chunk, row, count, units, gradients) for the gradients of the last layer, by row, then
 // input(member, row, count, gradients) with those of the inputs if `of_input`, and weights(member, first, count,
-// gradient) with the gradients of consecutive parameters if `of_weights`.
+// gradient) with the gradients of consecutive parameters if `of_weights`. The last one changes the arrays `changed`.
 template <class Output, class Input, class Weights>
 void differentiate(const Network& net, int threads, bool of_input, bool of_weights, const Output& output,
-                   const Input& input, const Weights& weights) {
+                   const Input& input, const Weights& weights, const float* const (&changed)[4]) {
     const Mlp& p = net.p;
     const int64_t chunks = net.chunks(), longest = max(net.runs.length, 1), states = net.runs.states;
     int64_t blocks = 0, widest = 0, copied = 0;
@@ -230,6 +230,7 @@ void differentiate(const Network& net, int threads, bool of_input, bool of_weigh
         const MlpTape tape{net, tapes.arena(int(place)).template take<float>(0), p.batch};
         const float* gradients = tape.gradients(layer) + first;
         float *of_weight = memory.arena(worker).take(0), *of_bias = of_weight + units * depth;
+        const int64_t place_of_weight = net.weight(layer) + first * depth, at = member * net.floats() + place_of_weight;
         multiply({units,
                   depth,
                   p.batch,
@@ -239,14 +240,15 @@ void differentiate(const Network& net, int threads, bool of_input, bool of_weigh
                   of_weight,
                   depth,
                   false,
-                  true});
+                  true,
+                  {changed[0] + at, changed[1] + at, changed[2] + at, changed[3] + at}});
         for (int64_t unit = 0; unit < units; unit += kLanes) {
             double sums[kLanes] = {};
             for (int64_t row = 0; row < p.batch; ++row)
                 for (int64_t i = 0; i < kLanes; ++i) sums[i] += gradients[row * pitch + unit + i];
             for (int64_t i = 0; i < kLanes; ++i) of_bias[unit + i] = float(sums[i]);
         }
-        weights(member, net.weight(layer) + first * depth, units * depth, of_weight);
+        weights(member, place_of_weight, units * depth, of_weight);
         weights(member, net.bias(layer) + first, units, of_bias);
     };
     parallel_for(whole, threads, [&](int64_t member, int worker) {
@@ -356,7 +358,8 @@ void mlp_backward(const MlpBackward& p, int threads) {
         },
         [&](int64_t member, int64_t first, int64_t count, const float* gradient) {
             std::memcpy(p.grad_parameters + member * net.floats() + first, gradient, count * sizeof(float));
-        });
+        },
+        {p.grad_parameters, p.grad_parameters, p.grad_parameters, p.grad_parameters});
 }
 
 void mlp_step(const MlpStep& p, int threads) {
@@ -377,7 +380,8 @@ void mlp_step(const MlpStep& p, int threads) {
             const int64_t place = member * net.floats() + first;
             rule.update(count, gradient, p.means + place, p.squares + place, net.p.parameters + place,
                         p.average ? p.average + place : nullptr);
-        });
+        },
+        {p.means, p.squares, net.p.parameters, p.average ? p.average : p.means});
     for (int64_t member = 0; member < net.p.members; ++member) {
         double sum = 0;
         for (int64_t chunk = 0; chunk < chunks; ++chunk) sum += losses[member * chunks + chunk];

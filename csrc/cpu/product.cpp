@@ -6,6 +6,7 @@ namespace sopr::SOPR_LEVEL {
 namespace {
 
 constexpr int64_t kTilesBetweenPolls = 256;  // about a millisecond
+constexpr int64_t kLine = 16;                // floats of a cache line
 constexpr int64_t kRun = 256;  // longest sum in registers: longer sums add up partial sums, to limit rounding errors
 
 struct Tile {
@@ -16,8 +17,9 @@ struct Tile {
     const float* start;
     int64_t start_row;
     bool of_rows;
+    const float* ahead;
     float* out;
-    int64_t out_row;
+    int64_t ahead_step, out_row;
     float floor;
 };
 
@@ -30,6 +32,7 @@ void tile(const Tile& t) {
         for (int j = 0; j < Vectors; ++j) sum[i][j] = Float{};
     const float* left = t.left;
     const float* right = t.right;
+    const float* ahead = t.ahead;
     for (int64_t k = 0; k < t.depth; ++k) {
         Float b[Vectors];
 #pragma GCC unroll 4
@@ -41,6 +44,8 @@ void tile(const Tile& t) {
             for (int j = 0; j < Vectors; ++j) sum[i][j] = Pairs ? add_pairs(sum[i][j], a, b[j]) : sum[i][j] + a * b[j];
         }
         left += t.left_step;
+        __builtin_prefetch(ahead, 1, 2);  // one at a time, since a burst would stall
+        ahead += t.ahead_step;
         right += t.right_step;
     }
     if (t.start) {
@@ -81,26 +86,29 @@ TileKernel kernel(int rows, int vectors) {
 void multiply(const Product& p) {
     const float floor = p.relu ? 0.0f : -__builtin_inff();
     float edge[kTileRows * kPanel];
-    int64_t tiles = 0;
+    const int64_t floats = p.rows * p.columns, tiles_of_all = ceil_div(p.rows, kTileRows) * ceil_div(p.columns, kPanel);
+    const int64_t share = p.ahead[0] ? 4 * floats / tiles_of_all : 0, step = share ? kLine : 0;
+    int64_t tiles = 0, place = 0;  // place: in all arrays ahead
     for (int64_t column = 0, panel = 0; column < p.columns; column += kPanel, ++panel) {
         const int64_t columns = min(p.columns - column, kPanel);
         const int vectors = int(ceil_div(columns, kLanes));
         const bool partial = p.exact && columns % kLanes;
-        for (int64_t row = 0; row < p.rows; row += kTileRows) {
+        for (int64_t row = 0; row < p.rows; row += kTileRows, place += share) {
             const int rows = int(min(p.rows - row, kTileRows));
             float* out = p.out + row * p.out_row + column;
             float* to = partial ? edge : out;
             const int64_t to_row = partial ? kPanel : p.out_row;
             const float* start =
                 p.start.data ? p.start.data + row * p.start.row + (p.start.of_rows ? 0 : column) : nullptr;
+            const float* ahead = share ? p.ahead[place / floats] + place % floats : p.left.data;
             const TileKernel run = kBf16 && p.right.pairs ? kernel<kBf16>(rows, vectors) : kernel<false>(rows, vectors);
             for (int64_t k = 0; !k || k < p.depth; k += kRun) {
                 if (++tiles % kTilesBetweenPolls == 0 && cancelled()) return;
                 const bool last = k + kRun >= p.depth;
                 run({p.left.data + row * p.left.row + k * p.left.step, p.left.row, p.left.step,
                      p.right.data + panel * p.right.panel + k * p.right.step, p.right.step, last ? p.depth - k : kRun,
-                     k ? to : start, k ? to_row : p.start.row, !k && p.start.of_rows, to, to_row,
-                     last ? floor : -__builtin_inff()});
+                     k ? to : start, k ? to_row : p.start.row, !k && p.start.of_rows, ahead + k * step, to, step,
+                     to_row, last ? floor : -__builtin_inff()});
             }
             if (!partial) continue;
             for (int i = 0; i < rows; ++i) std::memcpy(out + i * p.out_row, edge + i * kPanel, columns * sizeof(float));

@@ -33,7 +33,7 @@ struct Start {
 
 // out[i, j] = start[i, j] + sum over k < depth of left[i, k] * right[k, j] for i < rows, j < columns; then ReLU if
 // `relu`. Reads whole vectors of `right` and `start`. Writes whole vectors of `out` unless `exact`. Returns early if
-// the kernel call is cancelled.
+// the kernel call is cancelled. Meanwhile arrays `ahead`, which the caller uses next, come from memory into the cache.
 struct Product {
     int64_t rows, columns, depth;
     Left left;
@@ -42,6 +42,7 @@ struct Product {
     float* out;
     int64_t out_row;
     bool relu = false, exact = false;
+    const float* ahead[4] = {};  // of rows * columns floats each, or null
 };
 void multiply(const Product&);
 
