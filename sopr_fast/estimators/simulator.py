@@ -114,7 +114,7 @@ class Simulator(Estimator):
             fewest = _FEWEST_NOISY if is_noisy else _FEWEST_ROLLOUTS
             rollouts = max(fewest, min(-(-_STEPS // horizon), len(log.initial)))
             noise = missing * model.change_scale if is_noisy else None
-            rolled = _roll_out(model, request.policies, layout, rollouts, horizon, noise, request.seed)
+            rolled = _roll_out(model, request, layout, rollouts, horizon, noise)
         rolled["unfinished"] *= np.isinf(limit)
         rolled["unsupported"] = unsupported(PolicyActions(request.policies, layout, log))
         going_on = log.transitions.rewards[~log.transitions.terminals]
@@ -143,13 +143,7 @@ class Simulator(Estimator):
 
 
 def _roll_out(
-    model: Dynamics,
-    policies: list[Policy],
-    layout: Layout,
-    rollouts: int,
-    horizon: int,
-    noise: Tensor | None,
-    seed: int,
+    model: Dynamics, request: Request, layout: Layout, rollouts: int, horizon: int, noise: Tensor | None
 ) -> dict[str, np.ndarray]:
     """Roll out P policies in each of M models R times, from initial states that all policies share, but no two models.
 
@@ -158,8 +152,8 @@ def _roll_out(
     Returns:
         (P, M) float64 "values", (P,) float64 "length", "inside" and "unfinished", see `Simulator`.
     """
-    log, count, members = model.log, len(policies), model.members
-    generator = torch.Generator().manual_seed(seed)
+    log, policies, count, members = model.log, request.policies, len(request.policies), model.members
+    generator = torch.Generator().manual_seed(request.seed)
     order = torch.randperm(len(log.initial), generator=generator, device="cpu")
     chosen = order.repeat(-(-members * rollouts // len(order)))[: members * rollouts]
     states = log.states(log.initial[chosen]).repeat(count, 1)  # (P * M * R, dim_s)
