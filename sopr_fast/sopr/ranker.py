@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..inputs.accepted import LogLike, PoliciesLike
 from ..inputs.logs import load_states
-from ..inputs.policies import ArrayPolicy, Layout, Policy, check_widths, collect, load_policies, warn_of_answers
+from ..inputs.policies import ArrayPolicy, Layout, Policy, check_widths, collect, doubtful_answers, load_policies
 from ..results.metrics import policy_distances
 from ..results.ranking import Ranking
 from ..results.warnings import warn_of_states
@@ -185,7 +185,8 @@ class Ranker:
         sampled = training.source if log_is_known else drawn.source[:1].expand(len(training.source))
         states, source = torch.cat([drawn.states, training.states]), torch.cat([drawn.source, sampled])
         columns = collect(policies, states, source, self.layout, show=True)
-        warn_of_answers(policies, columns, states, source, self.layout)
+        for note in doubtful_answers(policies, columns, states, source, self.layout):
+            warn(note)
         return columns[:, :count], columns[:, count:]
 
     def _score(self, columns: Tensor, drawn: Drawing | Subsets) -> np.ndarray:

@@ -3,7 +3,7 @@
 from .acting import collect, collect_shared, new_columns
 from .actor import Actor
 from .array_policy import ArrayPolicy
-from .meeting import check_widths, doubtful_answers, facts, probe, warn_of_answers
+from .meeting import check_widths, doubtful_answers, facts, probe
 from .output import Layout, Output
 from .policies import Policies, load_policies
 from .policy import Policy

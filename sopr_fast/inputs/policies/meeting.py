@@ -36,7 +36,7 @@ def probe(
     """Return the layout of the policies' columns, from their output in the first few states.
 
     If any policy is stochastic, the columns are mean and standard deviation. A policy that does not fit fails here,
-    before long work; see `collect` and `check_actions` for the errors, and `warn_of_answers`.
+    before long work; see `collect` and `check_actions` for the errors, and `doubtful_answers`, of which it warns.
 
     Args:
         policies: At least one.
@@ -58,16 +58,9 @@ def probe(
         check_actions(policies, layout, logged)
     pairs = zip(policies, outputs, strict=True)
     columns = torch.stack([layout.columns(policy.name, output, whose) for policy, output in pairs])
-    warn_of_answers(policies, columns, states, source, layout)
-    return layout
-
-
-def warn_of_answers(
-    policies: Sequence[Policy], columns: Tensor, states: Tensor, source: Tensor, layout: Layout
-) -> None:
-    """Ask policies again in a few states; warn if they answer otherwise, or in whole numbers."""
     for note in doubtful_answers(policies, columns, states, source, layout):
         warn(note)
+    return layout
 
 
 def doubtful_answers(
