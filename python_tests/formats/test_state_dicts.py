@@ -233,10 +233,7 @@ def test_models_of_rsl_rl(tmp_path, states, normalised):
 
 BROKEN = {
     "nonlinearity": ({**D4RL, "nonlinearity": "sine"}, "its activation is 'sine', expected one of relu, tanh, "),
-    "no distribution": (
-        {**D4RL, "output_distribution": None},
-        "'output_distribution' is '', expected tanh or none",
-    ),
+    "no distribution": ({**D4RL, "output_distribution": None}, "'output_distribution' is '', expected tanh or none"),
     "objects": ({**D4RL, "fc0/bias": np.array([None] * 8)}, "an array of dtype 'O8'; only arrays"),
     "structured": ({**D4RL, "fc0/bias": np.zeros(8, "f4,f4")}, "an array of dtype 'V8'"),
     "widths": ({**D4RL, "fc1/weight": np.zeros((6, 9), "f4")}, "reads 9 values, the layer before gives 8"),

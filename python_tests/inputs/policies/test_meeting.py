@@ -59,10 +59,7 @@ def test_every_method_refuses_policies_that_do_not_fit_the_log(tmp_path, method,
     learns_rewards = method in ("FQE", "weighting", "simulator")
     if way == "states of a dictionary" and learns_rewards:
         pytest.skip("needs rewards")
-    with pytest.raises(
-        ValueError,
-        match=r"have 3 columns, but those of policy 'p0' need 6 columns: .*distributions\.Normal\(mean",
-    ):
+    with pytest.raises(ValueError, match=r"have 3 columns, .* 'p0' need 6 columns: .*distributions\.Normal\(mean"):
         METHODS[method](WIDE, LOGS[way](ARRAYS, tmp_path))
     labels = ARRAYS | {"actions": np.arange(ROWS) % 6 + 1}
     with pytest.raises(ValueError, match=r"action 6.* at row 5 is not an index from 0 to 5: .*from 1, subtract 1 "):
@@ -84,10 +81,7 @@ RANGES = "logged actions and those of the policies have other ranges, column 0: 
 LOGGED = {  # the log's actions of Pendulum, changed → what is said of them
     "as they are": (lambda a: a, None),
     "moved a little": (lambda a: a + 0.5, None),
-    "doubled": (
-        lambda a: 2 * a,
-        f"{RANGES}-4 to 3.99 and -1.93 to 1.97: if the units differ, scale the logged",
-    ),
+    "doubled": (lambda a: 2 * a, f"{RANGES}-4 to 3.99 and -1.93 to 1.97: if the units differ, scale the logged"),
     "halved": (lambda a: a / 2, f"{RANGES}-1 to 0.998 and -1.93 to "),
     "moved": (lambda a: a + 2.2, f"{RANGES}0.2"),
     "wider by a half": (lambda a: 1.6 * a, None),

@@ -3,18 +3,16 @@
 import json
 import re
 import warnings
-from functools import partial
 
 import numpy as np
 import pandas
 import pytest
 import torch
-from support.problems import ladder, log
 
 import sopr_fast
 from sopr_fast import load_policies, load_returns
 from sopr_fast.estimators import NearestPolicy
-from sopr_fast.inputs.returns import check_returns
+from sopr_fast.inputs.returns import check_returns, find_returns
 
 NAMES = ["a", "b", "12"]
 STATES = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
@@ -189,19 +187,6 @@ def save_evaluations(folder, results):
     np.savez(folder / "evaluations.npz", **arrays)
 
 
-def test_the_evaluation_of_a_best_model_and_its_checkpoint_counts_once(tmp_path):
-    save_evaluations(tmp_path, np.array([[1.0, 3.0], [8.0, 12.0], [4.0, 6.0]]))
-    names = ["best_model", "rl_model_1000_steps", "rl_model_2000_steps", "rl_model_3000_steps", "final"]
-    table = load_returns(tmp_path, names)
-    assert of(table) == dict(zip(names[1:4], [2, 10, 5], strict=True))
-    policies = {name: partial(np.multiply, i) for i, name in enumerate(names)}
-    policies["best_model"] = policies["rl_model_2000_steps"]
-    with warnings.catch_warnings(action="ignore"):
-        selection = sopr_fast.select(policies, STATES, returns=tmp_path, incumbent="best_model")
-    assert sorted(selection.names) == sorted({*names} - {"rl_model_2000_steps"})
-    assert selection.returns[selection.names.index("best_model")] == 10
-
-
 RUNS = {"ppo_1": [[1.0, 3.0], [8.0, 12.0], [4.0, 4.0]], "ppo_1/b": [[3.0]], "sac_1": [[5.0], [7.0]]}
 OF_RUNS = ["ppo_1/best_model", "ppo_1/rl_model_1000_steps", "ppo_1/b/c/x_1000_steps", "sac_1/best_model"]
 OF_EITHER = "its returns could be those of a, b: pass the folder that contains all runs"
@@ -216,6 +201,7 @@ ONE, OF_TWO = {".": [[1.0], [5.0], [3.0]]}, ["a/m_1000_steps", "b/m_1000_steps"]
         (ONE, "", [f"rl_model_{500 * i}_steps" for i in range(1, 7)], [None, 1, None, 5, None, 3]),  # save_freq=500
         (ONE, "", ["m_2000_steps", "epoch_3000", "final", "a_1999_steps"], [5, None, None, None]),
         (ONE, "", ["best_model", "final"], [5, None]),
+        (ONE, "", ["best_model", "m_2000_steps"], [None, 5]),  # its copy
         (ONE, "", ["policy_7", "best"], "none of its evaluations, in ., belongs to policy_7, best: policies are named"),
         *(({"a": [[1.0]]}, source, OF_TWO, OF_EITHER) for source in ("a", "a/evaluations.npz")),
         ({"runs/ppo": [[1.0]]}, ".", NAMES, "none of its evaluations, in runs/ppo, belongs to a, b, 12"),
@@ -260,19 +246,9 @@ def test_what_is_in_order_needs_names_where_policies_come_from_files(call, tmp_p
             call(known)
 
 
-def test_evaluate_select_and_update_take_frames(tmp_path):
-    known = ladder(np.linspace(0.1, 1.2, 8))
-    frame = pandas.DataFrame({"name": [*known], "return": np.linspace(0.1, 1.2, 8), "error": 0.02})
-    with pytest.warns(UserWarning, match="policies without a return are left out: .* 'gain-0.100' .did you mean"):
-        evaluation = sopr_fast.evaluate(known, log(), frame[1:], methods={"nearest": NearestPolicy()}, cv=2)
-    assert evaluation.names == [*known][1:]
-    np.testing.assert_array_equal(evaluation.return_errors, np.full(7, 0.02))
-    frame.to_csv(tmp_path / "returns.csv", index=False)
-    selection = sopr_fast.select(known, log(), returns=tmp_path / "returns.csv")
-    new = selection.names[-1]
-    measured = pandas.DataFrame({"name": ["other", new], "return": [1.0, 0.4], "error": 0.01})
-    with pytest.warns(UserWarning, match="returns of other are of no policy"):
-        updated = selection.update(measured)
-    assert (updated.returns[-1], updated.return_errors[-1]) == (0.4, 0.01)
-    with pytest.raises(ValueError, match="no policy has a return: returns are given of other"):
-        selection.update(measured[:1])
+def test_returns_of_other_policies_are_warned_of():
+    with pytest.warns(UserWarning, match="returns of c are of no policy"):
+        table = find_returns(pandas.DataFrame({"name": ["a", "c"], "return": [1.0, 2.0]}), ["a", "b"])
+    np.testing.assert_array_equal(table["return"], [1, np.nan])
+    with pytest.raises(ValueError, match="no policy has a return: returns are given of c, the policies are a; name"):
+        find_returns({"c": 1.0}, ["a"])
