@@ -68,8 +68,7 @@ def load_policies(
       takes that argument. Of a tuple, the first item is the action. An attached `VecNormalize` standardises the states.
     - An array or tensor of actions with one row for each state of the log.
     - The path of a file or folder of policies, which act by the mean or the most likely action; see `docs/files.md`.
-      They are named by their paths, relative to the folder that contains all of them; several policies of one key are
-      "key-000", "key-001", …
+      They are named by their paths, relative to the folder that contains all of them, those of a stack with a number.
 
     Args:
         source: A dict from name to policy, a sequence of policies or of paths, a path, or `Policies`. In a sequence,
