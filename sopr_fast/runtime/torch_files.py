@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from .containers import Archive, open_archive
+from .containers import open_archive
 from .files import opened, size_of
 from .pickles import MOST_DEPTH, REFUSAL, PlainUnpickler, Record, RefusedError
 
@@ -71,18 +71,11 @@ def read_weights(source: Path | BinaryIO | bytes) -> Any:
         if stream.read(len(_ZIP)) != _ZIP:  # torch, too, goes by the first bytes, not by a zip behind others
             raise RefusedError("damaged, or written by torch before 1.6")
         with open_archive(stream) as archive:
-            return _read(archive, size)
-
-
-def _read(archive: Archive, size: int) -> Any:
-    """Return the value of an archive of a pickle and the storages of its tensors."""
-    names = archive.names
-    pickles = [name for name in names if name.endswith("data.pkl")]
-    if len(pickles) != 1 or len(names) != len({*names}):
-        raise ValueError("an archive that torch did not write")
-    root = pickles[0].removesuffix("data.pkl")
-    if f"{root}byteorder" in names and archive.read(f"{root}byteorder") != sys.byteorder.encode():
-        raise ValueError("written on a machine of another byte order; save it again on this one")
-    content = io.BytesIO(archive.read(pickles[0]))
-    unpickler = _TorchUnpickler(content, size, lambda key: archive.read(f"{root}data/{key}"))
-    return unpickler.load()
+            pickles = [name for name in archive.names if name.endswith("data.pkl")]
+            if len(pickles) != 1 or len(archive.names) != len({*archive.names}):
+                raise ValueError("an archive that torch did not write")
+            root = pickles[0].removesuffix("data.pkl")
+            if f"{root}byteorder" in archive.names and archive.read(f"{root}byteorder") != sys.byteorder.encode():
+                raise ValueError("written on a machine of another byte order; save it again on this one")
+            content = io.BytesIO(archive.read(pickles[0]))
+            return _TorchUnpickler(content, size, lambda key: archive.read(f"{root}data/{key}")).load()
