@@ -64,12 +64,15 @@ def read_parquet(path: Path) -> dict[str, Any]:
         head = next(file.iter_batches(batch_size=1), None)
 
     def column(name: str, width: tuple[int, ...]) -> np.ndarray:
-        where, pieces = f"{path}: {name!r}", list[np.ndarray]()
+        where, values, start = f"{path}: {name!r}", np.empty(0), 0
         check_size(where, 8 * sum(x.num_values for x in parts if f"{x.path_in_schema}.".startswith(f"{name}.")))
         with reading(path, "a parquet file"), open_parquet(path) as file:
             for batch in file.iter_batches(columns=[name]):
-                pieces.append(_numbers_of(batch.column(0), width, where, sum(map(len, pieces))))
-        return np.concatenate(pieces) if pieces else np.empty(0)
+                part = _numbers_of(batch.column(0), width, where, start)
+                values = values if start else np.empty((count, *width), part.dtype)
+                values[start : start + len(part)] = part
+                start += len(part)
+        return values
 
     arrays = {}
     for name in names:
@@ -80,9 +83,12 @@ def read_parquet(path: Path) -> dict[str, Any]:
 
 def _numbers_of(column: Any, width: tuple[int, ...], where: str, start: int) -> np.ndarray:
     """Return the numbers (N,), or lists of `width` numbers (N, width), of rows from `start` on of a column of arrow."""
+    compute = library("pyarrow.compute", "parquet")
+    if column.null_count:
+        raise ValueError(f"{where} has no value at row {start + compute.index(column.is_null(), True).as_py()}")
     if not width:
         return column.to_numpy(zero_copy_only=False)
-    lengths = library("pyarrow.compute", "parquet").list_value_length(column).fill_null(0).to_numpy()
+    lengths = compute.list_value_length(column).to_numpy(zero_copy_only=False)
     if (wrong := lengths != width[0]).any():
         found = f"{width[0]} and {lengths[wrong][0]} at row {start + int(np.argmax(wrong))}"
         raise ValueError(f"{where}: lists of equal length expected, got {found}")

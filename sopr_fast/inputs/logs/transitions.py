@@ -14,6 +14,7 @@ from .ends import WORDS, Statement
 from .parts import FLAGS, Parts
 from .schema import advise, check_needed, find_parts
 
+_BLOCK = 8192  # rows
 _COLUMNS = ("states", "actions", "rewards", "next_states", "terminals", "timeouts", "source", "log_probs")
 
 
@@ -194,9 +195,14 @@ def _read(parts: Parts, filled: np.ndarray | None) -> dict[str, np.ndarray]:
 
 
 def _keep(rows: dict[str, np.ndarray], kept: np.ndarray) -> None:
-    """Keep some of the rows, (N,) bool, in place: one array after the other takes less memory."""
-    for part in rows:
-        rows[part] = rows[part][kept]
+    """Keep only some of the rows, (N,) bool, in place, which takes no more memory."""
+    for part, values in rows.items():
+        count = 0
+        for start in range(0, len(kept), _BLOCK):
+            few = values[start : start + _BLOCK][kept[start : start + _BLOCK]]
+            values[count : count + len(few)] = few
+            count += len(few)
+        rows[part] = values[:count]
 
 
 def _follow(rows: dict[str, np.ndarray], ended: np.ndarray, cuts: np.ndarray) -> np.ndarray:
