@@ -158,7 +158,7 @@ def _read(options: argparse.Namespace) -> tuple[Policies, Any, Any]:
 
 
 def _by_name(file: Path | None) -> Any:
-    from ..inputs.table_files import load_json
+    from ..inputs.named_arrays import load_json
 
     return None if file is None else load_json(file)
 

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load
 from torch import nn
 
-from ..inputs.lazy_arrays import flatten
+from ..inputs.named_arrays import flatten
 from ..inputs.policies.actor import ACTIVATIONS, Actor, Standardisation, floats, layer_names, perceptron
 from ..inputs.policies.callables import acts, adapt
 from ..inputs.policies.output import Bounds, to_array

@@ -1,4 +1,4 @@
-"""Regular files, opened for reading, or written whole or not at all."""
+"""Regular files, opened for reading, or written whole or not at all; and errors that name what is read."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from typing import BinaryIO
 
 from .text import escaped_errors
 
-_POINTER = b"version https://git-lfs"
-
 
 def open_regular(path: str | os.PathLike) -> io.BufferedReader:
     """Open a regular file, or a link to one, for reading: a pipe would wait for a writer, a device may have no end."""
@@ -30,9 +28,6 @@ def open_regular(path: str | os.PathLike) -> io.BufferedReader:
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
         raise ValueError("not a regular file")
-    if os.pread(descriptor, len(_POINTER), 0) == _POINTER:
-        os.close(descriptor)
-        raise ValueError("a pointer of Git LFS, not the file itself: run git lfs pull")
     return open(descriptor, "rb")
 
 
@@ -120,3 +115,37 @@ def _temporary_file(path: Path) -> Iterator[Path]:
 
 def _unwritable(path: Path, error: OSError) -> OSError:
     return type(error)(f"cannot write {path}: {error.strerror or error}")
+
+
+@contextlib.contextmanager
+def reading(where: str | Path, kind: str) -> Iterator[None]:
+    """Make every error inside the block name what is being read.
+
+    Libraries raise errors of nearly any type for damaged files. Errors that already begin with `where` pass unchanged.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, MemoryError) or str(error).startswith(f"{where}: "):
+            raise
+        if isinstance(error, UnicodeDecodeError):
+            raise ValueError(f"{where}: not in UTF-8, or not {kind}: {error}; save text in UTF-8") from error
+        raise ValueError(f"{where}: damaged, cut short, or not {kind}: {error}") from error
+
+
+@contextlib.contextmanager
+def naming(source: str | Path) -> Iterator[None]:
+    """Make every error inside the block begin with the name of what is read: nothing below the door needs to know it.
+
+    Errors of types that no reader documents become ValueErrors, since the source may be damaged.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, ImportError | OSError) or str(error).startswith(str(source)):
+            raise
+        if not isinstance(error, MemoryError | TypeError | ValueError):
+            what = f"damaged, or of a form that cannot be read ({type(error).__name__}: {error})"
+            raise ValueError(f"{source}: {what}") from error
+        error.args = (f"{source}: {error}",)
+        raise

@@ -16,8 +16,8 @@ from support.needs import needs, to_parquet
 from support.walks import NEXT, only, walk, without
 
 import sopr_fast
-from sopr_fast.inputs.lazy_arrays import flatten
 from sopr_fast.inputs.logs import load_states, load_transitions, transitions
+from sopr_fast.inputs.named_arrays import flatten
 from sopr_fast.runtime import containers
 
 PARTS = ("states", "actions", "rewards", "next_states", "terminals", "timeouts", "episodes")
@@ -265,7 +265,7 @@ WRONG = {  # file → content, message
         ("obs_0,action,reward\n1,2,3\n1,5,2,3\n", "Expected 3 fields in line 3, saw 4"),
         ("obs_0,action,reward\n1,5,2,3\n", "numbers with a decimal point: Length of header"),
         ('obs,action,reward\n"[1, 2]",0,1\n', "'obs' must be numbers, got '.1, 2.' at row 0"),
-        ("obs_0,action,reward\n1,E11,0\n3,10mg,1\n", "'action' must .*: .*number words, .*'E11': 0"),
+        ("obs_0,action,reward\n1,E11,0\n3,10mg,1\n", "'action' must .*: .*number the words, .*'E11': 0"),
         ("obs_0,obs_1,action,reward\n1,C,0,1\n1,2,0,1\n", "'C' at row 0: write a number, "),
         ("obs;action;reward\n2,5;0;1\n", "separated by ';': write commas, or open it by pandas"),
     ],
@@ -285,7 +285,6 @@ WRONG = {  # file → content, message
         (pickle.dumps([RAGGED]), "episode 0 has 0 'obs' for 2 'reward'"),
         (pickle.dumps([{"obs": [1], "rewards": [1]}, {"obs": [1]}]), "episode 1, or step, has no 'rewards'"),
     ],
-    "log.hdf5": [("version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS, .*: run git lfs pull")],
     "log.xlsx": [("", r"expected a log in a file of \.npy, \.npz, .*open others by their library, such as pandas")],
     "log.parquet": [
         (LISTS.assign(actions=UNEVEN), r"'actions': lists of equal .* 2 and 1 at row 11$"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...inputs.lazy_arrays import flatten
+from ...inputs.named_arrays import flatten
 
 _ARRAYS = ("observations", "actions", "rewards", "dones", "next_observations", "timeouts")
 _ROUNDING = 1e-3  # of actions scaled to [-1, 1] in float32

@@ -9,8 +9,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from ...runtime.containers import open_archive
-from ...runtime.file_errors import reading
-from ...runtime.files import check_regular
+from ...runtime.files import check_regular, reading
 from ...runtime.text import list_names
 
 _BEST = "best_model"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...runtime.checks import integer
-from ...runtime.file_errors import naming
+from ...runtime.files import naming
 from ...runtime.rows import StoredRows
 from ...runtime.text import escaped_errors
 from ..accepted import LogLike

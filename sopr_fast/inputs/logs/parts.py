@@ -14,7 +14,7 @@ from ...runtime.arrays import as_numbers
 from ...runtime.checks import TOO_LARGE
 from ...runtime.rows import StoredRows
 from ...runtime.text import NAME_WIDTH, counted, list_names, printable
-from ..lazy_arrays import Lazy, shape_of
+from ..named_arrays import Lazy, shape_of
 
 _STORED = (Lazy, StoredRows)  # arrays that are read when they are needed, into memory of their own
 TABLES = ("states", "actions", "next_states")
@@ -75,8 +75,7 @@ class Parts:
         elif values.shape in ((len(values),), (len(values), 1)):
             values = values.reshape(-1)
         else:
-            hint = "; pass only that of the logged action" if part == "probabilities" else ""
-            raise ValueError(f"{name} must have shape (rows,), got {values.shape}{hint}")
+            raise ValueError(f"{name} must have shape (rows,), got {values.shape}; pass one value a row")
         if part in LABELS:
             return _numbered(values, name)
         if part in self.inverted:  # a discount may be 0.99
@@ -127,8 +126,6 @@ def _numbered(labels: np.ndarray, name: str) -> np.ndarray:
     """Return the numbers (rows,) int64 of numbers or words, in the order of their first rows."""
     import pandas
 
-    if wrong := [x for x in labels.tolist() if isinstance(x, dict | list)][:1]:
-        raise TypeError(f"{name} holds a {type(wrong[0]).__name__}, expected numbers or names")
     numbers, _ = pandas.factorize(labels)
     if (numbers < 0).any():
         raise ValueError(f"{name} has no value at row {int(np.argmax(numbers < 0))}: fill it")
@@ -149,8 +146,8 @@ def _not_numbers(values: np.ndarray) -> str:
         except (OverflowError, TypeError, ValueError):
             word, row = printable(value, NAME_WIDTH), place // (values.size // len(values))
             return (
-                f"{word!r} at row {row}: write a number, of a list one column for each, or leave the row out; number "
-                f"words, actions as the policies do, flags by 0 and 1, such as by table[name].map({{{word!r}: 0, …}})"
+                f"{word!r} at row {row}: write a number, one column for each of a list, or leave the row out; number "
+                f"the words, actions as policies do, flags by 0 and 1: table[name].map({{{word!r}: 0, …}})"
             )
     return f"dtype {values.dtype}"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...runtime.arrays import as_numbers
 from ...runtime.text import list_names, printable
-from ..lazy_arrays import check_names, shape_of, side_by_side
+from ..named_arrays import check_names, shape_of, side_by_side
 from .parts import TABLES, Parts
 
 ITEM = "episode_item"  # numbers the items of a list, or the groups of a file

@@ -14,8 +14,7 @@ from ... import formats
 from ...runtime.files import check_regular
 from ...runtime.pickles import Record
 from ...runtime.text import list_names
-from ..lazy_arrays import end_to_end, flatten, shape_of
-from ..table_files import is_frame, load_csv, load_json, read_frame, to_cells
+from ..named_arrays import end_to_end, flatten, is_frame, load_csv, load_json, read_frame, shape_of, to_cells
 from .schema import ENDS, ITEM, part_of
 from .stores import open_npy, read_hdf5, read_npz, read_parquet, read_pickled
 

@@ -16,11 +16,10 @@ import numpy as np
 
 from ...runtime.containers import check_chunks, check_size, open_archive, open_hdf5, open_parquet
 from ...runtime.extras import library
-from ...runtime.file_errors import reading
-from ...runtime.files import check_regular
+from ...runtime.files import check_regular, reading
 from ...runtime.pickles import SB3_RECORDS, SPACE_RECORDS, RefusedError, read_pickle
 from ...runtime.rows import FileRows, Read, StoredRows
-from ..lazy_arrays import LONGEST_NAME, Lazy, shape_of
+from ..named_arrays import LONGEST_NAME, Lazy, shape_of
 
 _GROUPED = re.compile(r"(?:.*/)?(?P<label>(?:episode|demo|traj)_(?P<number>\d+))/(?P<key>.+)")  # Minari, robomimic
 _NUMBERED = re.compile(r"(?P<key>observations|actions|rewards|terminated)_(?P<label>(?P<number>\d+))")  # d3rlpy

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...runtime.containers import check_size
-from ...runtime.file_errors import naming
+from ...runtime.files import naming
 from ...runtime.text import counted, is_cost, percent
 from .ends import WORDS, Statement
 from .parts import FLAGS, Parts
@@ -180,14 +180,10 @@ def _read(parts: Parts, filled: np.ndarray | None) -> dict[str, np.ndarray]:
     if filled is not None:
         _keep(rows, filled)
     if (valid := rows.pop("valid", None)) is not None:
-        for part in FLAGS:
-            flags = rows.get(part, np.zeros(len(valid), bool))
-            if (lost := flags[1:] & ~flags[:-1] & ~valid[1:] & valid[:-1]).any():
-                row = rows["source"][1:][int(np.argmax(lost))]
-                raise ValueError(
-                    f"{names[part]!r} marks row {row}, which {names['valid']!r} leaves out, and not the row "
-                    "before: mark the last row of the episode that counts"
-                )
+        for part in (flag for flag in FLAGS if flag in rows):
+            if (rows[part][1:] & ~rows[part][:-1] & ~valid[1:] & valid[:-1]).any():
+                what = f"{names[part]!r} marks a row that {names['valid']!r} leaves out, and not the row before"
+                raise ValueError(f"{what}: mark the last row of the episode that counts")
         if not valid.any():
             raise ValueError(f"{names['valid']!r} marks no row")
         _keep(rows, valid)
@@ -241,6 +237,8 @@ def _summary(log: Transitions, parts: Parts, said: list[str], dropped: int) -> s
 
 def _repeated(values: np.ndarray, episodes: np.ndarray) -> float:
     """Return in which share of the steps that are not the first of an episode the row equals the one before."""
-    equal = (values[1:] == values[:-1]).all(1)
+    equal = np.ones(len(values) - 1, bool)
+    for column in values.T:  # all at once could take as much memory as the log
+        equal &= column[1:] == column[:-1]
     equal[episodes[1:-1] - 1] = False
     return float(equal.sum() / max(1, len(values) - (len(episodes) - 1)))

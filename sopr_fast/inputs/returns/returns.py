@@ -15,12 +15,11 @@ import numpy as np
 
 from ... import formats
 from ...runtime.arrays import as_numbers
-from ...runtime.file_errors import naming
-from ...runtime.files import check_regular
+from ...runtime.files import check_regular, naming
 from ...runtime.text import NAME_WIDTH, escaped_errors, is_cost, list_names, printable, suggest
 from ...runtime.warn import warn
 from ..accepted import ReturnsLike
-from ..table_files import load_csv, load_json
+from ..named_arrays import load_csv, load_json
 
 if TYPE_CHECKING:
     import pandas
