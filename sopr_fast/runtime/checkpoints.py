@@ -36,8 +36,9 @@ class Checkpoint:
         path = path if distributed.current().rank == 0 else None
         self.path, self.kind, self.inputs = path, kind, inputs
         self.fingerprints: list[str] = []
-        existing = check_checkpoint(path, kind)
-        self._written_by = None if existing is None else existing.get("fingerprint", [])
+        check_place(path)
+        existing = self._read()
+        self._written_by = None if existing is None else existing[1].get("fingerprint", [])
         self._snapshot: State | None = None
         self._progress = ""
         self._saved = time.monotonic()
@@ -48,6 +49,11 @@ class Checkpoint:
         if self._written_by is not None:
             self._check_writer(self._written_by[: len(self.fingerprints)])
 
+    def _read(self) -> State | None:
+        if self.path is None or not Path(self.path).exists():
+            return None
+        return load_tensors(self.path, self.kind)
+
     def _check_writer(self, fingerprints: Any) -> None:
         if fingerprints != self.fingerprints:
             raise ValueError(
@@ -57,9 +63,7 @@ class Checkpoint:
 
     def load(self) -> State | None:
         """Return the state to resume from, which process 0 reads; ValueError if another run has written it since."""
-        state = None
-        if self.path is not None and Path(self.path).exists():
-            state = load_tensors(self.path, self.kind)
+        if (state := self._read()) is not None:
             self._check_writer(state[1].get("fingerprint"))
         return distributed.current().gather_objects(state)[0]
 
@@ -110,11 +114,3 @@ class Checkpoint:
         finally:
             self._saved = time.monotonic()
         return True
-
-
-def check_checkpoint(path: str | os.PathLike | None, kind: str) -> dict[str, Any] | None:
-    """Return the description of the checkpoint at `path`, None without one; raise if a run could not use the file."""
-    check_place(path)
-    if path is None or not Path(path).exists():
-        return None
-    return load_tensors(path, kind)[1]
