@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -15,23 +14,6 @@ from ..runtime.arrays import as_numbers
 _PAIRS = 1 << 18  # pairs at once
 
 
-def pair_labels(targets: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Yield rows i < j, the paper's labels of their pairs (rows, M), and whether each counts, some rows at a time.
-
-    A label is 1 if i is better, 0 if it is worse, 0.5 for a tie. Targets are returns (M,), or labels (M, M) with NaN
-    for unknown pairs.
-    """
-    count = len(targets)
-    at_once = max(1, _PAIRS // count)
-    for first in range(0, count, at_once):
-        rows = slice(first, min(first + at_once, count))
-        labels = targets[rows]
-        if targets.dim() == 1:
-            labels = ((labels[:, None] - targets).sign().float() + 1) / 2
-        known = torch.ones(labels.shape, dtype=torch.bool, device=labels.device).triu(1 + first) & ~labels.isnan()
-        yield rows, labels.nan_to_num(0.0), known
-
-
 class _PairwiseLoss(torch.autograd.Function):
     """Equation 1; the gradient is computed with the loss, so that nothing of the size of all pairs is kept."""
 
@@ -40,8 +22,14 @@ class _PairwiseLoss(torch.autograd.Function):
         total = scores.new_zeros((), dtype=torch.float64)
         count = scores.new_zeros((), dtype=torch.int64)
         slopes = torch.zeros_like(scores, dtype=torch.float64)
-        for rows, labels, known in pair_labels(targets):
-            difference = scores[rows, None] - scores
+        at_once = max(1, _PAIRS // len(targets))
+        for first in range(0, len(targets), at_once):
+            rows = slice(first, first + at_once)
+            labels = targets[rows]
+            if targets.dim() == 1:
+                labels = ((labels[:, None] - targets).sign().float() + 1) / 2
+            known = torch.ones(labels.shape, dtype=torch.bool, device=labels.device).triu(1 + first) & ~labels.isnan()
+            labels, difference = labels.nan_to_num(0.0), scores[rows, None] - scores
             loss = functional.softplus(difference) - labels * difference
             total += torch.where(known, loss, 0.0).sum(dtype=torch.float64)
             slope = torch.where(known, difference.sigmoid() - labels, 0.0)
@@ -58,7 +46,11 @@ class _PairwiseLoss(torch.autograd.Function):
 
 
 def pairwise(scores: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean binary cross-entropy of sigmoid(score_i - score_j) over known pairs i < j (Eq. 1)."""
+    """Return the mean binary cross-entropy of sigmoid(score_i - score_j) over known pairs i < j (Eq. 1).
+
+    Targets of scores (M,) are returns (M,), whose pairs have label 1 if i is better, 0 if it is worse, 0.5 for a tie;
+    or these labels (M, M), with NaN for unknown pairs.
+    """
     return cast(Tensor, _PairwiseLoss.apply(scores, targets))
 
 

@@ -36,7 +36,7 @@ class Examples:
 
     columns: Tensor  # (m, U, dim_c) in every drawn state, of this process's policies
     own: slice  # which of the M policies these are
-    labels: Tensor  # (M,) float64 returns, or (M, M) preferences, see `losses.pair_labels`
+    labels: Tensor  # (M,) float64 returns, or (M, M) preferences, see `pairwise`
 
     def scores(self, model: ScoringModel, subsets: Subsets, chosen: Tensor) -> Tensor:
         """Return the scores of all M policies on the chosen subsets, (M, S)."""
