@@ -10,6 +10,7 @@ import pickle
 import resource
 import signal
 from contextlib import contextmanager
+from functools import partial
 
 import h5py
 import numpy as np
@@ -80,23 +81,11 @@ def write_replay_buffer(path):
     path.write_bytes(pickle.dumps(buffer))
 
 
-def read_names(path):
-    load_returns(path, [f"p{i}" for i in range(20)])
-
-
-def load_weights(path):
-    sopr_fast.load_policies(path, module=SEQUENTIAL)
-
-
-def load_checkpoint(path):
-    sopr_fast.load_policies(path, module=SEQUENTIAL, key="model_state_dict.actor")
-
-
-def load_states(path):
-    Subsets.draw(path, 1, size=32, clusters=4)
-
-
 SEQUENTIAL = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+load_weights = partial(sopr_fast.load_policies, module=SEQUENTIAL)
+load_checkpoint = partial(load_weights, key="model_state_dict.actor")
+read_names = partial(load_returns, names=[f"p{i}" for i in range(20)])
+load_states = partial(Subsets.draw, count=1, size=32, clusters=4)
 WEIGHTS = SEQUENTIAL.state_dict()
 LAYERS = {key.replace("0.", "hidden_0.").replace("2.", "mean."): value.numpy() for key, value in WEIGHTS.items()}
 CHECKPOINT = {"model_state_dict": {f"actor.{key}": value for key, value in WEIGHTS.items()}, "iter": 1, "infos": None}

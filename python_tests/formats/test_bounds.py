@@ -17,7 +17,6 @@ import torch
 from support.pickles import Runs
 
 from sopr_fast.inputs.policies import load_policies as load
-from sopr_fast.inputs.returns import load_returns
 from sopr_fast.runtime.pickles import read_pickle
 
 DEPTH = 60
@@ -204,11 +203,3 @@ def test_messages_escape_what_files_say(tmp_path):
             load(tmp_path / name)
         message = str(caught.value)
         assert message.isprintable() and len(message) < 1500
-
-
-def test_returns_that_inflate_are_refused(tmp_path):
-    with zipfile.ZipFile(tmp_path / "evaluations.npz", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("timesteps.npy", npy_header(1) + bytes(4))
-        archive.writestr("results.npy", npy_header(1, ZEROS // 4) + bytes(ZEROS))
-    with pytest.raises(ValueError, match=rf"evaluations\.npz: .*'results': {INFLATED}"):
-        load_returns(tmp_path, ["best_model"])

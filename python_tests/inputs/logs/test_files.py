@@ -79,15 +79,6 @@ def numbered(episodes, name):
     return {f"{name}{i}": one for i, one in enumerate(episodes)}
 
 
-def write_fixed(path, arrays):
-    pyarrow, parquet = needs("pyarrow"), needs("pyarrow.parquet")
-    columns = {
-        key: pyarrow.FixedSizeListArray.from_arrays(x.reshape(-1), x.shape[1]) if x.ndim > 1 else pyarrow.array(x)
-        for key, x in arrays.items()
-    }
-    parquet.write_table(pyarrow.table(columns), path, row_group_size=5)
-
-
 def write_folder(path, arrays):
     path.mkdir()
     for key, values in arrays.items():
@@ -110,21 +101,18 @@ WRITERS = {
     "lists.parquet": lambda path, arrays: to_parquet(
         frame_of(arrays, "lists").assign(episode=pandas.Categorical(NUMBERS)), path, row_group_size=5
     ),
-    "fixed.parquet": write_fixed,
     "log.json": lambda path, arrays: path.write_text(json.dumps(to_json(arrays))),
     "steps.json": lambda path, arrays: frame_of(arrays, "{}_{}").to_json(path, **DIGITS),
     "steps.jsonl": lambda path, arrays: frame_of(arrays, "lists").to_json(path, lines=True, **DIGITS),
     "episodes.json": lambda path, arrays: path.write_text(json.dumps([*map(to_json, episodes_of(arrays))])),
     "rllib.jsonl": lambda path, arrays: path.write_text("\n".join(map(json.dumps, map(to_json, episodes_of(arrays))))),
     "main_data.hdf5": lambda path, arrays: write_hdf5(path, numbered(minari_episodes(arrays), "episode_")),
-    "robomimic.h5": lambda path, arrays: write_hdf5(path, numbered(minari_episodes(arrays), "data/demo_")),
 }
 
 
 SOURCES = {
     "episodes": episodes_of,
-    "tuple of episodes": lambda arrays: tuple(one | {"seed": 3, "date": "May"} for one in episodes_of(arrays)),
-    "frames of episodes": lambda arrays: [frame_of(each, "{}_{}") for each in episodes_of(arrays)],
+    "frames of episodes": lambda arrays: tuple(frame_of(each, "{}_{}") for each in episodes_of(arrays)),
     "batches": lambda arrays: [only(rows, arrays | {"eps_id": NUMBERS}) for rows in (ROWS < 5, ROWS >= 5)],
     "steps": lambda arrays: [only(row, arrays) for row in ROWS],
     "nested steps": lambda arrays: [only(row, arrays) | {"infos": {"c": row} if row else {}} for row in ROWS],

@@ -2,7 +2,6 @@
 
 import os
 from contextlib import contextmanager
-from pathlib import Path
 
 import h5py
 import large_log
@@ -12,7 +11,6 @@ import pytest
 import torch
 from support.problems import log, transitions
 
-from sopr_fast.inputs import policies
 from sopr_fast.inputs.logs import StoredStates, load_log, load_states
 from sopr_fast.runtime.rows import FileRows, StoredRows
 from sopr_fast.sopr.subsets import Subsets
@@ -148,26 +146,11 @@ def test_a_damaged_chunk_is_named(tmp_path):
         draw(path)
 
 
-def test_numbers_that_hdf5_stores_in_another_form_are_converted(tmp_path):
-    """h5py reads bfloat16 as float32."""
-    kind = h5py.h5t.IEEE_F32LE.copy()
-    kind.set_fields(15, 7, 8, 0, 7), kind.set_size(2), kind.set_ebias(127)
-    with h5py.File(tmp_path / "s.hdf5", "w") as file:
-        space = h5py.h5s.create_simple(STATES.shape)
-        h5py.h5d.create(file.id, b"observations", kind, space).write(h5py.h5s.ALL, h5py.h5s.ALL, STATES)
-        file["actions"] = file["rewards"] = file["terminals"] = np.ones(len(STATES))
-        expected = file["observations"][()].astype(np.float32)
-    rows = np.arange(0, 3000, 7)
-    np.testing.assert_array_equal(load_states(tmp_path / "s.hdf5").read(rows), expected[rows])
-    np.testing.assert_array_equal(load_log(tmp_path / "s.hdf5").states, expected)
-
-
 RANDOM = np.random.default_rng(0)
 ARRAYS = [
-    RANDOM.normal(size=(3000, 17)).astype(np.float32),
-    *(np.asfortranarray(RANDOM.normal(size=shape)) for shape in ((3000, 17), (3000, 1, 5), (300, 3, 5))),
-    RANDOM.integers(0, 9, 3000),
     RANDOM.normal(size=(3000, 2)).astype(">f8"),
+    *(np.asfortranarray(RANDOM.normal(size=shape)) for shape in ((3000, 17), (300, 3, 5))),
+    RANDOM.integers(0, 9, 3000),
     np.zeros((30, 0)),
 ]
 
@@ -178,40 +161,25 @@ def test_rows_in_any_order(array, piece_bytes, tmp_path, monkeypatch):
     monkeypatch.setattr("sopr_fast.runtime.rows._PIECE_BYTES", piece_bytes)
     np.save(tmp_path / "a.npy", array)
     stored, chosen = FileRows(tmp_path / "a.npy"), RANDOM.integers(0, len(array), 500)
-    assert (stored.shape, stored.dtype, len(stored)) == (array.shape, array.dtype, len(array))
-    for rows in (chosen, chosen[:1], chosen[:0]):
+    for rows in (chosen, chosen[:0]):
         np.testing.assert_array_equal(stored[rows], array[rows])
     np.testing.assert_array_equal(np.asarray(stored), array)
 
 
-@pytest.mark.parametrize(("name", "order"), [("a.npy", "C"), ("a.npy", "F"), ("a.hdf5", "C")])
-@pytest.mark.parametrize("change", ["cut short", "overwritten", "replaced"])
-def test_a_file_that_changes_while_it_is_in_use(name, order, change, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "layout"), [("a.npy", {}), ("a.npy", {"order": "F"}), ("a.hdf5", {"chunks": (16, 3)})]
+)
+@pytest.mark.parametrize("change", ["cut short", "replaced"])
+def test_a_file_that_changes_while_it_is_in_use(name, layout, change, tmp_path):
     """A new file may have the same shape, so that nothing but its version tells."""
     path, values, rows = tmp_path / name, RANDOM.normal(size=(5000, 3)), np.arange(0, 5000, 7)
-    layout = {"chunks": (16, 3)} if path.suffix == ".hdf5" else {"order": order}
-    write(path, values, **layout)
-    readers = [load_states(path).read]
-    np.testing.assert_array_equal(readers[0](rows), values[rows].astype(np.float32))
-    if path.suffix != ".hdf5":
-        readers.append(policies.load_policies(path)["a"].values.__getitem__)
+    read = load_states(write(path, values, **layout)).read
+    np.testing.assert_array_equal(read(rows), values[rows].astype(np.float32))
     if change == "cut short":
         os.truncate(path, 200)
-    elif change == "overwritten":
-        path.write_bytes(path.read_bytes()[::-1])
     else:
         path.unlink()
         write(path, values + 1, **layout)
     os.utime(path, ns=(0, 0))  # the clock of the file system may not have moved on
-    for read in readers:
-        with pytest.raises(ValueError, match=rf"{name}: .*(changed after it was opened; load it again|damaged)"):
-            read(rows)
-
-
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux")
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_no_file_stays_mapped(order, tmp_path):
-    for name in ("observations", "actions"):
-        np.save(tmp_path / f"{name}.npy", np.asarray(STATES, order=order))
-    states, actions = load_states(tmp_path), policies.load_policies(tmp_path / "actions.npy")
-    assert str(tmp_path) not in Path("/proc/self/maps").read_text() and len(states) == 3000 and len(actions) == 1
+    with pytest.raises(ValueError, match=rf"{name}: .*(changed after it was opened; load it again|damaged)"):
+        read(rows)
