@@ -21,8 +21,9 @@ from peers.released import from_released
 from workload import CLUSTERS, SIZE, actions_on, forward_gflop
 
 from sopr_fast import Config, ops
+from sopr_fast.inputs.logs import load_states
 from sopr_fast.sopr.input_norm import row_moments
-from sopr_fast.sopr.subsets import Subsets
+from sopr_fast.sopr.subsets import Drawing, Subsets
 from sopr_fast.sopr.update import Examples, Update
 
 try:
@@ -147,8 +148,9 @@ def test_cuda_forward_10_policies(compiled, released, clustered, peak, contend):
 
 
 @compiled_or_not
-def test_cuda_training_step_30_policies(compiled, released, clustered, peak, contend):
-    subset = clustered.take(1)  # the peers normalise by the moments of all their states
+def test_cuda_training_step_30_policies(compiled, released, states, peak, contend):
+    # One subset: the peers normalise by the moments of all their states.
+    subset = Subsets.draw(states, 1, size=SIZE, clusters=CLUSTERS)
     states, columns, rows, offsets = on_gpu(subset)
     model = from_released(released.state_dict()).to(columns.device).train()
     rng = torch.tensor([0, 0], device=columns.device)
@@ -177,15 +179,16 @@ def test_cuda_training_step_30_policies(compiled, released, clustered, peak, con
     contend(ours, {name: step}, rounds=3, gflop=4 * forward_gflop(subset) * len(columns), peak=peak)
 
 
-def test_cuda_captured_training_step_30_policies(clustered, peak, contend, monkeypatch, caplog):
+def test_cuda_captured_training_step_30_policies(clustered, states, peak, contend, monkeypatch, caplog):
     """Whole steps of `fit`: from a CUDA graph, and every launch by itself."""
     config, returns, columns = Config.paper(subsets=SUBSETS), np.arange(30.0), actions_on(clustered).cuda()
     labels = torch.from_numpy(returns).to(columns.device)
+    subsets = Drawing.draw(load_states(states), SUBSETS, size=SIZE, seed=0).clustered(CLUSTERS, columns.device)
     updates = []
     for captured in (True, False):
         monkeypatch.setenv("SOPR_FAST_CUDA_GRAPHS", str(int(captured)))
         examples = Examples(columns, slice(0, 30), labels)
-        updates.append(Update(clustered.to(columns.device), examples, None, config, 0))
+        updates.append(Update(subsets, examples, None, config, 0))
         for step in range(4):  # the third captures
             updates[-1].run(step)
     assert "no CUDA graph" not in caplog.text

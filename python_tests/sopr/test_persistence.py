@@ -70,7 +70,6 @@ def fill(name, value):
         (lambda d, t: d.update(states_count=None), "is damaged: TypeError: int"),
         (lambda d, t: t.pop("model.norm.num_batches_tracked"), "is damaged: no tensor 'norm.num_batches_tracked'"),
         (fill("subsets.rows", 10**6), "is damaged: rows must be from 0 to"),
-        (fill("subsets.offsets", 1), "is damaged: offsets must ascend from 0 to"),
         (fill("subsets.source", 0), "is damaged: source must ascend from 0 to"),
         (fill("subsets.states", float("nan")), "is damaged: states are not finite"),
         (fill("training_policies.source", 0), "is damaged: training_policies must have names, and a source"),

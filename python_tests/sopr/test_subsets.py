@@ -44,8 +44,9 @@ def test_a_subset_depends_on_seed_and_number_alone():
     for s in range(2):
         assert torch.equal(few.source[few.rows[s].long()], many.source[many.rows[s].long()])
         assert torch.equal(few.offsets[s], many.offsets[s])
-    taken = many.take(2)
-    assert torch.equal(taken.states, few.states) and torch.equal(taken.rows, few.rows)
+    two, eleven = (Drawing.draw(load_states(states), count, size=100, seed=5) for count in (2, 11))
+    taken = eleven.take(2).tensors()
+    assert all(torch.equal(taken[name], tensor) for name, tensor in two.tensors().items())
     other = draw(states, 2, seed=6)
     assert not torch.equal(few.source[few.rows[0].long()], other.source[other.rows[0].long()])
 

@@ -134,7 +134,7 @@ def fit(
         training_policies=TrainingPolicies(
             list(known[0][0]), drawn.states[sample], drawn.source[sample], sampled, scores
         ),
-        subsets=subsets.to("cpu").take(min(_KEPT_SUBSETS, len(subsets))),
+        subsets=drawn.take(min(_KEPT_SUBSETS, len(drawn))),
         history=history,
         seed=seed,
         state_columns=drawn.columns,

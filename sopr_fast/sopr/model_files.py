@@ -15,10 +15,10 @@ from ..runtime.tensor_files import by_prefix, check_tensors, load_tensors, readi
 from ..runtime.text import printable
 from .config import Config
 from .model import ScoringModel
-from .subsets import Subsets
+from .subsets import Drawing
 from .training_policies import TrainingPolicies
 
-_FORMAT = 12
+_FORMAT = 13
 
 _kind = choice("action", "gaussian", "discrete")
 _TRAINING = {
@@ -35,7 +35,7 @@ def write_model(
     model: ScoringModel,
     layout: Layout,
     training_policies: TrainingPolicies,
-    subsets: Subsets | None,
+    subsets: Drawing | None,
     history: dict[str, Any],
     **plain: Any,
 ) -> None:
@@ -96,9 +96,9 @@ def _restore(tensors: dict[str, Tensor], description: dict[str, Any]) -> dict[st
         raise ValueError(f"tensor {wrong[0]!r} is not finite")
     model = ScoringModel(input_dim, config)
     restore(model.state_dict(), weights)
-    subsets = Subsets.from_tensors(kept, int(description["states_count"])) if kept else None
-    if subsets is not None and subsets.state_dim != sizes["D"]:
-        raise ValueError(f"subsets have states of {subsets.state_dim} columns, the model reads {sizes['D']}")
+    subsets = Drawing.from_tensors(kept, int(description["states_count"])) if kept else None
+    if subsets is not None and subsets.states.shape[1] != sizes["D"]:
+        raise ValueError(f"subsets have states of {subsets.states.shape[1]} columns, the model reads {sizes['D']}")
     best, curves = description["best_step"], {name: values.tolist() for name, values in history.items()}
     return {
         "model": model,

@@ -26,7 +26,7 @@ from .config import Config
 from .model import ScoringModel
 from .model_files import read_model, write_model
 from .scoring import score_grid
-from .subsets import Drawing, Subsets
+from .subsets import Drawing
 from .training import warn_of_collapse
 from .training_policies import TrainingPolicies
 
@@ -41,7 +41,7 @@ class Ranker:
         model: `ScoringModel` in eval mode.
         layout: What the model reads of a policy.
         training_policies: How training policies act on a sample of states, and their scores.
-        subsets: Clustered subsets kept with the model, or None.
+        subsets: Subsets kept with the model, or None.
         history: Loss and validation results of each step, and how training went.
         seed: Seed of the training.
         state_columns: Names of the columns of states, in order, if several were chosen by name.
@@ -50,7 +50,7 @@ class Ranker:
     model: ScoringModel
     layout: Layout
     training_policies: TrainingPolicies
-    subsets: Subsets | None
+    subsets: Drawing | None
     history: dict[str, Any]
     seed: int
     state_columns: str = ""
@@ -158,7 +158,7 @@ class Ranker:
             warn(doubt, category)
         return ranking
 
-    def _draw(self, states: Any, subsets: int | None, seed: int) -> tuple[Drawing | Subsets, bool]:
+    def _draw(self, states: Any, subsets: int | None, seed: int) -> tuple[Drawing, bool]:
         """Return subsets to score on, on the CPU, and whether their states are known to be those of training."""
         if subsets is not None:
             subsets = integer(1)("subsets", subsets)
@@ -176,7 +176,7 @@ class Ranker:
         drawn = Drawing.draw(log, subsets or _SUBSETS, size=self.config.subset_size, seed=seed)
         return drawn, log.has_rows(training.source.numpy(), training.states.numpy())
 
-    def _act(self, policies: list[Policy], drawn: Drawing | Subsets, *, log_is_known: bool) -> tuple[Tensor, Tensor]:
+    def _act(self, policies: list[Policy], drawn: Drawing, *, log_is_known: bool) -> tuple[Tensor, Tensor]:
         """Return the columns of policies in the U drawn states and in the R sampled ones of training.
 
         Arrays of actions answer any row for the sampled states, unless these are known to be rows of the log.
@@ -189,12 +189,11 @@ class Ranker:
             warn(note)
         return columns[:, :count], columns[:, count:]
 
-    def _score(self, columns: Tensor, drawn: Drawing | Subsets) -> np.ndarray:
+    def _score(self, columns: Tensor, drawn: Drawing) -> np.ndarray:
         """Return scores of all processes' candidates, (P, S) float64, from the columns of this process's, (p, U, C)."""
         device = current().device or self.device
         model = self.model if device == self.device else copy.deepcopy(self.model).to(device)
-        subsets = drawn.to(device) if isinstance(drawn, Subsets) else drawn.clustered(self.config.clusters, device)
-        own = score_grid(model, subsets, columns, show=True).cpu()
+        own = score_grid(model, drawn.clustered(self.config.clusters, device), columns, show=True).cpu()
         scores = distributed.current().gather(own).double().numpy()
         if not np.isfinite(scores).all():
             raise ValueError("the model gives scores that are not finite: its training failed")

@@ -25,7 +25,7 @@ _LAYOUT = {
     "states": (torch.float32, "U D"),
     "source": (torch.int64, "U"),
     "rows": (torch.int32, "S N"),
-    "offsets": (torch.int32, "S B"),
+    "cluster_seeds": (torch.int64, "S"),
 }
 
 
@@ -50,10 +50,6 @@ class Subsets:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __repr__(self) -> str:
-        clusters = self.offsets.shape[1] - 1
-        return f"Subsets({len(self)} of {self.rows.shape[1]} states of width {self.state_dim}, in {clusters} clusters)"
-
     @cached_property
     def long_tiles(self) -> int:
         """Tiles of the long clusters, see `ops.long_tiles`; the host waits for a GPU, once."""
@@ -70,44 +66,6 @@ class Subsets:
         drawing = Drawing.draw(load_states(states), count, size=size, seed=seed)
         return drawing.clustered(clusters, torch.device("cpu"))
 
-    def to(self, device: torch.device | str) -> Subsets:
-        """Return the same subsets on a device."""
-        tensors = {name: tensor.to(device) for name, tensor in self.tensors().items()}
-        return Subsets(**tensors, states_count=self.states_count)
-
-    def take(self, count: int) -> Subsets:
-        """Return the first `count` subsets with the states they use, or raise ValueError if there are not so many."""
-        if integer(1)("subsets", count) > len(self):
-            raise ValueError(f"cannot take {count} subsets: there are {len(self)}; pass the log as states=… for more")
-        if count == len(self):
-            return self
-        used, rows = torch.unique(self.rows[:count], return_inverse=True)
-        tensors = self.states[used], self.source[used], rows.to(torch.int32), self.offsets[:count]
-        return Subsets(*tensors, states_count=self.states_count)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors by name."""
-        return {name: getattr(self, name) for name in _LAYOUT}
-
-    @classmethod
-    def from_tensors(cls, tensors: dict[str, Tensor], states_count: int) -> Subsets:
-        """Return the subsets in a model file; raise ValueError if their tensors do not fit each other."""
-        sizes = check_tensors(tensors, _LAYOUT)
-        subsets = cls(**tensors, states_count=states_count)
-        source = subsets.source
-        if 0 in sizes.values():
-            raise ValueError(f"subsets of shape {sizes}")
-        if not subsets.states.isfinite().all():
-            raise ValueError("states are not finite")
-        if source[0] < 0 or source[-1] >= states_count or (source.diff() <= 0).any():
-            raise ValueError(f"source must ascend from 0 to {states_count - 1}")
-        if subsets.rows.min() < 0 or subsets.rows.max() >= len(subsets.states):  # a GPU would read them
-            raise ValueError(f"rows must be from 0 to {len(subsets.states) - 1}")
-        offsets = subsets.offsets
-        if offsets[:, 0].any() or (offsets[:, -1] != sizes["N"]).any() or (offsets.diff() < 0).any():
-            raise ValueError(f"offsets must ascend from 0 to {sizes['N']}")
-        return subsets
-
 
 @dataclass(frozen=True)
 class Drawing:
@@ -120,6 +78,9 @@ class Drawing:
     states_count: int
     actions: Any = None
     columns: str = ""
+
+    def __len__(self) -> int:
+        return len(self.rows)
 
     @classmethod
     def draw(cls, log: StoredStates, count: int, *, size: int, seed: int) -> Drawing:
@@ -149,6 +110,34 @@ class Drawing:
         arrays = {"states": log.read(source), "source": source, "rows": rows, "cluster_seeds": seeds}
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         return cls(**tensors, states_count=len(log), actions=log.actions, columns=log.columns)
+
+    def take(self, count: int) -> Drawing:
+        """Return the first `count` subsets with the states they use, or raise ValueError if there are not so many."""
+        if integer(1)("subsets", count) > len(self):
+            raise ValueError(f"cannot take {count} subsets: there are {len(self)}; pass the log as states=… for more")
+        used, rows = torch.unique(self.rows[:count], return_inverse=True)
+        tensors = self.states[used], self.source[used], rows.to(torch.int32), self.cluster_seeds[:count]
+        return Drawing(*tensors, self.states_count)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors by name."""
+        return {name: getattr(self, name) for name in _LAYOUT}
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Any], states_count: int) -> Drawing:
+        """Return the subsets in a model file; raise ValueError if their tensors do not fit each other."""
+        sizes = check_tensors(tensors, _LAYOUT)
+        drawing = cls(**tensors, states_count=states_count)
+        source, rows = drawing.source, drawing.rows
+        if 0 in sizes.values():
+            raise ValueError(f"subsets of shape {sizes}")
+        if not drawing.states.isfinite().all():
+            raise ValueError("states are not finite")
+        if source[0] < 0 or source[-1] >= states_count or (source.diff() <= 0).any():
+            raise ValueError(f"source must ascend from 0 to {states_count - 1}")
+        if rows.min() < 0 or rows.max() >= sizes["U"]:
+            raise ValueError(f"rows must be from 0 to {sizes['U'] - 1}")
+        return drawing
 
     def clustered(self, clusters: int, device: torch.device) -> Subsets:
         """Return the subsets in so many clusters, computed on a device; processes of a group share them."""
