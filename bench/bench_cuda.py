@@ -187,8 +187,7 @@ def test_cuda_captured_training_step_30_policies(clustered, states, peak, conten
     updates = []
     for captured in (True, False):
         monkeypatch.setenv("SOPR_FAST_CUDA_GRAPHS", str(int(captured)))
-        examples = Examples(columns, slice(0, 30), labels)
-        updates.append(Update(subsets, examples, None, config, 0))
+        updates.append(Update(subsets, Examples(columns, slice(0, 30), labels), None, config, 0))
         for step in range(4):  # the third captures
             updates[-1].run(step)
     assert "no CUDA graph" not in caplog.text
