@@ -28,6 +28,7 @@ from sopr_fast.sopr.subsets import Subsets
 
 MAX_RATIO = 20  # slower peers run once
 MAX_LOAD = 0.05  # of other processes, as a share of all cores; above, a round is disturbed
+_PAUSE = 0.02  # seconds, in which idle threads of the contender before stop to wait for work
 _rows = pytest.StashKey[list]()
 
 
@@ -130,6 +131,7 @@ def _seconds_of_others() -> float:
 
 
 def _seconds(call: Callable[[], object]) -> float:
+    time.sleep(_PAUSE)
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
