@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import os
 import platform
 import threading
 import time
@@ -15,7 +14,6 @@ from typing import Any
 import torch
 
 from ._version import __version__
-from .runtime.process import fork_safe_lock
 from .runtime.resources import cpu_limit
 
 if find_spec("._cpu", __package__) is None:
@@ -45,7 +43,7 @@ for _module in filter(None, (_cpu, _cuda)):
 _EXIT_SECONDS = 2.0
 _CPU_LIMIT = cpu_limit()
 _local = threading.local()
-_lock = fork_safe_lock()
+_lock = threading.RLock()  # a signal's handler may come in between
 _inside = 0  # Python threads in `torch_on_one_thread`
 _outside = 0  # threads of torch outside of it
 
@@ -92,15 +90,6 @@ def torch_on_one_thread() -> Iterator[None]:
                 other.join()
 
 
-def _after_fork_in_child() -> None:
-    """Forget threads that do not exist in the child."""
-    global _inside
-    inside = bool(getattr(_local, "inside", False))
-    if _inside and not inside:
-        torch.set_num_threads(_outside)
-    _inside = int(inside)
-
-
 def _before_exit() -> None:
     """Cancel kernels of daemon threads and wait until these threads block.
 
@@ -113,7 +102,6 @@ def _before_exit() -> None:
 
 
 atexit.register(_before_exit)
-os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def build_info() -> dict[str, Any]:

@@ -1,10 +1,8 @@
-"""What this process is: one of several, the kernel of a notebook, one that forks."""
+"""What this process is: one of several, the kernel of a notebook."""
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
 
 
 def is_first() -> bool:
@@ -19,13 +17,3 @@ def in_notebook() -> bool:
     """Return True if IPython's kernel runs this process, so that what cells return and plot is shown."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     return shell is not None and "IPKernelApp" in shell.config
-
-
-def fork_safe_lock() -> threading.RLock:
-    """Return a lock that forks wait for: a child finds it free, and what it guards in a whole state.
-
-    Hold it briefly, and take no other lock meanwhile.
-    """
-    lock = threading.RLock()
-    os.register_at_fork(before=lock.acquire, after_in_child=lock.release, after_in_parent=lock.release)
-    return lock

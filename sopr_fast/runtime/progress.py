@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import logging
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -89,11 +88,8 @@ def _write(line: str) -> None:
         print(f"sopr_fast: {line}", file=sys.stderr, flush=True)
 
 
-def _renew_locks() -> None:
-    """Replace tqdm's locks. Forked processes share them, so that one killed while it holds one blocks the others."""
-    for kind in (_Bar, _Lines):
-        kind.set_lock(threading.RLock())
-
-
-_renew_locks()
-os.register_at_fork(after_in_child=_renew_locks)
+for _kind in (
+    _Bar,
+    _Lines,
+):  # tqdm's lock is shared by forked processes: one killed while it holds it blocks the others
+    _kind.set_lock(threading.RLock())
