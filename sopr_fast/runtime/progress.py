@@ -88,8 +88,6 @@ def _write(line: str) -> None:
         print(f"sopr_fast: {line}", file=sys.stderr, flush=True)
 
 
-for _kind in (
-    _Bar,
-    _Lines,
-):  # tqdm's lock is shared by forked processes: one killed while it holds it blocks the others
+# Not tqdm's lock, which forked processes share: one that is killed while it holds it would block the others.
+for _kind in (_Bar, _Lines):
     _kind.set_lock(threading.RLock())
