@@ -35,7 +35,6 @@ class StoredRows:
 
     shape: tuple[int, ...]
     dtype: np.dtype
-    unit = 1  # rows that are read together
 
     def __init__(self, name: str, status: os.stat_result) -> None:
         self.name, self._version = name, _version(status)
@@ -65,10 +64,8 @@ class StoredRows:
         """Return rows (n,) as (n, …), read in ascending pieces of a few megabytes at most, without wide gaps."""
         order, out = np.argsort(rows, kind="stable"), np.empty((len(rows), *self.shape[1:]), self.dtype)
         rows, row_bytes = np.asarray(rows)[order], max(1, math.prod(self.shape[1:]) * self.dtype.itemsize)
-        reach = 1 if self.unit > 1 else max(1, _NEAR_BYTES // row_bytes)
-        units = rows // self.unit
-        pieces = units // max(1, _PIECE_BYTES // (self.unit * row_bytes))
-        starts = np.flatnonzero((np.diff(units, prepend=-reach - 1) > reach) | (np.diff(pieces, prepend=-1) > 0))
+        reach, pieces = max(1, _NEAR_BYTES // row_bytes), rows // max(1, _PIECE_BYTES // row_bytes)
+        starts = np.flatnonzero((np.diff(rows, prepend=-reach - 1) > reach) | (np.diff(pieces, prepend=-1) > 0))
         with self.reader() as read, np.errstate(over="ignore"):
             for first, last in pairwise([*starts.tolist(), len(rows)]):
                 start, stop = int(rows[first]), int(rows[last - 1]) + 1

@@ -171,24 +171,21 @@ def dataset(episodes):
     return SimpleNamespace(id="maze-v0", iterate_episodes=lambda: (SimpleNamespace(**one) for one in episodes))
 
 
-@pytest.mark.parametrize("kind", ["dict", "hdf5", "minari"])
-def test_named_observations_are_joined_in_the_order_of_columns(kind, tmp_path, arrays):
-    def split(episodes, names=SHORT):
-        """Return episodes of which states are in two arrays, `a` of one column and `b` of two."""
-        parts = [{names[key]: {"a": one[key][:, :1], "b": one[key][:, 1:]} for key in names} for one in episodes]
-        return [without(one, *names) | part for one, part in zip(episodes, parts, strict=True)]
+def test_named_observations_are_joined_in_the_order_of_columns(tmp_path, arrays):
+    """States are in two arrays, `a` of one column and `b` of two."""
 
-    write_hdf5(tmp_path / "log.hdf5", numbered(split(episodes_of(arrays)), "data/demo_"))
-    stored = dataset(split(minari_episodes(arrays), {"observations": "observations"}))
-    source = {"dict": split([arrays])[0], "hdf5": tmp_path / "log.hdf5", "minari": stored}[kind]
-    name = {"dict": "obs", "hdf5": "obs", "minari": "observations"}[kind]
-    message = r"the states have names: choose by .*columns={'states': \['[\w/]*/a', '[\w/]*/b'\]}"
-    with pytest.raises(ValueError, match=message):
-        sopr_fast.load_log(source)
-    log = sopr_fast.load_log(source, columns={"states": [f"{name}/b", f"{name}/a"]})
-    np.testing.assert_array_equal(log.states, arrays["observations"][:, [1, 2, 0]])
-    np.testing.assert_array_equal(log.next_states, arrays[NEXT][:, [1, 2, 0]])
-    assert log.episodes.tolist() == [0, 3, 7, 9, 12, 14]
+    def split(one, *names):
+        return without(one, *names) | {key: {"a": one[key][:, :1], "b": one[key][:, 1:]} for key in names}
+
+    episodes = [split(one, "observations") for one in minari_episodes(arrays)]
+    write_hdf5(tmp_path / "log.hdf5", numbered(episodes, "data/demo_"))  # as robomimic
+    for source in (split(arrays, "observations", NEXT), tmp_path / "log.hdf5", dataset(episodes)):
+        with pytest.raises(ValueError, match=r"the states have names: choose by .*columns={'states': \['[\w/]*/a', '"):
+            sopr_fast.load_log(source)
+        log = sopr_fast.load_log(source, columns={"states": ["observations/b", "observations/a"]})
+        np.testing.assert_array_equal(log.states, arrays["observations"][:, [1, 2, 0]])
+        np.testing.assert_array_equal(log.next_states, arrays[NEXT][:, [1, 2, 0]])
+        assert log.episodes.tolist() == [0, 3, 7, 9, 12, 14]
 
 
 def test_datasets_of_d3rlpy(tmp_path, arrays):

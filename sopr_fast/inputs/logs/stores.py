@@ -26,6 +26,7 @@ _NUMBERED = re.compile(r"(?P<key>observations|actions|rewards|terminated)_(?P<la
 _PLAIN = "a plain array (of Python objects, if you trust the file, pass numpy.load(path, allow_pickle=True))"
 _RECORDS = (*SB3_RECORDS, *SPACE_RECORDS, "torch.device")
 _COPIES = 3  # of the file's bytes while it is read
+_LARGEST_CHUNK = 64 << 20  # bytes that are unpacked once for all rows in it
 _DEEPEST = 100  # group within groups
 _SIZES = ("_size", "size")  # names of the number of filled rows of a buffer
 _PLACES = ("ptr", "_insertion_idx")  # of the row that is overwritten next
@@ -100,8 +101,8 @@ class Hdf5Array(StoredRows):
     def __init__(self, path: Path, key: str, dataset: Any, status: os.stat_result) -> None:
         super().__init__(f"{path}: {key!r}", status)
         self.shape, self.dtype, self._path, self._key = dataset.shape, dataset.dtype, path, key
-        if dataset.chunks and dataset.id.get_create_plist().get_nfilters():
-            self.unit = int(dataset.chunks[0])
+        is_packed = dataset.chunks and dataset.id.get_create_plist().get_nfilters()
+        self._cache = _LARGEST_CHUNK if is_packed else 0  # without, only the needed rows of a chunk are read
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         with self._open() as dataset, reading(self.name, "an array"):
@@ -110,8 +111,7 @@ class Hdf5Array(StoredRows):
 
     @contextmanager
     def reader(self) -> Iterator[Read]:
-        # Without a chunk cache, HDF5 reads only the needed rows of uncompressed chunks.
-        with self._open(rdcc_nbytes=0) as dataset:
+        with self._open(rdcc_nbytes=self._cache) as dataset:
 
             def read(start: int, stop: int) -> np.ndarray:
                 with reading(self.name, f"an array with rows {start} to {stop - 1}"):

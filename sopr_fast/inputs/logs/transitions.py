@@ -124,9 +124,7 @@ class Transitions:
             if own != others:
                 raise ValueError(f"{counted(others, f'{part} column')} follow a log of {own}: give both the same")
         if self.are_costs != other.are_costs:
-            raise ValueError(
-                "one of two logs has costs, the other rewards: name them alike by load_log(…, columns={…})"
-            )
+            raise ValueError("one of two logs has costs, the other rewards: name both alike, see load_log's columns")
         pairs = {name: (getattr(self, name), getattr(other, name)) for name in _COLUMNS}
         pairs["source"] = self.source, self.source_count + other.source
         pairs["episodes"] = self.episodes, len(self) + other.episodes[1:]
