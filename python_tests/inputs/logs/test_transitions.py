@@ -31,7 +31,7 @@ def test_tensors_groups_and_single_rows():
 
 
 FIFTH = np.arange(14) == 5
-EACH = "; of states alone, pass values.reshape(-1, 2); if axis 0 is of episodes, pass a dictionary of each, [{name:"
+EACH = "; pass values.reshape(len(values), -1) if policies read such rows; if axis 0 is of episodes"
 
 
 @pytest.mark.parametrize(

@@ -77,9 +77,7 @@ class Statement:
         part = "episodes" if "episodes" in self.rows else "agents"
         labels, name = self.rows.get(part, self.none), self.names.get(part, part)
         own = name.split(", ")
-        begins = np.append(0, np.flatnonzero(np.diff(labels)) + 1)
-        back = self.none.copy()
-        back[np.delete(begins, np.unique(labels[begins], return_index=True)[1])] = True
+        back = np.append(False, np.diff(labels.astype(np.int64)) < 0)  # labels count in the order of their first rows
         order = own + [self.names[part] for part in ("steps", "times") if part in self.names][:1]
         self._refuse_if(
             back,

@@ -31,12 +31,11 @@ def load_log(
     """Load a log: transitions into memory, or only states if there are neither rewards nor costs.
 
     Arrays are recognised by name, see the page on files; nothing is inferred from their values. Columns of tables may
-    be numbered (`obs_0`, `obs_1`, …), or hold lists. Arrays of shape (rows, 1, columns) count as (rows, columns).
+    be numbered (`obs_0`, `obs_1`, …), or hold lists. Where episodes end, and whether the environment ended there, must
+    be said completely, see `Transitions.from_arrays`; `Transitions.summary` says what said so.
 
-    Where episodes end, and whether the environment ended there or a limit cut them, must be said completely, see
-    `Transitions.from_arrays`; `Transitions.summary` says what said so. Rows are used as they are. Without next states,
-    the next state of a step is the state of the next row, and that of a terminal step its own state; a last step whose
-    next state is unknown is left out, as in D4RL's `qlearning_dataset`.
+    Rows are used as they are. Without next states, the next state of a step is the state of the next row, and that of a
+    terminal step its own; a last step whose next state is unknown is left out, as in D4RL's `qlearning_dataset`.
 
     Args:
         source: Path of a file, of a folder of .npy files, or of a Minari dataset. Dataset of Minari or d3rlpy; data

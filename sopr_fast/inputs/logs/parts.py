@@ -13,7 +13,7 @@ import numpy as np
 from ...runtime.arrays import as_numbers
 from ...runtime.checks import TOO_LARGE
 from ...runtime.rows import StoredRows
-from ...runtime.text import NAME_WIDTH, counted, list_names, printable
+from ...runtime.text import NAME_WIDTH, counted, printable
 from ..named_arrays import Lazy, shape_of
 
 _STORED = (Lazy, StoredRows)  # arrays that are read when they are needed, into memory of their own
@@ -36,7 +36,7 @@ class Parts:
 
     arrays: dict[str, Any]  # part of the log → its array, which may not be read yet
     names: dict[str, str]  # part of the log → name of the array
-    unread: list[str]  # names of arrays with one value a row that are not read
+    not_read: str  # names of arrays with one value a row that are not read, as the end of a sentence
     inverted: frozenset[str] = frozenset()  # flags that mark with 0
 
     @property
@@ -48,11 +48,6 @@ class Parts:
     def columns(self) -> str:
         """Names of the arrays that the states consist of, "" if it is one."""
         return self.names["states"] if ", " in self.names["states"] else ""
-
-    @property
-    def not_read(self) -> str:
-        """Names of arrays that are not read, as the end of a sentence; "" if there are none."""
-        return f"; not read: {list_names(self.unread)}" if self.unread else ""
 
     def peak(self) -> int:
         """Return how many bytes loading takes at most: the result, and the largest array as it is stored."""
@@ -77,7 +72,12 @@ class Parts:
         else:
             raise ValueError(f"{name} must have shape (rows,), got {values.shape}; pass one value a row")
         if part in LABELS:
-            return _numbered(values, name)
+            import pandas
+
+            labels, _ = pandas.factorize(values)
+            if (labels < 0).any():
+                raise ValueError(f"{name} has no value at row {int(np.argmax(labels < 0))}: fill it")
+            return labels
         if part in self.inverted:  # a discount may be 0.99
             return values == 0
         if part in _MARKS:
@@ -122,16 +122,6 @@ class Parts:
         return values
 
 
-def _numbered(labels: np.ndarray, name: str) -> np.ndarray:
-    """Return the numbers (rows,) int64 of numbers or words, in the order of their first rows."""
-    import pandas
-
-    numbers, _ = pandas.factorize(labels)
-    if (numbers < 0).any():
-        raise ValueError(f"{name} has no value at row {int(np.argmax(numbers < 0))}: fill it")
-    return numbers
-
-
 def _refuse(name: str, values: np.ndarray, wrong: np.ndarray, what: str, remedy: str) -> None:
     if wrong.any():
         row = int(np.argmax(wrong))
@@ -163,10 +153,9 @@ def table_shape(shape: Sequence[int], name: str) -> tuple[int, int]:
         return int(shape[0]), int(shape[-1]) if len(shape) > 1 else 1
     remedy = "pass values.reshape(len(values), -1) if policies read such rows"
     if len(shape) == 3:
-        remedy = (
-            f"of states alone, pass values.reshape(-1, {shape[2]}); if axis 0 is of episodes, pass a dictionary of "
-            f"each, [{{name: x[i] for name, x in log.items()}} for i in range({shape[0]})]; if it is of time and axis "
-            "1 of environments, pass one dictionary of their rows, "
+        remedy += (
+            "; if axis 0 is of episodes, pass a dictionary of each, [{name: x[i] for name, x in log.items()} for i in "
+            f"range({shape[0]})]; if it is of time and axis 1 of environments, pass one dictionary of their rows, "
             "{name: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]) for name, x in log.items()} | "
             f"{{'environment': numpy.repeat(range({shape[1]}), {shape[0]})}}"
         )

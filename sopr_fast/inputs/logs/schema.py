@@ -127,13 +127,12 @@ def find_parts(arrays: Mapping[str, Any], columns: Columns | None, wanted: Seque
     for part in wanted or TABLES:
         numbers = [name for name in rest if part_of(numbered(name)[0]) == part]
         if numbers and part not in values:
-            raise ValueError(
-                f"the numbers of the columns of {part} leave some out: name all by {advise(part, *numbers)}"
-            )
+            raise ValueError(f"numbers of the columns of {part} leave some out: name all by {advise(part, *numbers)}")
+    others = [name for name in rest if shape_of(arrays[name]) in shapes]
     return Parts(
         values,
         {part: ", ".join(names) for part, names in found.items() if part in values},
-        [name for name in rest if shape_of(arrays[name]) in shapes],
+        f"; not read: {list_names(others)}" if others else "",
         frozenset(part for part in ENDS if part in found and words(found[part][0]).rpartition("/")[2] in _INVERTED),
     )
 
