@@ -20,7 +20,6 @@ LAYOUTS = {
     "contiguous": {},
     "chunked": {"chunks": (64, 4)},
     "compressed": {"chunks": (64, 1), "compression": "gzip"},
-    "shuffled": {"chunks": (500, 4), "shuffle": True, "fletcher32": True},
     "big-endian": {"dtype": ">f8"},
 }
 
@@ -46,14 +45,11 @@ SOURCES = {
     **{name: lambda path, layout=layout: write(path / "s.hdf5", **layout) for name, layout in LAYOUTS.items()},
     "open dataset": lambda path: h5py.File(write(path / "s.hdf5"))["observations"],
     "transitions": lambda _: STEPS,
-    "float64": lambda _: STATES.astype(np.float64),
     "fortran": lambda _: np.asfortranarray(STATES),
-    "strided": lambda _: np.repeat(STATES, 2, 1)[:, ::2],
     "tensor": lambda _: torch.from_numpy(STATES),
     "memmap": lambda path: np.load(write(path / "s.npy"), mmap_mode="r"),
     "frame": lambda _: pandas.DataFrame(STATES),
     "buffer of one environment": lambda _: STATES[:, None],
-    "file of such a buffer": lambda path: write(path / "s.npy", STATES[:, None]),
     "HDF5 of such a buffer": lambda path: write(path / "s.hdf5", STATES[:, None], chunks=(5, 1, 4), compression="gzip"),
 }
 
