@@ -111,8 +111,6 @@ class Parts:
 
             times = pandas.to_datetime(values.reshape(-1), errors="coerce", format="ISO8601", utc=True)
             values = np.where(times.isna(), np.nan, times.asi8)
-        if values.dtype.kind == "m":
-            values = values / np.timedelta64(1, "s")
         if values.dtype.kind not in "fiub" and part not in LABELS:
             raise TypeError(f"{name} must be numbers, got {_not_numbers(values)}")
         if self.count not in (None, len(values)):

@@ -210,8 +210,7 @@ def _refuse_rows_of_states(arrays: Mapping[str, Any]) -> None:
     if marks or len(flags) > 1:
         columns = flags | ({UNREAD: marks} if marks else {})
         raise ValueError(
-            f"rows with {list_names([*map(repr, [*marks, *flags.values()])])} are of dm_env, RLDS, Dreamer or "
-            "DrQ-v2, of which some hold only the last state of an episode, or the action that led to their state: make "
-            "episodes of them by a recipe (docs/files.md, rows of other libraries); if each row holds a state and the "
-            f"action taken there, say so by columns={columns}"
+            f"rows with {list_names([*map(repr, [*marks, *flags.values()])])} are of dm_env, RLDS or Dreamer, and may "
+            "hold only a state, or the action that led to it: make episodes of them by a recipe (docs/files.md, rows of "
+            f"other libraries); if each holds a state and the action taken there, say so by columns={columns}"
         )
