@@ -211,6 +211,6 @@ def _refuse_rows_of_states(arrays: Mapping[str, Any]) -> None:
         columns = flags | ({UNREAD: marks} if marks else {})
         raise ValueError(
             f"rows with {list_names([*map(repr, [*marks, *flags.values()])])} are of dm_env, RLDS or Dreamer, and may "
-            "hold only a state, or the action that led to it: make episodes of them by a recipe (docs/files.md, rows of "
-            f"other libraries); if each holds a state and the action taken there, say so by columns={columns}"
+            "hold only a state, or the action that led to it: make episodes by a recipe (docs/files.md, rows of other "
+            f"libraries); if each holds a state and the action taken there, say so by columns={columns}"
         )
