@@ -15,7 +15,7 @@ from ...runtime.files import check_regular
 from ...runtime.pickles import Record
 from ...runtime.text import list_names
 from ..named_arrays import end_to_end, flatten, is_frame, load_csv, load_json, read_frame, shape_of, to_cells
-from .schema import ENDS, ITEM, part_of
+from .schema import ENDS, ITEM, numbered, part_of
 from .stores import open_npy, read_hdf5, read_npz, read_parquet, read_pickled
 
 READERS: dict[str, Callable[[Path], Any]] = {  # suffix → function that returns what `_named` takes
@@ -110,8 +110,9 @@ def _join(items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         )
     present = Counter(name for item in items for name in item)
     names = [name for name, count in present.items() if count == len(items)]
-    for name in present.keys() - {*names}:
-        if part_of(name):
+    for name, count in present.items():
+        of_part = part_of(name) or part_of(numbered(name.partition("/")[0])[0])  # `rewards`; `obs_0`, or `obs/speed`
+        if of_part and count < len(items):
             lacking = next(i for i, item in enumerate(items) if name not in item)
             raise ValueError(f"episode {lacking}, or step, has no {name!r}, but others do")
     if all(shape_of(items[0][key]) for key in [*filter(_is_reward, names)] or names):

@@ -69,7 +69,8 @@ def read_parquet(path: Path) -> dict[str, Any]:
         with reading(path, "a parquet file"), open_parquet(path) as file:
             for batch in file.iter_batches(columns=[name]):
                 part = _numbers_of(batch.column(0), width, where, start)
-                values = values if start else np.empty((count, *width), part.dtype)
+                if not start:  # a number that a list of a later batch lacks is NaN
+                    values = np.empty((count, *width), np.result_type(part, np.float32) if width else part.dtype)
                 values[start : start + len(part)] = part
                 start += len(part)
         return values
