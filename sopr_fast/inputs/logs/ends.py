@@ -201,7 +201,13 @@ class Statement:
         if told := [part for part in (*_KINDS, *self.borders) if part in self.rows]:
             what = f"{self._quoted(told)} mark ends, but do not say where the environment ended and where a limit cut "
             what += "episodes"
-            remedy = f"{_SAY} for all, or max_episode_steps=…, or {advise('terminals')}, {advise('truncations')}"
+            if self.borders:
+                remedy = f"{_SAY} for all, or max_episode_steps=…, or {advise('terminals')}"
+            elif "terminals" in told:
+                remedy = "pass load_log(…, ends='terminal') if no limit cut any, or max_episode_steps=…, or "
+                remedy += advise("truncations")
+            else:
+                remedy = f"pass load_log(…, ends='cut') if none ended, or {advise('terminals')}"
         else:
             what = "where episodes end is not said"
             if self.limit is not None:
