@@ -50,6 +50,7 @@ DISCRETE = {  # ... with action_count=4
         "not probabilities at state row 1; of values or logits, return",
     ),
     "width": (lambda s: s, "returned shape (13, 5), expected (13, 4)"),
+    "normal": (lambda s: dist.Normal(torch.tensor(s[:, :4]), 1.0), "'x' returned a normal distribution of actions"),
     "float index": (lambda s: 0 * s[:, 0], "(13,), expected (13, 4); a policy gets"),
 }
 UNLIKE = {  # ... with the layout of a model

@@ -164,6 +164,8 @@ class OutputReader:
         if isinstance(value, dist.Categorical | dist.OneHotCategorical):
             return self._probabilities(self._tensor(value.probs))
         if isinstance(value, dist.Normal):
+            if self.action_count is not None:
+                raise self._error("a normal distribution of actions, which action_count says are discrete")
             return Output("gaussian", *(self._matrix(self._tensor(part)) for part in (value.mean, value.stddev)))
         values = self._tensor(value)
         if not values.is_floating_point():
