@@ -39,7 +39,7 @@ FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # groups of `--help`, and what 
     "policies": {
         "--policies": _value(
             "PATH",
-            "files of policies (.npz .npy .parquet .zip .d3 .onnx .pt .pth .safetensors .pkl .cleanrl_model) or "
+            "files of policies (.npz .npy .zip .d3 .onnx .pt .pth .safetensors .pkl .cleanrl_model) or "
             "folders with subfolders, named by their paths relative to the folder that contains all of them; or "
             "file.py:name or package.file:name of a dict, a list, or a function that returns one",
             nargs="+",
