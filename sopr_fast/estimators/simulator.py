@@ -14,7 +14,7 @@ from torch import Tensor
 from ..inputs.logs import Transitions
 from ..inputs.logs.schema import LIMIT
 from ..inputs.policies import Actor, Layout, Policy
-from ..inputs.policies.actor import stacked
+from ..inputs.policies.actor import stacks
 from ..native import torch_on_one_thread
 from ..results.estimates import Estimates
 from ..results.metrics import agreement
@@ -172,9 +172,9 @@ def _roll_out(
         rows = going.repeat_interleave(members * rollouts).nonzero()[:, 0]
         still = [policies[p] for p in going.nonzero()[:, 0].tolist()]
         if still != acting:
-            acting, stack = still, stacked(still)
+            acting, groups = still, stacks(still)
         raw = log.denormalise(states[rows]).view(len(acting), -1, log.state_dim)
-        taken = _act(acting, stack, raw, None if layout.kind == "action" else generator)
+        taken = _act(acting, groups, raw, None if layout.kind == "action" else generator)
         actions = log.normalise_actions(taken.flatten(0, 1))
         added = torch.zeros_like(states[: members * rollouts])
         if noise is not None:
@@ -194,16 +194,27 @@ def _roll_out(
 
 
 @torch.no_grad()
-def _act(policies: list[Policy], stack: Actor | None, states: Tensor, generator: torch.Generator | None) -> Tensor:
+def _act(
+    policies: list[Policy],
+    groups: list[tuple[list[int], Actor | None]],
+    states: Tensor,
+    generator: torch.Generator | None,
+) -> Tensor:
     """Return actions (P, B, dim_a) in states (P, B, dim_s) of each policy, sampled with the same noise if with any."""
     key = 0 if generator is None else int(torch.randint(2**62, (), generator=generator, device="cpu"))
-    if stack is not None and ((actions := stack._output(states, None).mean).abs() < TOO_LARGE).all():
-        return actions  # of others, acting alone names the policy
-    taken = []
-    for policy, own in zip(policies, states, strict=True):
-        noise = torch.Generator().manual_seed(key)
-        taken.append(torch.cat([policy.output(batch).sample(noise) for batch in own.split(current().batch_size)]))
+    taken = [*states]
+    for places, stack in groups:
+        actions = None if stack is None else stack._output(states[places], None).mean
+        if actions is None or not (actions.abs() < TOO_LARGE).all():  # acting alone names the policy
+            actions = torch.stack([_alone(policies[place], states[place], key) for place in places])
+        for place, own in zip(places, actions, strict=True):
+            taken[place] = own
     return torch.stack(taken)
+
+
+def _alone(policy: Policy, states: Tensor, key: int) -> Tensor:
+    noise = torch.Generator().manual_seed(key)
+    return torch.cat([policy.output(batch).sample(noise) for batch in states.split(current().batch_size)])
 
 
 def guessed(names: list[str], shares: np.ndarray) -> list[str]:

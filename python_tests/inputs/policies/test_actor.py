@@ -4,7 +4,7 @@ import itertools
 
 import torch
 
-from sopr_fast.inputs.policies.actor import Actor, Standardisation, stacked
+from sopr_fast.inputs.policies.actor import Actor, Standardisation, stacks
 from sopr_fast.inputs.policies.output import Bounds
 
 
@@ -30,6 +30,9 @@ def test_perceptrons_of_one_form_act_as_each_of_them_alone():
     states = 2 * torch.randn(3, 70, 3, generator=random)
     for actors in forms.values():
         alone = torch.stack([actor.act(own) for actor, own in zip(actors, states, strict=True)])
-        assert torch.equal(stacked(actors)._output(states, None).mean, alone)
-    assert stacked([actors[0] for actors in forms.values()]) is None
-    assert stacked([Actor("", layers(random, 3, 16, 2), activation="gelu")]) is None
+        ((places, stack),) = stacks(actors)
+        assert places == [0, 1, 2] and torch.equal(stack._output(states, None).mean, alone)
+    mixed = [actor for actors in zip(*forms.values(), strict=True) for actor in actors]
+    assert [places for places, _ in stacks(mixed)] == [[form, form + 5, form + 10] for form in range(5)]
+    ((_, stack),) = stacks([Actor("", layers(random, 3, 16, 2), activation="gelu")])
+    assert stack is None

@@ -125,10 +125,21 @@ class Actor(Policy):
         return (*self._sizes, self.activation, self.squash, self.is_discrete, clip, *parts)
 
 
-def stacked(policies: Sequence[Policy]) -> Actor | None:
-    """Return perceptrons of one form as one that acts in states (P, B, dim_s) of each; None of other policies."""
+def stacks(policies: Sequence[Policy]) -> list[tuple[list[int], Actor | None]]:
+    """Return perceptrons of one form as one that acts in states (P, B, dim_s) of each, with their places.
+
+    Other policies come with None.
+    """
+    groups: dict[Any, list[int]] = {}
+    for place, policy in enumerate(policies):
+        form = policy._form() if isinstance(policy, Actor) and policy._sizes else place
+        groups.setdefault(form, []).append(place)
+    return [(places, _stacked([policies[place] for place in places])) for places in groups.values()]
+
+
+def _stacked(policies: Sequence[Policy]) -> Actor | None:
     actors = [policy for policy in policies if isinstance(policy, Actor) and policy._sizes]
-    if len(actors) < len(policies) or len({actor._form() for actor in actors}) > 1:
+    if not actors:
         return None
     whole = copy.copy(actors[0])
     whole._parameters = torch.cat([actor._parameters for actor in actors])
