@@ -95,12 +95,7 @@ CHANCES = {"pscore": np.full(14, 0.5), "log_probs": np.full(14, -3)}
             "'left' at row 0: .*number the words.*'left': 0",
         ),
         (sopr_fast.load_log, USUAL | {"actions": [[1], [1, 2]]}, {}, "'actions' is no array: .*; pass a dictionary of"),
-        (
-            sopr_fast.load_log,
-            USUAL | CHANCES,
-            {},
-            "both 'log_probs' and 'pscore', which say the same; leave one .*'pscore'",
-        ),
+        (sopr_fast.load_log, USUAL | CHANCES, {}, "both 'log_probs' and 'pscore', .*'unread': 'pscore'"),
         (load_states, None, {}, "expected a path, array, frame, dictionary or list, got NoneType"),
         (load_states, np.array(3.0), {}, "dataset: 'states' is empty"),
         (load_states, {"a", "b"}, {}, "dataset: 'states' is empty"),
