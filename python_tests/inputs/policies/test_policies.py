@@ -1,6 +1,8 @@
 """Every kind of policy gives the columns of the numbers it was made from, and acts and samples by them."""
 
+import threading
 import warnings
+from concurrent import futures
 from types import SimpleNamespace
 
 import numpy as np
@@ -175,6 +177,26 @@ def test_acting_changes_neither_module_modes_nor_states_nor_actions(states):
     first, second = (one(lambda s, g=g: torch.mul(torch.from_numpy(linear(s)), g, out=memory)) for g in (1.0, 2.0))
     actions = first.act(states)
     assert torch.equal(second.act(states), 2 * actions)
+
+
+def test_threads_that_share_a_module_call_it_in_eval_mode(states):
+    left, calls = threading.Event(), []
+
+    class Shared(nn.Module):
+        def forward(self, states):
+            if calls:
+                assert left.wait(10)
+            else:
+                calls.append(pool.submit(policy.act, states))
+                futures.wait(calls, 0.1)  # for a call in between, which there must not be
+            assert not self.training
+            return linear(states)
+
+    policy = one(Shared().train())
+    with futures.ThreadPoolExecutor(1) as pool:
+        policy.act(states)
+        left.set()
+    assert torch.equal(calls[0].result(), linear(states))
 
 
 def test_samples_and_densities(states, generator):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +21,7 @@ from ...runtime.warn import warn
 from .actor import Standardisation
 from .policy import Policy
 
+_evaluation = threading.RLock()
 _WHERE = "see 'Policies that need more than a state' in the docs of files"
 _NO_ROWS = ("Dict", "Tuple", "Discrete", "MultiDiscrete", "MultiBinary", "Text", "Graph", "Sequence")
 RECURRENT = (
@@ -115,17 +117,18 @@ def _forward(module: nn.Module, states: np.ndarray) -> Any:
 
 @contextlib.contextmanager
 def _evaluating(item: Any) -> Iterator[None]:
-    """Set eval mode, and restore the mode of every submodule."""
+    """Set eval mode, and restore the mode of every submodule; one call at a time, since threads may share modules."""
     modules = [part for part in (item, getattr(item, "policy", None)) if isinstance(part, nn.Module)]
-    # Not by module.eval(), which exported programs refuse; frozen programs have no mode at all.
-    switched = [m for module in modules for m in module.modules() if getattr(m, "training", False)]
-    for m in switched:
-        m.training = False
-    try:
-        yield
-    finally:
+    with _evaluation if modules else contextlib.nullcontext():
+        # Not by module.eval(), which exported programs refuse; frozen programs have no mode at all.
+        switched = [m for module in modules for m in module.modules() if getattr(m, "training", False)]
         for m in switched:
-            m.training = True
+            m.training = False
+        try:
+            yield
+        finally:
+            for m in switched:
+                m.training = True
 
 
 def check_spaces(observations: Any, actions: Any) -> None:
