@@ -15,7 +15,6 @@ from ..runtime.extras import library
 from ..runtime.text import list_names
 
 _ONNXRUNTIME = (1, 24, 4)  # earlier versions follow external data out of the graph's folder
-_ACTIONS = ("action", "actions")
 
 
 def read_onnx(path: Path, options: ReadingOptions) -> list[Called]:
@@ -35,7 +34,7 @@ def read_onnx(path: Path, options: ReadingOptions) -> list[Called]:
         advice = "pass a callable of states that runs it, or an array of its actions in every logged state"
         raise ValueError(f"expected one float input (states, width), found {shown}: {advice}")
     names = [output.name for output in session.get_outputs()]
-    named = names if len(names) == 1 else [name for name in names if name in _ACTIONS]
+    named = names if len(names) == 1 else [name for name in names if name in ("action", "actions")]
     if len(named) != 1:
         raise ValueError(
             f"which of its outputs {list_names(names)} are the actions is not said: name it when you export it, "

@@ -37,7 +37,7 @@ class StoredRows:
     dtype: np.dtype
 
     def __init__(self, name: str, status: os.stat_result) -> None:
-        self.name, self._version = name, _version(status)
+        self.name, self._version = printable(name), _version(status)
 
     @property
     def ndim(self) -> int:
@@ -85,7 +85,7 @@ class FileRows(StoredRows):
 
     def __init__(self, path: Path) -> None:
         with open(path, "rb") as file:
-            super().__init__(printable(path), status := os.fstat(file.fileno()))
+            super().__init__(str(path), status := os.fstat(file.fileno()))
             self.shape, self._is_transposed, self.dtype = read_header(file)
             self._path, self._start = path, file.tell()
         if self.dtype.hasobject:

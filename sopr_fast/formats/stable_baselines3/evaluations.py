@@ -12,8 +12,6 @@ from ...runtime.containers import open_archive
 from ...runtime.files import check_regular, reading
 from ...runtime.text import list_names
 
-_BEST = "best_model"
-
 
 def read_evaluations(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
     """Return the rollouts of each policy by name; a run's best model has none if the checkpoint of its step has them.
@@ -67,7 +65,7 @@ def _choose(steps: np.ndarray, results: np.ndarray, names: Sequence[str], run: s
         number = re.fullmatch(r"(?:.*_)?([0-9]+)_steps", PurePosixPath(name).name)
         if number and (places := np.flatnonzero(steps == float(number[1]))).size:
             rows[name] = int(places[-1])
-    best, copies = int(results.mean(1).argmax()), [name for name in names if PurePosixPath(name).name == _BEST]
+    best, copies = int(results.mean(1).argmax()), [name for name in names if PurePosixPath(name).name == "best_model"]
     folders = sorted({str(PurePosixPath(name).parent) for name in rows})
     if several := next((each for each in (folders, copies) if len(each) > 1), None):
         raise ValueError(

@@ -136,14 +136,12 @@ def describe(log: LogLike) -> str:
     log = load_log(log)
     states = log.states if isinstance(log, Transitions) else np.asarray(log)
     columns = {f"state {i}": values for i, values in enumerate(states.T)}
-    lines = [f"rows: {len(states):,}", f"state columns: {states.shape[1]}"]
+    lines = [f"rows: {len(states):,}", f"state columns: {states.shape[1]}", log.summary]
     if isinstance(log, Transitions):
         columns |= {f"action {i}": values for i, values in enumerate(log.actions.T)} | {"reward": log.rewards}
-        lines.append(f"action columns: {log.actions.shape[1]}")
-    lines.append(log.summary)
-    if isinstance(log, Transitions):
-        returns = log.returns
-        lines.append(f"returns of episodes: {returns.min():.6g} to {returns.max():.6g}, mean {returns.mean():.6g}")
+        lines.insert(2, f"action columns: {log.actions.shape[1]}")
+        low, high, mean = (f"{x:.6g}" for x in (log.returns.min(), log.returns.max(), log.returns.mean()))
+        lines.append(f"returns of episodes: {low} to {high}, mean {mean}")
     facts = {
         name: {"low": x.min(), "high": x.max(), "mean": x.mean(dtype=np.float64), "std": x.std(dtype=np.float64)}
         | {"distinct": "constant" if x.min() == x.max() else f"{len(np.unique(x)) / len(x):.2%}"}

@@ -27,13 +27,7 @@ class StoredStates:
 
     summary = ""  # why a log has only states, and which of its arrays were not read
 
-    def __init__(
-        self,
-        values: np.ndarray | StoredRows,
-        name: str = "",
-        columns: str = "",
-        actions: Any = None,
-    ) -> None:
+    def __init__(self, values: np.ndarray | StoredRows, name: str = "", columns: str = "", actions: Any = None) -> None:
         self.dtype, self.name = np.dtype(values.dtype), printable(name)
         self.columns, self.actions = columns, actions
         self._what = f"{self.name}: the array of states" if self.name else "the array of states"

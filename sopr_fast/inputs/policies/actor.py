@@ -120,9 +120,8 @@ class Actor(Policy):
 
     def _form(self) -> tuple[Any, ...]:
         """Return what perceptrons have in common that act in one pass."""
-        parts = [part is not None for part in (self.standardisation, self.scale, self.clip)]
-        clip = self.standardisation and self.standardisation.clip
-        return (*self._sizes, self.activation, self.squash, self.is_discrete, clip, *parts)
+        moments, bounds = self.standardisation and self.standardisation.clip, (self.scale is None, self.clip is None)
+        return (*self._sizes, self.activation, self.squash, self.is_discrete, moments, *bounds)
 
 
 def stacks(policies: Sequence[Policy]) -> list[tuple[list[int], Actor | None]]:

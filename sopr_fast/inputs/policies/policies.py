@@ -21,7 +21,6 @@ from .callables import acts, adapt
 from .policy import Policy
 from .policy_files import ReadingOptions, load_files
 
-_STATES = {"observations", "states"}  # names in a log, of no policy
 _ORDER = "policies come first, then the log, then returns"
 
 
@@ -114,7 +113,9 @@ def load_policies(
 
 def _items(policies: Any) -> Iterator[tuple[str, Any]]:
     """Yield policies with their names."""
-    if isinstance(policies, Transitions) or (isinstance(policies, Mapping) and _STATES & policies.keys()):
+    if isinstance(policies, Transitions) or (
+        isinstance(policies, Mapping) and {"observations", "states"} & policies.keys()
+    ):
         raise TypeError(f"a log stands where policies belong; {_ORDER}")
     if isinstance(policies, Mapping):
         for key, item in policies.items():
@@ -122,7 +123,7 @@ def _items(policies: Any) -> Iterator[tuple[str, Any]]:
                 raise TypeError(f"names of policies must be strings, got {key!r}")
             yield str(key), item  # NumPy's strings as Python's
         return
-    is_one = isinstance(policies, Policy) or _is_array(policies) or acts(policies)
+    is_one = isinstance(policies, Policy | np.ndarray | Tensor) or acts(policies)
     if is_one or not isinstance(policies, Iterable) or isinstance(policies, Set):
         raise TypeError(
             f"policies must be a dict or sequence of policies, not {_kind(policies)}; put one in a list; {_ORDER}"
@@ -142,16 +143,12 @@ def _adapt(item: Any, options: ReadingOptions) -> Policy:
         renamed = copy.copy(item)
         renamed.name = name
         return renamed
-    if _is_array(item):
+    if isinstance(item, np.ndarray | Tensor):
         return ArrayPolicy(name, item)
     if acts(item):
         return adapt(name, item)
     expected = "a callable of states, a torch module with its weights, an object with predict, an array, or a path"
     raise TypeError(f"policy {name!r} is {_kind(item)}, expected {expected}")
-
-
-def _is_array(item: Any) -> bool:
-    return isinstance(item, np.ndarray | Tensor)
 
 
 def _kind(item: Any) -> str:

@@ -36,8 +36,7 @@ def load_files(places: Sequence[Path], options: ReadingOptions) -> list[Policy]:
     unknown suffix are passed over. Paths may hold `*`, `?` and `**`. A policy is named by its path without suffix,
     relative to the folder that contains everything given. See `sopr_fast.load_policies`.
     """
-    files: list[Path] = []
-    folders: list[Path] = []
+    files, folders = list[Path](), list[Path]()
     for place in places:
         files += (own := _files(place))
         folders += [place] if place.is_dir() else [file.parent for file in own]

@@ -1,11 +1,3 @@
 """Returns of policies: from whatever holds them to one table by name."""
 
-from .returns import (
-    check_groups,
-    check_ordered,
-    check_returns,
-    find_returns,
-    is_ordered,
-    load_returns,
-    with_returns,
-)
+from .returns import check_groups, check_ordered, check_returns, find_returns, is_ordered, load_returns, with_returns
