@@ -168,10 +168,10 @@ def _as_frame(source: Any, names: Sequence[str] | None) -> pandas.DataFrame:
         return source if isinstance(source, pandas.DataFrame) else source.to_frame(source.name or "return")
     if is_ordered(source):
         if isinstance(source, Set) or not isinstance(source, Iterable):
-            raise TypeError(f"returns are a {type(source).__name__}: {_REMEDY}")
+            raise TypeError(f"returns are a {type(source).__name__}: {_REMEDY}, after policies and log")
         values, names = list(as_numbers(source) if hasattr(source, "__array__") else source), _needed(names)
         if len(values) != len(names):
-            raise ValueError(f"there are {len(values)} returns for {len(names)} policies: {_REMEDY}")
+            raise ValueError(f"there are {len(values)} returns for {len(names)} policies: {_REMEDY}, after the log")
         pairs = [*zip(names, values, strict=True)]
     else:
         pairs = [*source.items()]
