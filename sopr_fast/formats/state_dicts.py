@@ -98,7 +98,7 @@ def read_safetensors(path: Path, options: ReadingOptions) -> Sequence[Policy]:
     """Read the policy in a safetensors file. The file is not mapped, since overwriting it would end the process."""
     data = read_regular(path)
     if is_own(data):
-        raise ValueError("a model, subsets or a checkpoint of sopr_fast, not a policy: move it to another folder")
+        raise ValueError("a model or a checkpoint of sopr_fast, not a policy: move it to another folder")
     return [_read(load(data), options, path)]
 
 

@@ -123,7 +123,7 @@ class Ranking(Result):
 
     @property
     def doubts(self) -> list[tuple[str, type[Warning]]]:
-        """What to know of candidates that are foreign, of unknown distance or of the training, with its warning."""
+        """What to know of candidates that are foreign or of unknown distance, with its warning."""
         found: list[tuple[str, type[Warning]]] = []
         distances = np.zeros(len(self)) if self.distances is None else self.distances
         if foreign := [f"{self.names[i]!r} ({distances[i]:.3g})" for i in np.flatnonzero(self.foreign)]:
@@ -135,7 +135,7 @@ class Ranking(Result):
         if unknown := [repr(self.names[i]) for i in np.flatnonzero(np.isnan(distances))]:
             text = (
                 f"unknown distance to the training policies: {list_names(unknown, 5)}; their scores may be "
-                "extrapolations. Rank arrays of actions on the training log or on the subsets of the model to know it"
+                "extrapolations. Rank arrays of actions on the training log, or without states, to know it"
             )
             found.append((text, ForeignPolicyWarning))
         return found

@@ -131,12 +131,12 @@ def check_groups(groups: Any, names: Sequence[str]) -> list[Any]:
 
 
 def _describe_missing(names: Iterable[str], given: pandas.DataFrame | pandas.Series, what: str = "returns") -> str:
-    """Return which policies have no row, and the nearest name that has one, for messages; "" if all have one."""
+    """Return which policies have no row, and the nearest name of no policy, for messages; "" if all have one."""
     missing = [name for name in names if name not in given.index]
     if not missing:
         return ""
     more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-    return f"{what} hold nothing for policy {missing[0]!r}{suggest(missing[0], given.index)}{more}"
+    return f"{what} hold nothing for policy {missing[0]!r}{suggest(missing[0], {*given.index}.difference(names))}{more}"
 
 
 def _read(path: Path, names: Sequence[str] | None) -> Any:
