@@ -60,7 +60,7 @@ def _add_command(parsers: Any, name: str, command: Command) -> None:
         help=command.about,
         description=f"{command.about[0].upper()}{command.about[1:]}.",
         usage=" ".join(["%(prog)s", *usage, "[options]"]),
-        epilog=f"example, with files that `sopr-fast demo` writes:\n  sopr-fast {name} {command.example}",
+        epilog=f"example{command.after}:\n  sopr-fast {name} {command.example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     groups = {title: {flag: flags[flag] for flag in flags if {flag, title} & wanted} for title, flags in FLAGS.items()}

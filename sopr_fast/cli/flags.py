@@ -133,7 +133,10 @@ FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # groups of `--help`, and what 
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A command: what it does, an example, the flags it needs and takes, by name or by group, and flags of its own."""
+    """A command: what it does, an example, the flags it needs and takes, by name or by group, and flags of its own.
+
+    The example runs after the command that writes its files.
+    """
 
     about: str
     example: str
@@ -141,6 +144,7 @@ class Command:
     others: str = ""
     own: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     title: str = "options"  # of its own flags
+    after: str = ", after `sopr-fast demo`"
 
 
 _POLICIES = "--policies out/pendulum/policies"
@@ -151,6 +155,7 @@ COMMANDS = {
         "rank embedded policies, and write files for the examples of other commands",
         "--out out",
         own={"--out": _value("DIR", "where to write (default: out)", type=Path, default=Path("out"))},
+        after="",
     ),
     "fit": Command(
         "train a scoring model on policies with known returns",
@@ -166,6 +171,7 @@ COMMANDS = {
         f"{_POLICIES} --model out/model.safetensors",
         "--policies",
         "policies --states --columns --seed --device --model --subsets --report --json",
+        after=", after that of `sopr-fast fit --help`",
     ),
     "evaluate": Command(
         "measure how well each method ranks policies with known returns",

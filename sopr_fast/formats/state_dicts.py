@@ -106,6 +106,8 @@ def read_npz(path: Path, options: ReadingOptions) -> Sequence[Policy]:
     """Read the policy in a file of NumPy, or a stack of them."""
     with open_archive(path) as archive:
         names = [name.removesuffix(".npy") for name in archive.names]
+        if {"observations", "rewards"} & {*names}:
+            raise ValueError("a log, not a policy: move it to another folder; in Python, policies come before the log")
         arrays = {name: archive.array(f"{name}.npy") for name in names}
     layers = {key: value for key, value in arrays.items() if key.endswith((".weight", ".bias"))}
     counts = {len(value) if value.ndim > 1 + key.endswith(".weight") else 0 for key, value in layers.items()}
@@ -181,7 +183,9 @@ def _built(make: Any, arrays: Arrays) -> nn.Module:
             {name: torch.tensor(x) if x.dtype.kind in "iub" else floats(arrays, name) for name, x in values.items()}
         )
     except RuntimeError as error:  # it lists what is missing, what is left, and other shapes
-        raise ValueError(f"its weights are not those of the module: {one_line(error)}") from None
+        text = one_line(error)
+        hint = " If the file holds them under a key, pass key=…" if "Unexpected key" in text else ""
+        raise ValueError(f"its weights are not those of the module: {text}{hint}") from None
     return module.eval()
 
 
