@@ -252,9 +252,7 @@ WRONG = {  # file → content, message
         ("obs_0,action,reward\n1,E11,0\n3,10mg,1\n", "'action' must .*: .*number the words, .*'E11': 0"),
         ("obs;action;reward\n2,5;0;1\n", "separated by ';': write commas, or open it by pandas"),
     ],
-    "log.json": [
-        ("[1, 2]", "expected an object of arrays, or a list of objects"),
-    ],
+    "log.json": [("[1, 2]", "expected an object of arrays, or a list of objects")],
     "log.jsonl": [(BATCHES, r"no rewards but in batch/p0 and batch/p1: pass those of one, .item.'batch'..'p0'. for")],
     "log.npz": [(OBJECTS, "'rewards': .*not a plain array .of Python objects, if you trust the file, pass numpy.load")],
     "log.npy": [(OBJECTS, "not a plain array .of Python objects, if you trust the file, pass numpy.load")],

@@ -45,10 +45,7 @@ RETURNS = {  # what a policy returns next to a good one → message
 }  # fmt: skip
 DISCRETE = {  # ... with action_count=4
     "index": (lambda s: np.full(len(s), 4), "'x' returned action 4, expected 0 to 3, at state row 1"),
-    "logits": (
-        lambda s: s[:, :4],
-        "not probabilities at state row 1; of values or logits, return",
-    ),
+    "logits": (lambda s: s[:, :4], "not probabilities at state row 1; of values or logits, return"),
     "width": (lambda s: s, "returned shape (13, 5), expected (13, 4)"),
     "normal": (lambda s: dist.Normal(torch.tensor(s[:, :4]), 1.0), "'x' returned a normal distribution of actions"),
     "float index": (lambda s: 0 * s[:, 0], "(13,), expected (13, 4); a policy gets"),
