@@ -26,7 +26,6 @@ _NUMBERED = re.compile(r"(?P<key>observations|actions|rewards|terminated)_(?P<la
 _PLAIN = "a plain array (of Python objects, if you trust the file, pass numpy.load(path, allow_pickle=True))"
 _RECORDS = (*SB3_RECORDS, *SPACE_RECORDS, "torch.device")
 _COPIES = 3  # of the file's bytes while it is read
-_LARGEST_CHUNK = 64 << 20  # bytes that are unpacked once for all rows in it
 _DEEPEST = 100  # group within groups
 _SIZES = ("_size", "size")  # names of the number of filled rows of a buffer
 _PLACES = ("ptr", "_insertion_idx")  # of the row that is overwritten next
@@ -102,8 +101,10 @@ class Hdf5Array(StoredRows):
     def __init__(self, path: Path, key: str, dataset: Any, status: os.stat_result) -> None:
         super().__init__(f"{path}: {key!r}", status)
         self.shape, self.dtype, self._path, self._key = dataset.shape, dataset.dtype, path, key
-        is_packed = dataset.chunks and dataset.id.get_create_plist().get_nfilters()
-        self._cache = _LARGEST_CHUNK if is_packed else 0  # without, only the needed rows of a chunk are read
+        self._cache = 0  # bytes; without, only the needed rows of plain chunks are read
+        if dataset.chunks and dataset.id.get_create_plist().get_nfilters():  # which unpack all chunks of a row
+            widths = [-(-n // chunk) * chunk for n, chunk in zip(self.shape[1:], dataset.chunks[1:], strict=True)]
+            self._cache = dataset.chunks[0] * math.prod(widths) * self.dtype.itemsize
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         with self._open() as dataset, reading(self.name, "an array"):
