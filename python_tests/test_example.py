@@ -20,7 +20,7 @@ def test_the_embedded_example_is_small():
 def test_examples_are_whole_and_their_policies_act(part, count):
     states, returns, policies = part.states(), part.returns(), part.policies()
     assert states.shape == (count, 17) and states.dtype == np.float32 and np.isfinite(states).all()
-    assert returns.shape == (50,) and len(policies) == 50 and list(policies)[7] == "halfcheetah-007"
+    assert returns.shape == (50,) and len(policies) == 50 and list(policies)[7].endswith("-007")
     assert spearman(returns, range(50)) > 0.8  # the run learns
     actions = torch.stack([policy.act(torch.from_numpy(states[:100])) for policy in policies.values()])
     assert actions.shape == (50, 100, 6) and (actions.abs() <= 1).all() and (actions.std(0) > 0).all()

@@ -13,8 +13,8 @@ _SET = _FOLDER.parent / "paper" / "sets" / "small" / "halfcheetah-v4"
 
 
 def policies() -> dict[str, Actor]:
-    """Return the 50 actors, "halfcheetah-000" to "halfcheetah-049", in the order in which training saved them."""
-    return load_policies({"halfcheetah": _SET / "policies.npz"})
+    """Return the 50 actors, "policies-000" to "policies-049", in the order in which training saved them."""
+    return load_policies(_SET / "policies.npz")
 
 
 def returns() -> np.ndarray:
