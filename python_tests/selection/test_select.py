@@ -171,7 +171,7 @@ def test_copies_have_one_row_and_one_pooled_return():
 
 def test_whole_numbers_are_warned_of_once_and_noted_and_so_are_rollouts():
     policies = {name: lambda s, a=a: np.where(s[:, :1] > 0, a, 1.0) for name, a in {"a": 2.0, "b": 3.0}.items()}
-    with pytest.warns(UserWarning, match="return whole numbers") as caught:
+    with pytest.warns(UserWarning, match="are whole numbers") as caught:
         selection = select(policies, log(), simulator=BehaviourQ(updates=5, hidden=(4,)))
     (warned,) = [str(each.message) for each in caught if "whole" in str(each.message)]
     assert warned in selection.notes

@@ -173,8 +173,8 @@ NOISY = {"noisy": broken(1, lambda actions: actions + np.random.default_rng().st
     ("changes", "message"),
     [
         ({"policies": ladder(MANY[:11]), "returns": MANY[:11]}, "only 11 training policies: about a dozen or more"),
-        ({"policies": ladder(GAINS) | NOISY, "returns": [*GAINS, 1]}, "policies noisy give different actions when"),
-        ({"validation": (ladder([0.3]) | NOISY, [1, 2])}, "policies noisy give different actions when"),
+        ({"policies": ladder(GAINS) | NOISY, "returns": [*GAINS, 1]}, "actions of noisy differ when"),
+        ({"validation": (ladder([0.3]) | NOISY, [1, 2])}, "actions of noisy differ when"),
         ({"validation": (ladder([0.42, 0.88]), [1, 2])}, ""),
     ],
 )

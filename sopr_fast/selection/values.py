@@ -108,7 +108,7 @@ def quiet() -> Iterator[None]:
         for category in (UncertainEstimateWarning, ForeignPolicyWarning):
             warnings.simplefilter("ignore", category)
         warnings.filterwarnings("ignore", "only .* training policies")  # a fold has fewer than the user gave
-        warnings.filterwarnings("ignore", "policies .* (return whole|give different)")  # said when they were compared
+        warnings.filterwarnings("ignore", "actions of .* (are whole|differ when)")  # said when they were compared
         yield
 
 

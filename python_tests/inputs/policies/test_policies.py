@@ -315,7 +315,7 @@ DOUBTFUL = {
 def test_policies_that_do_not_answer_each_state_alone_are_warned_of(layout, states, source):
     with pytest.warns(UserWarning) as caught:
         probe(several(**FIXED, **DOUBTFUL), states, source, layout)
-    message = f"policies {', '.join(DOUBTFUL)} give different actions when asked again for some of the states"
+    message = f"actions of {', '.join(DOUBTFUL)} differ when asked again for some of the states"
     assert len(caught) == 1 and str(caught[0].message).startswith(message)
     with warnings.catch_warnings(), sopr_fast.options(batch_size=1):  # every state is a batch
         warnings.simplefilter("error")
@@ -326,7 +326,7 @@ def test_whole_numbers_are_questioned(states, source):
     def act(states):
         return (states[:, :1] > 0) + 1.0
 
-    with pytest.warns(UserWarning, match="policies a return whole numbers, which are taken as continuous actions"):
+    with pytest.warns(UserWarning, match="actions of a are whole numbers, and taken as continuous ones"):
         probe(several(a=act), states, source)
     with warnings.catch_warnings(action="error"):
         probe(several(a=act, b=lambda s: act(s) / 2), states, source)

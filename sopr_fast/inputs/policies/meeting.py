@@ -79,7 +79,7 @@ def doubtful_answers(
                 changing.append(policy.name)
     if changing:
         notes.append(
-            f"policies {list_names(changing)} give different actions when asked again for some of the states: return "
+            f"actions of {list_names(changing)} differ when asked again for some of the states: return "
             "the mean action (predict with deterministic=True) or the distribution, and answer each state on its own, "
             "without statistics of the batch or reading its rows as a sequence"
         )
@@ -87,8 +87,8 @@ def doubtful_answers(
     is_whole = layout.kind != "discrete" and layout.action_dim == 1 and bool((acted == abs(np.round(acted))).all())
     if is_whole and (acted != acted[:, :1]).any():
         notes.append(
-            f"policies {list_names([policy.name for policy in policies])} return whole numbers, which are taken as "
-            "continuous actions: if they are indices, return integers, and call load_policies(…, action_count=N)"
+            f"actions of {list_names([policy.name for policy in policies])} are whole numbers, and taken as continuous "
+            "ones: if they are indices, return integers, and call load_policies(…, action_count=N)"
         )
     return notes
 

@@ -112,7 +112,7 @@ class Layout:
             raise ValueError(f"policy {name!r} has {kinds[0]} actions, {whose} {kinds[1]} ones; {remedy}")
         if output.mean.shape[1] != self.action_dim:
             shapes = tuple(output.mean.shape), (len(output.mean), self.action_dim)
-            raise ValueError(f"policy {name!r} returned shape {shapes[0]}, expected {shapes[1]} as {whose}")
+            raise ValueError(f"policy {name!r} returned shape {shapes[0]}, expected {shapes[1]} as {whose} has")
         if self.kind != "gaussian":
             return output.mean
         std = torch.zeros_like(output.mean) if output.std is None else output.std
