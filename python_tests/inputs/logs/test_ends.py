@@ -106,11 +106,11 @@ IN_TURN = np.argsort(INDEX % 50, kind="stable")  # a row of each episode, and so
 COUNTED = SEVERAL | {"step": INDEX % 50, "time": INDEX % 24}
 RESET = walk([4, 3, 4, 4, 2], "ctcct")
 RESET[NEXT][[3, 6, 10, 14]] = RESET["observations"][[4, 7, 11, 15]]  # as a vectorised environment returns them
-SAME, ONE, NO = "disagree on the ends at", "marks .* where the next row is marked too", "mark ends, but do not say"
+SAME, ONE, NO = "disagree on the ends at", "marks .* where the next row is marked too", "alone, nothing says where"
 REFUSED = [  # log, options, message, options that it advises, episodes then
     (STATES, {}, "where episodes end is not said: .*'dones'.* bandit max_", BANDIT_LIMIT, 18),
     (STATES, LIMIT, "where episodes end is not said: max_episode_steps=6 says only how long they", None, 0),
-    (STATES | {"done": LAST}, {}, f"'done' {NO} where the .*'terminal'. or ends='cut'.*max_ep", TERMINAL, 4),
+    (STATES | {"done": LAST}, {}, f"'done' {NO} episodes .*'terminal'. or ends='cut'.*max_ep", TERMINAL, 4),
     (STATES | {"episode": IDS, "x": IDS}, {}, f"'episode' {NO} .*: pass .*ends=.*; not read: x$", CUT_ALL, 4),
     (STATES | {"terminals": FELL}, {}, f"'terminals' {NO} .*ends='terminal'. if", TERMINAL, 3),
     (STATES | {"timeouts": CUT}, {}, f"'timeouts' {NO} .*ends='cut'. if none", CUT_ALL, 2),
@@ -211,7 +211,7 @@ def test_arrays_are_one_constructor_away():
     np.testing.assert_array_equal(made.episodes, expected.episodes)
     facts = "4 of 3 to 6 steps; 2 end in a terminal state, 2 are cut; said by 'terminals' and 'truncations'"
     assert made.summary == f"episodes: {facts}"
-    with pytest.raises(ValueError, match="^arrays: 'dones' mark ends"):
+    with pytest.raises(ValueError, match="^arrays: by 'dones' alone, nothing"):
         Transitions.from_arrays(**parts, dones=LAST)
     with pytest.raises(ValueError, match="the part 'time_limits'; a log's parts are states, actions"):
         Transitions.from_arrays(**parts, time_limits=CUT)

@@ -184,7 +184,7 @@ def test_replay_buffers_of_stable_baselines3(path, steps, end, cut, options, fir
         last = {max(place for place in kept if place[1] == i) for i in both}
         assert log.timeouts.tolist() == [place in (cuts | last) - ends for place in kept]
         if not told:
-            with pytest.raises(ValueError, match="'dones' mark ends, but do not say where"):
+            with pytest.raises(ValueError, match="'dones' alone, nothing says where"):
                 sopr_fast.load_log(source)
         if len(both) == 1:
             np.testing.assert_array_equal(np.asarray(load_states(source)), log.states)

@@ -199,8 +199,7 @@ class Statement:
 
     def _refuse_incomplete(self) -> NoReturn:
         if told := [part for part in (*_KINDS, *self.borders) if part in self.rows]:
-            what = f"{self._quoted(told)} mark ends, but do not say where the environment ended and where a limit cut "
-            what += "episodes"
+            what = f"by {self._quoted(told)} alone, nothing says where episodes ended and where a limit cut them"
             if self.borders:
                 remedy = f"{_SAY} for all, or max_episode_steps=…, or {advise('terminals')}"
             elif "terminals" in told:
