@@ -100,6 +100,7 @@ REFUSED = {  # operator → changes of its arguments, message
         (dict.fromkeys("qkv", WIDE), "with dropout, heads must be between 0 and 4096, got 4097"),
     ],
     "segment_encoder": [
+        ({"columns": np.zeros((1, 3, 2))}, "columns must be a tensor, got ndarray"),
         ({"heads": 3}, "heads must divide the width"),
         ({"layers": -1}, "layers must be at least 0"),
         ({"dropout": 1.0}, "dropout must be at least 0 and below 1"),

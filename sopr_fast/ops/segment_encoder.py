@@ -16,7 +16,7 @@ from .. import native
 from . import composed
 from .encoder_parameters import EncoderOptions, encoder_shapes
 from .library import Fields, by_position, contiguous, current_device, define, longest_first, run_kernel
-from .tensor_checks import check_arguments, check_dropout, is_checked
+from .tensor_checks import check_are_tensors, check_arguments, check_dropout, is_checked
 
 _log = logging.getLogger(__name__)
 _TILE = 128  # rows
@@ -63,7 +63,7 @@ def segment_encoder(
         its inputs. A GPU uses tensor cores if `width` is 64, heads are 8, 16 or 32 wide and `feedforward` is a multiple
         of 32. There, fp32 means three products in TF32, which are as exact but give NaN where a value is infinite;
         SOPR_FAST_TENSOR_CORES=0 in the environment forbids them. The backward pass uses them if a block may also have
-        144 KiB of shared memory in fp32, or 84 KiB in bf16; its sums depend on how many blocks a GPU runs at a time,
+        144 KiB of shared memory in fp32, or 84 KiB in bf16. Its sums depend on how many blocks a GPU runs at a time,
         but not on their order. Elsewhere, and in code of torch.compile, torch and the other segment operators compute
         what is differentiated.
 
@@ -74,6 +74,7 @@ def segment_encoder(
         out[p, s, k] = encoder(x[None])[0].mean(0)                           # torch.nn.TransformerEncoder
     """
     arguments = (states, columns, rows, offsets, parameters, rng, *EncoderOptions(**options))
+    check_are_tensors(dict(zip(_ARGUMENTS, arguments, strict=True)), _SHAPES)
     differentiates = torch.is_grad_enabled() and (columns.requires_grad or parameters.requires_grad)
     if native.on_gpu(columns.device) and differentiates and not _tensor_cores_differentiate(*arguments):
         return composed.segment_encoder(states, columns, rows, offsets, parameters, rng=rng, **options)
