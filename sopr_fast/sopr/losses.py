@@ -48,8 +48,8 @@ class _PairwiseLoss(torch.autograd.Function):
 def pairwise(scores: Tensor, targets: Tensor) -> Tensor:
     """Return the mean binary cross-entropy of sigmoid(score_i - score_j) over known pairs i < j (Eq. 1).
 
-    Targets of scores (M,) are returns (M,), whose pairs have label 1 if i is better, 0 if it is worse, 0.5 for a tie;
-    or these labels (M, M), with NaN for unknown pairs.
+    Targets of scores (M,) are returns (M,), or labels (M, M): 1 if i is better, 0 if it is worse, 0.5 for a tie, NaN
+    for unknown pairs.
     """
     return cast(Tensor, _PairwiseLoss.apply(scores, targets))
 

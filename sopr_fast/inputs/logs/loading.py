@@ -35,7 +35,7 @@ def load_log(
     be said completely, see `Transitions.from_arrays`; `Transitions.summary` says what said so.
 
     Rows are used as they are. Without next states, the next state of a step is the state of the next row, and that of a
-    terminal step its own; a last step whose next state is unknown is left out, as in D4RL's `qlearning_dataset`.
+    terminal step its own. A last step whose next state is unknown is left out, as in D4RL's `qlearning_dataset`.
 
     Args:
         source: Path of a file, of a folder of .npy files, or of a Minari dataset. Dataset of Minari or d3rlpy; data
