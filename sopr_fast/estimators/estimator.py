@@ -87,8 +87,8 @@ class Estimator(Checked, ABC):
         All processes of `torch.distributed` must call this alike. They share how policies act; each trains all.
 
         Args:
-            policies: P policies to evaluate, see `sopr_fast.load_policies`. Arrays of actions have one row for
-                each row of the log.
+            policies: P policies to evaluate, see `sopr_fast.load_policies`. Arrays of actions have one row for each
+                row of the user's data; estimators that ask for actions in other states refuse them.
             log: Logged transitions, see `sopr_fast.load_log`; or states, if the estimator needs no rewards.
             known: M policies with known returns, if the estimator is supervised.
             returns: (M,) returns of the known policies, or a mapping from name to return.

@@ -59,8 +59,7 @@ def fit(
     Args:
         policies: M training policies, see `sopr_fast.load_policies`; arrays of actions are indexed like the
             states. Policies without a return are left out.
-        states: (rows, dim_s) array, tensor or nested sequence; or anything that `sopr_fast.load_log` reads; or
-            subsets drawn already.
+        states: (rows, dim_s) array, tensor or nested sequence; or anything that `sopr_fast.load_log` reads.
         returns: Mapping from name to return, (M,) numbers in the order of the policies, or a file, folder or data
             frame (see `sopr_fast.load_returns`). Larger is better; ranks serve too if the best policy has the
             largest.
