@@ -53,6 +53,7 @@ EACH = "; pass values.reshape(len(values), -1) if policies read such rows; if ax
         ("rewards", np.zeros((14, 2)), "must have shape (rows,), got (14, 2)"),
         ("terminals", np.full(14, 2), "must be 0 or 1, got 2 at row 0"),
         ("actions", [[1.0], [1.0, 2.0]], "is no array: "),
+        ("actions", np.array([[1, 2]] * 13 + [[1]], object), "must be numbers, got lists of shape (2,), but (1,) at"),
         ("rewards", np.full(14, 1e30), "holds 1e+30 at row 0, beyond the supported magnitude 1e+15: leave the row out"),
         ("probabilities", np.zeros(14), "must be above 0, got 0 at row 0"),
         ("probabilities", np.ones((14, 3)), "must have shape (rows,), got (14, 3); pass one value"),

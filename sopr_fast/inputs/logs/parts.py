@@ -128,6 +128,9 @@ def _refuse(name: str, values: np.ndarray, wrong: np.ndarray, what: str, remedy:
 
 def _not_numbers(values: np.ndarray) -> str:
     """Return what values (rows, …) that are no numbers are, and what to do."""
+    cells = [*map(shape_of, values)] if values.dtype == object else [()]
+    if cells[0] and (odd := [row for row, shape in enumerate(cells) if shape != cells[0]]):
+        return f"lists of shape {cells[0]}, but {cells[odd[0]]} at row {odd[0]}: write lists of one length"
     for place, value in enumerate(values.flat if values.dtype.kind in "OSU" else ()):
         try:
             float(value)
