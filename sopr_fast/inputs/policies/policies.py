@@ -116,7 +116,7 @@ def _items(policies: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(policies, Transitions) or (
         isinstance(policies, Mapping) and {"observations", "states"} & policies.keys()
     ):
-        raise TypeError(f"a log stands where policies belong; {_ORDER}")
+        raise TypeError(f"a log, or an array named observations or states, stands where policies belong; {_ORDER}")
     if isinstance(policies, Mapping):
         for key, item in policies.items():
             if not isinstance(key, str):
