@@ -47,7 +47,7 @@ def selection(*, hostile: bool = False, incumbent: bool = True, known: int = 12,
         "Simulator",
         (-1600.0, 0.0),
         facts=["only 3 returns are known: predictions rest on Simulator"] if known == 3 else [],
-        settings={"seed": 0, "policies": len(names), "mean": "Simulator"},
+        settings={"seed": 0, "policies": len(names), "values by": "Simulator"},
     )
 
 

@@ -118,7 +118,7 @@ def select(
             "seed": seed,
             "policies": len(names),
             "compared states": compared.states,
-            "mean": told.get("method", "constant"),
+            "values by": told.get("method", "nothing"),
         },
         progress=None if shares is None else _standardised(shares[measured.firsts]),
         are_costs=compared.has_rewards and compared.log.are_costs,
