@@ -42,10 +42,10 @@ def test_resumed_run_ends_the_same(method, log, tmp_path, monkeypatch):
 def test_unusable_checkpoint_fails_before_training(method, log, tmp_path, monkeypatch):
     monkeypatch.setattr(learning.Batches, "__call__", None)
     save_tensors(foreign := tmp_path / "foreign", {}, "model", {})
-    none = tmp_path / "none" / "run"
-    for path, error, message in ((none, FileNotFoundError, "cannot write"), (foreign, ValueError, "foreign")):
-        with pytest.raises(error, match=message):
-            method.estimate(gains(), log, checkpoint=path)
+    with pytest.raises(ValueError, match="foreign"):
+        method.estimate(gains(), log, checkpoint=foreign)
+    with pytest.raises(FileNotFoundError, match="cannot write"):
+        method.estimate([None], log, checkpoint=tmp_path / "none" / "run")  # before policies are read
 
 
 @each_method

@@ -20,6 +20,7 @@ from ..results.estimates import Estimates
 from ..runtime import distributed
 from ..runtime.checks import Checked, integer
 from ..runtime.devices import without_autocast
+from ..runtime.files import check_place
 from ..runtime.options import current
 
 _ROWS = 256  # compared between processes
@@ -106,6 +107,8 @@ class Estimator(Checked, ABC):
         Warns:
             UncertainEstimateWarning: The log holds too little evidence about a policy, or its actions another range.
         """
+        if distributed.current().rank == 0:  # which writes it
+            check_place(checkpoint)  # before policies act
         seed, tested, learned = integer(0)("seed", seed), load_policies(policies), Policies([])
         values = errors = np.zeros(0)
         if self.supervised:
