@@ -189,7 +189,7 @@ COMMANDS = {
         "value policies by an estimator",
         f"--method FQE {_INPUT} --set updates=1000",
         "--policies --log --method",
-        f"{_OF_LOG} --device --checkpoint",
+        f"{_OF_LOG} --checkpoint",
     ),
     "info": Command(
         "describe the installation or a log",
