@@ -257,6 +257,7 @@ def test_update_trains_nothing():
         ({"simulator": "fq"}, "no method 'fq' .did you mean 'FQE'"),
         ({"simulator": "SOPR"}, "simulator: SOPR learns from known returns, as select does itself: name a method"),
         ({"simulator": 3}, "a method must be a name, or an estimator such as"),
+        ({"groups": {"right-00": 1}}, "groups are the runs of progress=…: pass both"),
         ({"progress": {"right-00": 0}}, "progress of 'right-00' must be a number of"),
         ({"progress": {"right-00": "late"}}, "progress of 'right-00' must be a number of steps above 0, got 'late'"),
         ({"progress": [1]}, "progress must be by name, {policy: step}, got list"),

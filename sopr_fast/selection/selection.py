@@ -98,6 +98,8 @@ def select(
     table = pandas.DataFrame(np.nan, names, ["return", "error", "rollouts"])
     if returns is not None:
         table = find_returns(returns, names)
+    if groups is not None and progress is None:
+        raise ValueError("groups are the runs of progress=…: pass both, or leave groups out")
     shares = None if progress is None else trained_shares(progress, names, groups)
     compared, measured = read(loaded, log, table, incumbent)
     known = np.isfinite(measured.pooled[0])
