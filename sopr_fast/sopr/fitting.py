@@ -81,7 +81,7 @@ def fit(
         ValueError: An argument has a wrong value; the message names the policy, row, option or file.
 
     Warns:
-        CollapsedTrainingWarning: All policies have equal scores.
+        CollapsedTrainingWarning: Scores of all training policies are nearly equal.
         UserWarning: There are few training policies, they all act alike, or some have no return.
     """
     if config is not None and not isinstance(config, Config):

@@ -73,7 +73,7 @@ class Ranker:
 
     @property
     def collapsed(self) -> bool:
-        """Whether training ended with equal scores for all policies, so that a ranking means nothing."""
+        """Whether training ended with nearly equal scores of all policies, so that a ranking means nothing."""
         return bool(self.history.get("collapsed"))
 
     @property

@@ -20,7 +20,7 @@ _READ_EVERY = 10  # steps, where the host runs ahead and waits for the device to
 
 
 class CollapsedTrainingWarning(UserWarning):
-    """Warning that training ended with equal scores for all policies, so a ranking means nothing."""
+    """Warning that training ended with nearly equal scores of all policies, so a ranking means nothing."""
 
 
 def warn_of_collapse() -> None:
