@@ -13,7 +13,7 @@ import numpy as np
 from ..estimators import Estimator
 from ..estimators.estimator import Request
 from ..estimators.methods import MethodsLike, read_methods
-from ..inputs.accepted import LogLike, PoliciesLike, ReturnsLike
+from ..inputs.argument_types import LogLike, PoliciesLike, ReturnsLike
 from ..inputs.policies import load_policies
 from ..inputs.returns import check_groups, with_returns
 from ..results.metrics import regret_at_k, spearman

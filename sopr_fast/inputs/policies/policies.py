@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from ...runtime.checks import integer
-from ..accepted import PoliciesLike
+from ..argument_types import PoliciesLike
 from ..logs import Transitions
 from .array_policy import ArrayPolicy
 from .callables import acts, adapt

@@ -18,7 +18,7 @@ from ...runtime.arrays import as_numbers
 from ...runtime.files import check_regular, naming
 from ...runtime.text import NAME_WIDTH, escaped_errors, is_cost, list_names, printable, suggest
 from ...runtime.warn import warn
-from ..accepted import ReturnsLike
+from ..argument_types import ReturnsLike
 from ..named_arrays import load_csv, load_json
 
 if TYPE_CHECKING:
