@@ -70,6 +70,8 @@ def test_shapes_names_and_copies():
     for read in (load_states, load_log):
         with pytest.raises(ValueError, match=message):  # all columns could be states, or one of them the rewards
             read(pandas.DataFrame(STATES[:, :2], columns=["x", "v"]))
+        with pytest.raises(ValueError, match="dataset: numbers by name, as returns are: policies come first"):
+            read({"a": 1.0, "b": np.float64(2)})
     copied = np.array(load_states(STATES))
     np.testing.assert_array_equal(copied, STATES)
     assert not np.shares_memory(copied, STATES)

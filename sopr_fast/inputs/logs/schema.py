@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 from ...runtime.arrays import as_numbers
@@ -79,6 +80,8 @@ def missing(part: str, arrays: Mapping[str, Any]) -> ValueError:
     """Return the error of a log without a part, which names parts to join, if there are some."""
     if inner := [name for name in arrays if part in map(part_of, name.split("/")[:-1])]:  # such as `obs/position`
         return ValueError(f"the {part} have names: choose by {advise(part, *inner)}")
+    if arrays and all(isinstance(x, Real) for x in arrays.values()):
+        return ValueError("numbers by name, as returns are: policies come first, then the log, then returns")
     first, *others = KEYS[part]
     return ValueError(
         f"no array {first!r} (or {', '.join(others)}): name yours by {advise(part)}; the arrays there "
