@@ -3,6 +3,7 @@
 import pickle
 import re
 import warnings
+import zipfile
 from itertools import pairwise
 
 import numpy as np
@@ -261,3 +262,13 @@ def test_pickled_modules_need_trust(tmp_path, states):
     with pytest.raises(ValueError, match=r"damaged, or written by torch before 1\.6; trust=True opens it as code"):
         load(tmp_path, module=NET)
     torch.testing.assert_close(load(tmp_path, module=NET, trust=True)["net"].act(states), NET(states).detach())
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_archives_that_torch_did_not_write_are_refused(tmp_path):
+    """Of members of one name, another program may read another one."""
+    torch.save(NET.state_dict(), tmp_path / "net.pt")
+    with zipfile.ZipFile(tmp_path / "net.pt", "a") as archive:
+        archive.writestr(archive.namelist()[0], b"")
+    with pytest.raises(ValueError, match=r"net\.pt: an archive that torch did not write"):
+        load(tmp_path, module=NET)

@@ -10,6 +10,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from sopr_fast.runtime.checkpoints import Checkpoint
 from sopr_fast.runtime.files import atomic_path, check_place, open_regular
 from sopr_fast.runtime.tensor_files import fingerprint, load_tensors, save_tensors
 
@@ -142,3 +143,14 @@ def test_fingerprints_tell_values_shapes_and_types_apart():
     assert fingerprint(0.9, 95) != fingerprint(0.99, 5)
     assert fingerprint(array) == fingerprint(torch.from_numpy(array)) == fingerprint(np.asfortranarray(array))
     assert len({fingerprint(x) for x in (array, array.T, array.view(np.int32), array[:, :2])}) == 4
+
+
+def test_a_checkpoint_that_another_run_writes_meanwhile_is_refused(tmp_path):
+    path = tmp_path / "checkpoint.safetensors"
+    runs = {name: Checkpoint(path, "checkpoint", "returns") for name in ("mine", "other")}
+    for name, run in runs.items():
+        run.identify(name)
+    runs["other"].keep({"weights": torch.ones(2)}, {"step": 7}, progress="", last=True)
+    assert runs["other"].load()[1]["step"] == 7
+    with pytest.raises(ValueError, match=rf"checkpoint {path} is of a run with other policies, returns"):
+        runs["mine"].load()

@@ -134,6 +134,7 @@ REFUSED = [  # log, options, message, options that it advises, episodes then
     (only(IN_TURN, without(COUNTED, "time")), CUT_ALL, "goes back to .*sort_values.*'episode', 'step'", {}, 8),
     (without(COUNTED, "step"), CUT_ALL, "'time' does not increase .*row 23.: .*'unread': 'time'", {}, 8),
     (SEVERAL | {"t": 9 - INDEX}, CUT_ALL, "'t' does not .* if it counts down, .*'unread': 't'", {}, 8),
+    (SEVERAL | {"time": 0 * INDEX}, CUT_ALL, "'time' does not increase .*row 0.: .*'unread': 'time'", {}, 8),
     (without(COUNTED, "time") | {"step": INDEX % 50 // 2}, CUT_ALL, "does not count .*row 0.: if", {}, 8),
     (STATES | {"step": 0 * ROWS, **FLAGS}, {}, "'step' does not count .*sort them first, .*'episode', 'step'", None, 0),
     (STATES | {"episode": IDS // 6, "agent_id": ROWS % 2}, CUT_ALL, "'episode, agent_id' goes back ", {}, 4),

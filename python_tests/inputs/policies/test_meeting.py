@@ -64,6 +64,9 @@ def test_every_method_refuses_policies_that_do_not_fit_the_log(tmp_path, method,
     labels = ARRAYS | {"actions": np.arange(ROWS) % 6 + 1}
     with pytest.raises(ValueError, match=r"action 6.* at row 5 is not an index from 0 to 5: .*from 1, subtract 1 "):
         METHODS[method](load(INDICES, action_count=6), LOGS[way](labels, tmp_path))
+    halves = ARRAYS | {"actions": np.arange(ROWS) % 6 / 2}
+    with pytest.raises(ValueError, match=r"action 0\.5 at row 1 is not an index from 0 to 5"):
+        METHODS[method](load(INDICES, action_count=6), LOGS[way](halves, tmp_path))
     if method == "evaluate":
         METHODS[method](load(INDICES, action_count=6), LOGS[way](labels | {"actions": np.arange(ROWS) % 6}, tmp_path))
 
