@@ -250,8 +250,7 @@ def test_statistics_that_do_not_fit(tmp_path):
 
 
 def test_statistics_of_named_observations_need_a_callable(tmp_path):
-    saved(tmp_path, sb3.PPO)
-    named = spaces.Dict({"a": ROW, "b": ROW})
+    _, named = saved(tmp_path, sb3.PPO), spaces.Dict({"a": ROW, "b": ROW})
     VecNormalize(DummyVecEnv([lambda: Still(observations=named)])).save(str(tmp_path / "vecnormalize.pkl"))
     for trust in (False, True):
         with pytest.raises(ValueError, match=r"standardises observations by name, a, b: pass a callable [^;]*$"):

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..inputs.argument_types import LogLike, PoliciesLike, ReturnsLike
+from ..argument_types import LogLike, PoliciesLike, ReturnsLike
 from ..inputs.logs import StoredStates, Transitions, load_states, load_transitions
 from ..inputs.policies import Policies, Policy, load_policies
 from ..inputs.returns import with_returns

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..inputs.argument_types import ReturnsLike
+from ..argument_types import ReturnsLike
 from ..inputs.returns import check_returns
 from ..results.numbers import without_outliers
 from ..results.ranking import Ranking

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..inputs.argument_types import ReturnsLike
+from ..argument_types import ReturnsLike
 from ..inputs.returns import check_returns
 from ..runtime.text import counted, list_names
 from . import metrics

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from ..argument_types import LogLike, PoliciesLike, ReturnsLike
 from ..estimators import Estimator
 from ..estimators.estimator import Request
 from ..estimators.methods import MethodsLike, read_methods
-from ..inputs.argument_types import LogLike, PoliciesLike, ReturnsLike
 from ..inputs.policies import load_policies
 from ..inputs.returns import check_groups, with_returns
 from ..results.metrics import regret_at_k, spearman

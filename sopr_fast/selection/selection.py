@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..argument_types import LogLike, PoliciesLike, ReturnsLike
 from ..estimators import Estimator
 from ..estimators.log_support import agreement_in_words, is_unsupported, missed_in_words, unsupported_in_words
 from ..estimators.methods import read_methods
 from ..estimators.simulator import guessed
-from ..inputs.argument_types import LogLike, PoliciesLike, ReturnsLike
 from ..inputs.logs import load_transitions
 from ..inputs.policies import load_policies
 from ..inputs.returns import check_groups, check_ordered, find_returns, is_ordered

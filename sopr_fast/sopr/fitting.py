@@ -11,7 +11,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ..inputs.argument_types import LogLike, PoliciesLike, ReturnsLike
+from ..argument_types import LogLike, PoliciesLike, ReturnsLike
 from ..inputs.logs import load_states
 from ..inputs.policies import Layout, Policies, Policy, collect, load_policies, probe
 from ..inputs.returns import check_ordered, with_returns

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..inputs.argument_types import LogLike, PoliciesLike
+from ..argument_types import LogLike, PoliciesLike
 from ..inputs.logs import load_states
 from ..inputs.policies import ArrayPolicy, Layout, Policy, check_widths, collect, doubtful_answers, load_policies
 from ..results.metrics import policy_distances

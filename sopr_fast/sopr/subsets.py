@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
-from ..inputs.argument_types import LogLike
+from ..argument_types import LogLike
 from ..inputs.logs import StoredStates, load_states
 from ..runtime import distributed
 from ..runtime.checks import integer

@@ -101,7 +101,6 @@ CALLED = {  # policy, expected columns, options
     "tensor": (lambda s: linear(torch.from_numpy(s)).requires_grad_(), linear, {}),
     "predict": (Predictor(), linear, {}),
     "wrapped predict": (wrapped(Predictor().predict), linear, {}),
-    "wrapped function": (wrapped(linear), linear, {}),
     "module": (Net(), linear, {}),
     "float64 module": (Net(torch.float64), linear, {}),
     "frozen program": (torch.jit.freeze(torch.jit.script(LINEAR.eval())), lambda s: LINEAR(s).detach(), {}),
@@ -127,7 +126,6 @@ INDICES = np.arange(100, dtype=np.uint8) % 4
 ARRAYS = {
     "float64": ACTIONS,
     "read-only": np.broadcast_to(ACTIONS, (100, DA)),
-    "fortran": np.asfortranarray(ACTIONS),
     "strided": np.repeat(ACTIONS, 2, 0)[::2],
     "tensor": torch.tensor(ACTIONS),
 }

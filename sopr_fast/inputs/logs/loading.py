@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from ...argument_types import LogLike
 from ...runtime.checks import integer
 from ...runtime.files import naming
 from ...runtime.rows import StoredRows
 from ...runtime.text import escaped_errors
-from ..argument_types import LogLike
 from .parts import Parts
 from .schema import Columns, advise, check_needed, find_parts, missing
 from .sources import name_of, read_arrays

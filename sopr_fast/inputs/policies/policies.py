@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from ...argument_types import PoliciesLike
 from ...runtime.checks import integer
-from ..argument_types import PoliciesLike
 from ..logs import Transitions
 from .array_policy import ArrayPolicy
 from .callables import acts, adapt

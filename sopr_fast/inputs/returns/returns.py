@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ... import formats
+from ...argument_types import ReturnsLike
 from ...runtime.arrays import as_numbers
 from ...runtime.files import check_regular, naming
 from ...runtime.text import NAME_WIDTH, escaped_errors, is_cost, list_names, printable, suggest
 from ...runtime.warn import warn
-from ..argument_types import ReturnsLike
 from ..named_arrays import load_csv, load_json
 
 if TYPE_CHECKING:
