@@ -37,7 +37,6 @@ def hostile(target):
         "in the weights": (pickle.dumps({"0.weight": np.zeros((2, 3)), "x": runs}), "posix.system"),
         "eval": (pickle.dumps(Runs(eval, f"open({str(target)!r}, 'w')")), "builtins.eval"),
         "exec, protocol 0": (pickle.dumps(Runs(exec, f"open({str(target)!r}, 'w')"), 0), "exec"),
-        "getattr": (pickle.dumps(Runs(getattr, "x", "upper")), "builtins.getattr"),
         "global": (b"\x80\x02cos\nsystem\n" + text + b"\x85R.", "os.system"),
         "dotted": (named("numpy", "dtype.__class__", command), "numpy.dtype.__class__"),
         "numpy's runner": (named("numpy.testing._private.utils", "runstring", command), "runstring"),

@@ -63,7 +63,6 @@ CONTAINERS = {  # file → what writes it, and the key of its weights
     "tensors.safetensors": (lambda path: save_file(WEIGHTS, path), None),
     "arrays.npz": (lambda path: np.savez(path, **{key: value.numpy() for key, value in WEIGHTS.items()}), None),
     "pickle.pkl": (lambda path: path.write_bytes(pickle.dumps({"a": {k: v.numpy() for k, v in WEIGHTS.items()}})), "a"),
-    "torch.pkl": (lambda path: torch.save(WEIGHTS, path), None),
 }
 
 
@@ -112,7 +111,6 @@ def test_weights_that_are_not_those_of_the_module_list_both_sides(tmp_path):
 REFUSED = {  # content → the key that the refusal advises
     "a list of layers": (NET.state_dict(), None),
     "a checkpoint": ({"actor": NET.state_dict(), "critic": CRITIC.state_dict()}, "actor"),
-    "one key": ({"model_state_dict": NET.state_dict(), "epoch": 1}, "model_state_dict"),
     "CleanRL's and more": ({**named("actor_mean.", NET), "actor_logstd": LOG_STD, "x.weight": BOUND}, "actor_mean"),
 }  # fmt: skip
 
@@ -128,14 +126,6 @@ def test_a_refusal_prints_the_arrays_and_the_call_that_reads_them(tmp_path, monk
     assert (f"key={key!r})" in str(caught.value)) == (key is not None)
     policies = eval(f"load({call})", {"load": load, "make_actor": lambda: mlp(DS, 8, 6, DA)})
     torch.testing.assert_close(policies["net"].act(states), NET(states).detach())
-
-
-def two_parts(x):
-    return NET(x).tanh() * BOUND - BOUND
-
-
-def with_tanh(x):
-    return NET[4](NET[2](NET[0](x).tanh()).tanh())
 
 
 STATISTICS = {"_mean": torch.randn(1, DS), "_var": torch.ones(1, DS), "_std": torch.rand(1, DS) + 0.5, "count": BOUND}
@@ -161,7 +151,7 @@ FORMS = {  # file → content, its actions (or values of actions), options
     "ppo.cleanrl_model": ({**named("actor_mean.", TANH_NET), "actor_logstd": LOG_STD[None], **named("critic.", CRITIC)},
         TANH_NET, {}),
     "td3.cleanrl_model": (({**FC, "action_scale": BOUND[None], "action_bias": -BOUND[None]}, CRITIC.state_dict()),
-        two_parts, {}),
+        lambda x: NET(x).tanh() * BOUND - BOUND, {}),
     "discrete.cleanrl_model": ({**named("actor.", TANH_NET), **named("critic.", CRITIC)}, TANH_NET, {}),
     "dqn.cleanrl_model": (named("network.", VALUES), VALUES, {}),
     "rsl2.pt": ({**RSL, "model_state_dict": RSL_MODEL, "obs_norm_state_dict": STATISTICS}, standardised, ELU),
@@ -169,7 +159,8 @@ FORMS = {  # file → content, its actions (or values of actions), options
         | {"critic_obs_normalizer._mean": BOUND}}, standardised, ELU),
     "rsl.pt": ({**RSL, "model_state_dict": RSL_MODEL}, ELU_NET, ELU),
     "d4rl.pkl": (D4RL, lambda x: NET(x).tanh(), {}),
-    "bc.pkl": (D4RL | {"nonlinearity": "tanh", "output_distribution": "gaussian"}, with_tanh, {}),
+    "bc.pkl": ({key.replace(".", "/"): value.numpy() for key, value in layers(TANH_NET, "fc0", "last_fc").items()}
+        | {"nonlinearity": "tanh", "output_distribution": "gaussian"}, TANH_NET, {}),
     "own.npz": (OWN | layers(mlp(8, DA), "log_std"), lambda x: NET(x).tanh(), {}),
     "linear.npz": (layers(ONE, "mean"), lambda x: ONE(x).tanh(), {}),
     "texts.npz": (layers(TANH_NET, "hidden_0", "mean") | {"activation": "tanh", "squash": "none"}, TANH_NET, {}),
@@ -225,9 +216,8 @@ def test_models_of_rsl_rl(tmp_path, states, normalised):
     if normalised:
         model.obs_normalizer.update(states * 3 + 1)
     model.eval()
-    torch.save(
-        {"actor_state_dict": model.state_dict(), "critic_state_dict": CRITIC.state_dict(), **RSL}, tmp_path / "m.pt"
-    )
+    content = {"actor_state_dict": model.state_dict(), "critic_state_dict": CRITIC.state_dict(), **RSL}
+    torch.save(content, tmp_path / "m.pt")
     policy = load(tmp_path, activation="elu")["m"]
     torch.testing.assert_close(policy.act(states), model(observed).detach(), rtol=1e-5, atol=1e-5)
 
@@ -236,7 +226,6 @@ BROKEN = {
     "nonlinearity": ({**D4RL, "nonlinearity": "sine"}, "its activation is 'sine', expected one of relu, tanh, "),
     "no distribution": ({**D4RL, "output_distribution": None}, "'output_distribution' is '', expected tanh or none"),
     "objects": ({**D4RL, "fc0/bias": np.array([None] * 8)}, "an array of dtype 'O8'; only arrays"),
-    "structured": ({**D4RL, "fc0/bias": np.zeros(8, "f4,f4")}, "an array of dtype 'V8'"),
     "widths": ({**D4RL, "fc1/weight": np.zeros((6, 9), "f4")}, "reads 9 values, the layer before gives 8"),
     "bias": ({**D4RL, "fc1/bias": np.zeros(9, "f4")}, "fc1.bias (9,) are not a layer"),
     "nothing": ({"a": 1}, "expected arrays, found a; pass a callable of states instead"),

@@ -8,13 +8,10 @@ from sopr_fast.inputs.policies import load_policies as load
 
 DA = 3
 ACTOR = {"mean.weight": np.ones((DA, 5)), "mean.bias": np.zeros(DA)}
-
-
 NAMES = {  # what is loaded, in a folder of runs with files of equal names, one that is hidden, and others → names
     "everything": (["A", "B"], ["A/ppo_1/best", "A/ppo_2/best", "B/ppo_1/best"]),
     "a folder": ("A", ["ppo_1/best", "ppo_2/best"]),
     "folders": (["A/ppo_1", "A/ppo_2"], ["ppo_1/best", "ppo_2/best"]),
-    "a folder of one": ("A/ppo_1", ["best"]),
     "a file": ("A/ppo_1/best.npz", ["best"]),
     "files": (["A/ppo_1/best.npz", "B/ppo_1/best.npz"], ["A/ppo_1/best", "B/ppo_1/best"]),
     "above": (["A/ppo_1/best.npz", "A/../B"], ["A/ppo_1/best", "B/ppo_1/best"]),
