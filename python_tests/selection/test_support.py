@@ -11,8 +11,8 @@ from support.selection_problems import Scripted, gains, log, true_values
 from sopr_fast.estimators.log_support import agreement_in_words, unsupported_in_words
 from sopr_fast.estimators.member_errors import member_errors, relative_errors
 from sopr_fast.selection import select
-from sopr_fast.selection.posterior import errors_far_from_known, widening
 from sopr_fast.selection.selection import trained_shares
+from sopr_fast.selection.widening import errors_far_from_known, widening
 
 POLICIES = gains(14)
 TRUTH = true_values(POLICIES)

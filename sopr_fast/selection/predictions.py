@@ -17,7 +17,8 @@ from ..runtime.text import list_names
 from .compared import FEWEST_KNOWN, distance_ratios
 from .draws import draw_returns, probability_beats, probability_best
 from .measured import Measured
-from .posterior import combine, errors_far_from_known, widening
+from .unbiased import combine
+from .widening import errors_far_from_known, widening
 
 LIMIT = 1.4  # distance ratio above which known returns say nothing of a candidate
 LEVEL = 0.8
