@@ -159,7 +159,7 @@ def test_later_snapshots_count_as_better_until_known_returns_correct_that():
     steps = {name: 1000 * (i // 2 + 1) for i, name in enumerate(names[:12])}  # of two runs; two policies have none
     runs = {name: name.split("-")[0] for name in names}
     plain, late = (
-        select(POLICIES, log(), simulator=Scripted(says), progress=progress, groups=runs) for progress in (None, steps)
+        select(POLICIES, log(), simulator=Scripted(says), **told) for told in ({}, {"progress": steps, "groups": runs})
     )
     order = [np.corrcoef(selection.predicted[:12], [*steps.values()])[0, 1] for selection in (plain, late)]
     assert order[1] > 0.6 > 0.4 > order[0]
