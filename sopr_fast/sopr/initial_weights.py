@@ -42,18 +42,20 @@ class _Attention(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Parameters of `nn.TransformerEncoderLayer` by the same names, drawn as it draws them.
-
-    Their order is that in which `ops.segment_encoder` reads them.
-    """
+    """Parameters of `nn.TransformerEncoderLayer` by the same names, drawn as it draws them, in its order."""
 
     def __init__(self, width: int, feedforward: int, generator: torch.Generator) -> None:
         super().__init__()
         self.self_attn = _Attention(width, generator)
-        self.norm1 = nn.LayerNorm(width, device="cpu", dtype=torch.float32)
         self.linear1 = Linear(width, feedforward, generator)
         self.linear2 = Linear(feedforward, width, generator)
+        self.norm1 = nn.LayerNorm(width, device="cpu", dtype=torch.float32)
         self.norm2 = nn.LayerNorm(width, device="cpu", dtype=torch.float32)
+
+    def in_order(self) -> list[torch.Tensor]:
+        """Return the parameters in the order that `ops.segment_encoder` reads."""
+        others = self.norm1, self.linear1, self.linear2, self.norm2
+        return [*self.self_attn.parameters(), *(parameter for layer in others for parameter in layer.parameters())]
 
 
 def stack(width: int, feedforward: int, layers: int, generator: torch.Generator) -> nn.ModuleList:

@@ -16,7 +16,7 @@ from ..ops.segment_encoder_blocks import Arena, segment_encoder_blocks
 from ..runtime import devices
 from ..runtime.devices import without_autocast
 from .config import Config
-from .initial_weights import Linear, mlp, stack
+from .initial_weights import EncoderLayer, Linear, mlp, stack
 from .input_norm import InputNorm, Moments
 
 LEVELS = LOW, HIGH = "low", "high"
@@ -102,7 +102,7 @@ class ScoringModel(nn.Module):
     def weights(self, moments: Moments | None = None) -> Weights:
         """Return the parameters for all policies as one block; batch norm uses the moments of a training batch."""
         projection = self.norm.fold(self.projection, moments)
-        low, high = [*projection, *self.low.parameters()], self.high.parameters()
+        low, high = [*projection, *_in_order(self.low)], _in_order(self.high)
         flat = nn.utils.parameters_to_vector
         return Weights(flat(low)[None], flat(high)[None], flat(self.score.parameters())[None])
 
@@ -173,3 +173,12 @@ def _rows_at(index: Tensor, filled: Tensor) -> Tensor:
 
 def _joined(blocks: list[Tensor]) -> Tensor:
     return torch.cat(blocks) if len(blocks) > 1 else blocks[0]
+
+
+def _in_order(layers: nn.ModuleList) -> list[Tensor]:
+    """Return the parameters of all layers in the order that their operator reads."""
+    return [
+        parameter
+        for layer in layers
+        for parameter in (layer.in_order() if isinstance(layer, EncoderLayer) else layer.parameters())
+    ]
