@@ -210,7 +210,9 @@ def test_info_says_whether_policies_act_on_the_scales_of_a_log(tmp_path, monkeyp
 
 
 @pytest.mark.slow
-def test_demo_ranks_unseen_policies(tmp_path, shell):
+def test_demo_ranks_unseen_policies_and_chooses_one(tmp_path, shell):
     printed = shell(f"demo --out {tmp_path}")
     assert float(printed.split("Spearman ")[1].split()[0]) > 0.8
-    assert {path.name for path in tmp_path.iterdir()} == {"demo.safetensors", "demo.png", "demo.html", "pendulum"}
+    assert "Deploy cql-4000; measured -207" in printed
+    written = {"demo.safetensors", "demo.png", "demo.html", "selection.html", "pendulum"}
+    assert {path.name for path in tmp_path.iterdir()} == written

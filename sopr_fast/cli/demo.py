@@ -1,4 +1,4 @@
-"""The embedded example end to end: learn from known policies, rank others, compare with their true returns."""
+"""The embedded examples end to end: rank policies by known ones, choose one by a log, compare with true returns."""
 
 from __future__ import annotations
 
@@ -10,24 +10,34 @@ from typing import Any, cast
 import numpy as np
 
 from .. import example
+from ..estimators import Simulator
 from ..reports import report
 from ..results.numbers import Numbers
 from ..results.tables import column, to_text
 from ..runtime.files import check_place
+from ..selection import select
 from ..sopr.config import Config
 from ..sopr.fitting import fit
 
 
 def show_example(folder: Path) -> None:
-    """Rank 10 policies of HalfCheetah by 30 others; write model, plot, report, and files for the examples of help."""
+    """Rank unseen policies by known ones, choose one by a log; write a model, plots, reports and the log's files."""
     folder.mkdir(parents=True, exist_ok=True)
     check_place(folder / "demo.safetensors")
+    _rank(folder)
+    _choose(folder)
+    shutil.copytree(example.PENDULUM, folder / "pendulum", dirs_exist_ok=True)
+    print(f"\ndemo.safetensors, demo.png, demo.html, selection.html and pendulum in {folder}")
+
+
+def _rank(folder: Path) -> None:
+    """Rank 10 policies of HalfCheetah by 30 others."""
     policies, states = example.policies(), example.states()
     names, true = np.array(list(policies)), dict(zip(policies, example.returns(), strict=True))
     parts = np.split(names[np.random.default_rng(0).permutation(50)], [30, 40])
     train, validation, unseen = ({name: policies[name] for name in part} for part in parts)
 
-    config = Config(subset_size=2048, clusters=32, subsets=80, steps=80)
+    config = Config(subsets=60, steps=60)
     print(f"HalfCheetah: {len(states):,} logged states, {len(train)} policies with known returns", flush=True)
     start = time.perf_counter()
     ranker = fit(train, states, true, validation=(validation, true), config=config)
@@ -42,8 +52,17 @@ def show_example(folder: Path) -> None:
     ranker.save(folder / "demo.safetensors")
     cast(Any, ranking.plot(true).figure).savefig(folder / "demo.png", dpi=150)
     report(ranking, folder / "demo.html", title="HalfCheetah", command="sopr-fast demo")
-    shutil.copytree(example.PENDULUM, folder / "pendulum", dirs_exist_ok=True)
-    print(
-        f"\ndemo.safetensors, demo.png, demo.html and pendulum in {folder}. To choose among policies of offline RL:\n"
-        f"sopr-fast select --policies {folder}/pendulum/policies --log {folder}/pendulum/log.npz"
-    )
+
+
+def _choose(folder: Path) -> None:
+    """Choose among 8 policies of offline RL on Pendulum, and measure what the verdicts name."""
+    policies, log, true = example.pendulum()
+    print(f"\nPendulum: {len(log['rewards']):,} logged rows, {len(policies)} policies, no known return", flush=True)
+    start = time.perf_counter()
+    selection = select(policies, log, simulator=Simulator(updates=2000, hidden=(128, 128)))
+    print(f"valued {len(policies)} policies in {time.perf_counter() - start:.1f} s\n")
+    print(selection)
+    while selection.verdict.kind == "measure":
+        selection = selection.update({name: true[name] for name in selection.verdict.policies})
+        print(f"\n{selection.verdict}")
+    report(selection, folder / "selection.html", title="Pendulum", command="sopr-fast demo")

@@ -152,7 +152,7 @@ _INPUT = f"{_POLICIES} --log out/pendulum/log.npz"
 _OF_LOG = "policies --columns --ends --max-episode-steps --seed --set --json"
 COMMANDS = {
     "demo": Command(
-        "rank embedded policies, and write files for the examples of other commands",
+        "rank embedded policies, choose one, and write files for the examples of other commands",
         "--out out",
         own={"--out": _value("DIR", "where to write (default: out)", type=Path, default=Path("out"))},
         after="",
