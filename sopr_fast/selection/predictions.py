@@ -20,7 +20,7 @@ from .measured import Measured
 from .unbiased import combine
 from .widening import errors_far_from_known, widening
 
-LIMIT = 1.4  # distance ratio above which known returns say nothing of a candidate
+LIMIT = 1.4  # distance ratio above which only assumptions tie known returns to a candidate
 LEVEL = 0.8
 EPISODES, SHORT_EPISODES = 20, 1000  # to measure by; the latter if each is one step
 _REVERSED = -0.5  # rank correlation of values with known returns, below which returns may be costs
