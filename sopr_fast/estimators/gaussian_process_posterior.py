@@ -75,12 +75,13 @@ def fit(
     logged_spread: float = 0.0,  # least unit of the priors if no return is known
     members: np.ndarray | None = None,  # (P, M) values by each member of the simulator, if it has several
     trained: np.ndarray | None = None,  # (P,) how far policies were trained, in standard deviations; 0 if unknown
-    unseen: Callable[[float], np.ndarray | float] = lambda unit: 0.0,
+    unseen: Callable[[float, np.ndarray], np.ndarray | float] | None = None,
 ) -> Posterior:
     """Compute the posterior of the returns of all policies.
 
     `unseen` returns the covariance (P, P) of errors that neither members nor known returns show, given the unit of the
-    returns. Without known returns, it is one of the values: where it is large, training counts for more.
+    returns and how alike policies act (P, P), see `likeness`. Without known returns, it is one of the values: where it
+    is large, training counts for more.
     """
     known, count = np.isfinite(returns), len(returns)
     unit, left_out = _unit(returns[known], values), np.full((2, count), np.nan)
@@ -88,7 +89,9 @@ def fit(
     if not known.any():
         values, unit_of_errors = np.zeros(count) if values is None else values, max(unit, logged_spread)
         alike, mean = likeness(distances, known), values.copy()
-        covariance = _errors_without_returns(alike, unit_of_errors, members) + unseen(unit_of_errors)
+        covariance = _errors_without_returns(alike, unit_of_errors, members)
+        if unseen is not None:
+            covariance += unseen(unit_of_errors, alike)
         if trained.any():
             mean, covariance = _with_training(alike, values, covariance, unit, trained)
         return Posterior(mean, covariance, unit_of_errors, left_out)
@@ -112,7 +115,8 @@ def fit(
     slope = scale.slope(mean)
     covariance *= slope
     covariance *= slope[:, None]
-    covariance += unseen(unit)
+    if unseen is not None:
+        covariance += unseen(unit, likeness(distances, known))
     left_out[:, known] = scale.back(without[0]), scale.slope(without[0]) * without[1]
     return Posterior(scale.back(mean), covariance, unit, left_out)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..estimators.gaussian_process_posterior import Posterior, fit, likeness
+from ..estimators.gaussian_process_posterior import Posterior, fit
 from ..inputs.logs import Transitions
 from ..results.metrics import agreement, spearman
 from ..runtime.checks import number
@@ -114,9 +114,8 @@ class Predictions:
         farness = (self.distance_ratio / LIMIT).clip(0, 1)
         unlike = np.where(self.known, 0.0, farness if self.known.any() else 1.0)
 
-        def unseen(unit: float) -> np.ndarray | float:
+        def unseen(unit: float, alike: np.ndarray) -> np.ndarray | float:
             errors: np.ndarray | float = 0.0
-            alike = likeness(self.distances, self.known)
             if self.unsupported is not None:
                 unlived = 0.0 if self.unlived is None else self.unlived
                 errors = widening(self.unsupported, unlike, alike, unit, unlived)
