@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .results.ranking import Ranking as Ranking
     from .results.warnings import ForeignPolicyWarning as ForeignPolicyWarning
     from .runtime.options import options as options
+    from .runtime.warn import DoubtfulPolicyWarning as DoubtfulPolicyWarning
     from .selection import Evaluation as Evaluation
     from .selection import Selection as Selection
     from .selection import evaluate as evaluate

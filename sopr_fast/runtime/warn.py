@@ -11,6 +11,10 @@ from .text import printable
 _SKIPPED = ("sopr_fast", "torch", "contextlib")  # decorators lie between this package's frames
 
 
+class DoubtfulPolicyWarning(UserWarning):
+    """Training policies are few, or a policy answers as may not be meant, such as at random or in whole numbers."""
+
+
 def warn(text: str, category: type[Warning] = UserWarning) -> None:
     """Issue a warning, escaped, that points at the innermost line outside this package and torch; only in process 0."""
     if not is_first():

@@ -28,6 +28,7 @@ from ..inputs.policies import ArrayPolicy
 from ..results.estimates import Estimates
 from ..results.warnings import ForeignPolicyWarning
 from ..runtime.text import list_names
+from ..runtime.warn import DoubtfulPolicyWarning
 from .compared import Compared, possible_returns
 
 
@@ -103,12 +104,10 @@ def _tune(method: Estimator, compared: Compared, tuned: Callable, episodes: Tran
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence warnings that are of no use where many policies are valued: folds are meant to hold foreign ones."""
+    """Silence warnings that are of no use in folds, which are meant to be few and foreign, or that were said before."""
     with warnings.catch_warnings():
-        for category in (UncertainEstimateWarning, ForeignPolicyWarning):
+        for category in (UncertainEstimateWarning, ForeignPolicyWarning, DoubtfulPolicyWarning):
             warnings.simplefilter("ignore", category)
-        warnings.filterwarnings("ignore", "only .* training policies")  # a fold has fewer than the user gave
-        warnings.filterwarnings("ignore", "actions of .* (are whole|differ when)")  # said when they were compared
         yield
 
 

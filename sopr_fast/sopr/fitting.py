@@ -20,7 +20,7 @@ from ..runtime.checkpoints import Checkpoint
 from ..runtime.checks import integer
 from ..runtime.options import current_device
 from ..runtime.tensor_files import fingerprint
-from ..runtime.warn import warn
+from ..runtime.warn import DoubtfulPolicyWarning, warn
 from .config import Config
 from .losses import check_preferences
 from .ranker import Ranker
@@ -82,7 +82,8 @@ def fit(
 
     Warns:
         CollapsedTrainingWarning: Scores of all training policies are nearly equal.
-        UserWarning: There are few training policies, they all act alike, or some have no return.
+        DoubtfulPolicyWarning: There are few training policies, or one answers as may not be meant.
+        UserWarning: All training policies act alike, or some have no return.
     """
     if config is not None and not isinstance(config, Config):
         raise TypeError(f"config must be a sopr_fast.Config, got {type(config).__name__}; pass Config(name=value, ...)")
@@ -188,5 +189,6 @@ def _check_count(kind: str, policies: Policies) -> None:
     if kind == "training" and len(policies) < _ENOUGH:
         warn(
             f"only {len(policies)} training policies: about a dozen or more with known returns are needed to learn an "
-            "order that holds for others"
+            "order that holds for others",
+            DoubtfulPolicyWarning,
         )

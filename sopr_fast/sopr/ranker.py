@@ -21,7 +21,7 @@ from ..runtime import distributed
 from ..runtime.checks import integer
 from ..runtime.options import current, current_device
 from ..runtime.text import counted
-from ..runtime.warn import warn
+from ..runtime.warn import DoubtfulPolicyWarning, warn
 from .config import Config
 from .model import ScoringModel
 from .model_files import read_model, write_model
@@ -115,6 +115,7 @@ class Ranker:
         Warns:
             UserWarning: States are unlike those of training, in the named columns.
             CollapsedTrainingWarning: Training of the model collapsed.
+            DoubtfulPolicyWarning: A candidate answers as may not be meant.
             ForeignPolicyWarning: A candidate is foreign: its action distance to the nearest training policy (Eq. 3)
                 exceeds twice the upper quartile of such distances among the training policies. Or the distance is
                 unknown.
@@ -186,7 +187,7 @@ class Ranker:
         states, source = torch.cat([drawn.states, training.states]), torch.cat([drawn.source, sampled])
         columns = collect(policies, states, source, self.layout, show=True)
         for note in doubtful_answers(policies, columns, states, source, self.layout):
-            warn(note)
+            warn(note, DoubtfulPolicyWarning)
         return columns[:, :count], columns[:, count:]
 
     def _score(self, columns: Tensor, drawn: Drawing) -> np.ndarray:

@@ -236,7 +236,7 @@ IN_ORDER = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:only 2 training policies")
+@pytest.mark.filterwarnings("ignore::sopr_fast.DoubtfulPolicyWarning")
 @pytest.mark.parametrize("call", IN_ORDER.values(), ids=IN_ORDER)
 def test_what_is_in_order_needs_names_where_policies_come_from_files(call, tmp_path):
     for step in (10, 2, 30):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...runtime.options import current
 from ...runtime.text import counted, list_names
-from ...runtime.warn import warn
+from ...runtime.warn import DoubtfulPolicyWarning, warn
 from .callables import Called
 from .output import Layout
 from .policy import Policy
@@ -59,7 +59,7 @@ def probe(
     pairs = zip(policies, outputs, strict=True)
     columns = torch.stack([layout.columns(policy.name, output, whose) for policy, output in pairs])
     for note in doubtful_answers(policies, columns, states, source, layout):
-        warn(note)
+        warn(note, DoubtfulPolicyWarning)
     return layout
 
 
