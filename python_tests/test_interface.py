@@ -1,6 +1,8 @@
 """One order of arguments: policies, then the log or its states, then returns; everything else by keyword."""
 
 import inspect
+import re
+import sys
 
 import numpy as np
 import pytest
@@ -25,6 +27,14 @@ TRANSITIONS = transitions(STATES, STATES, np.ones(9), STATES)
 def test_arguments_have_one_order(function, order):
     kinds = {name: parameter.kind for name, parameter in inspect.signature(function).parameters.items()}
     assert [name for name, kind in kinds.items() if kind is not inspect.Parameter.KEYWORD_ONLY] == order
+
+
+@pytest.mark.parametrize("function", ORDERS, ids=lambda function: function.__qualname__)
+def test_signatures_name_public_classes_of_the_package_alone(function):
+    words = re.findall(r"\w+", str(inspect.signature(function)))
+    named = [vars(sys.modules[function.__module__]).get(word) for word in words]
+    classes = {each.__name__ for each in named if isinstance(each, type) and each.__module__.startswith("sopr_fast")}
+    assert classes <= {*sopr_fast.__all__, *sopr_fast.estimators.__all__}
 
 
 @pytest.mark.parametrize("log", [STATES, TRANSITIONS, {"observations": STATES, "actions": STATES}], ids=type)

@@ -29,6 +29,9 @@ from .training import train, warn_of_collapse
 from .training_policies import TrainingPolicies
 from .update import Examples
 
+Known: TypeAlias = tuple[Policies, Tensor]
+"""M policies that train or choose the weights, and their returns (M,) or preferences (M, M)."""
+
 _SAMPLED_STATES = 1024
 _KEPT_SUBSETS = 5  # with the model, which scores the training policies on them
 _ENOUGH = 12  # policies
@@ -39,7 +42,7 @@ _FEWEST_STEPS = 30  # in which a model can be expected to learn
 @torch.inference_mode(False)  # with gradients, whatever the caller's mode
 def fit(
     policies: PoliciesLike,
-    states: LogLike | Drawing,
+    states: LogLike,
     returns: ReturnsLike | None = None,
     *,
     preferences: ArrayLike | Sequence[Any] | None = None,
@@ -89,15 +92,16 @@ def fit(
         raise TypeError(f"config must be a sopr_fast.Config, got {type(config).__name__}; pass Config(name=value, ...)")
     config = config or Config()
     seed = integer(0)("seed", seed)
-    file = Checkpoint(checkpoint, "training checkpoint", "returns, states")
-    device, group = current_device(), distributed.current()
+    file = open_checkpoint(checkpoint)
+    known = _known(load_policies(policies), returns, preferences, validation)
+    drawn = Drawing.draw(load_states(states), config.subsets, size=config.subset_size, seed=seed)
+    return fit_drawn(known, drawn, config, seed, file)
 
-    training = load_policies(policies)
-    known = _known(training, returns, preferences, validation)
-    if isinstance(states, Drawing):
-        drawn = states
-    else:
-        drawn = Drawing.draw(load_states(states), config.subsets, size=config.subset_size, seed=seed)
+
+@torch.inference_mode(False)
+def fit_drawn(known: list[Known], drawn: Drawing, config: Config, seed: int, file: Checkpoint) -> Ranker:
+    """Train on drawn subsets and the first of `known`, see `fit`; the second chooses the weights, if there is one."""
+    device, group = current_device(), distributed.current()
     labels = [part for some, values in known for part in (list(some), values)]
     file.identify(fingerprint(config.to_dict(), seed, *labels, drawn.states, drawn.rows))
     group.check_same(
@@ -141,6 +145,11 @@ def fit(
     )
 
 
+def open_checkpoint(path: str | os.PathLike | None) -> Checkpoint:
+    """Return the file that `fit_drawn` resumes from."""
+    return Checkpoint(path, "training checkpoint", "returns, states")
+
+
 def _act(known: list[list[Policy]], drawn: Drawing) -> tuple[Layout, list[slice], list[Tensor]]:
     """Return the layout of the training policies; for these and validation, which act here and their columns."""
     states, source, group = drawn.states, drawn.source, distributed.current()
@@ -152,14 +161,10 @@ def _act(known: list[list[Policy]], drawn: Drawing) -> tuple[Layout, list[slice]
     return layout, own, [collect(some, states, source, layout, show=True) for some in acting]
 
 
-Known: TypeAlias = tuple[Policies, Tensor]
-"""M policies that train or choose the weights, and their returns (M,) or preferences (M, M)."""
-
-
 def _known(policies: Policies, returns: Any, preferences: Any, validation: Any) -> list[Known]:
     """Return the policies that train, and those that choose the weights, if there are any; see `sopr_fast.fit`."""
     if preferences is None:
-        known = [_with_known_returns("training", policies, returns)]
+        known = [with_known_returns("training", policies, returns)]
     elif returns is not None:
         raise ValueError("give returns or preferences, not both")
     else:
@@ -169,11 +174,11 @@ def _known(policies: Policies, returns: Any, preferences: Any, validation: Any) 
     if validation is not None:
         if not isinstance(validation, tuple | list) or len(validation) != 2:
             raise TypeError("validation must be a pair (policies, returns)")
-        known.append(_with_known_returns("validation", load_policies(validation[0]), validation[1]))
+        known.append(with_known_returns("validation", load_policies(validation[0]), validation[1]))
     return known
 
 
-def _with_known_returns(kind: str, policies: Policies, returns: Any) -> Known:
+def with_known_returns(kind: str, policies: Policies, returns: Any) -> Known:
     """Return the policies of a kind, "training" or "validation", that have a return, see `sopr_fast.fit`."""
     known, table = with_returns(policies, returns)
     _check_count(kind, known)
