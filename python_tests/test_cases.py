@@ -13,6 +13,7 @@ import pytest
 import torch
 from support import doc_pages
 from support.needs import needs
+from support.programs import export_onnx
 
 from sopr_fast import example
 from sopr_fast.cli import main as cli
@@ -146,10 +147,7 @@ def discrete():
     write_log(log | {"terminals": np.zeros(600, bool)})
     Path("runs").mkdir()
     for i in range(3):
-        needs("onnxscript")
-        network = Greedy(torch.nn.Linear(2, 4))
-        torch.onnx.export(network, torch.zeros(1, 2), f"runs/dqn-{i}.onnx", dynamic_axes={"s": [0]}, input_names=["s"],
-                          output_names=["action"], dynamo=False)  # fmt: skip
+        export_onnx(Greedy(torch.nn.Linear(2, 4)), f"runs/dqn-{i}.onnx", shape=(2,))
 
 
 class Greedy(torch.nn.Sequential):
