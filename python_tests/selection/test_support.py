@@ -29,10 +29,10 @@ def members(*spreads, count=4, seed=0):
     return np.array([*TRUTH.values()])[: len(spreads), None] + np.array(spreads)[:, None] * noise
 
 
-def test_errors_are_twice_the_deviations_and_half_shared_as_members_show():
+def test_errors_are_half_shared_as_members_show():
     values = members(0.1, 0.2, 0.4)
     correlations = spearmanr(values).statistic[np.triu_indices(4, 1)]
-    counting = 4 * (1 - max(correlations.mean(), 0))
+    counting = 1.5**2 * (1 - max(correlations.mean(), 0))
     covariance = member_errors(values, np.eye(3))
     np.testing.assert_allclose(covariance, counting * (0.5 * np.cov(values) + 0.5 * np.diag([0.01, 0.04, 0.16])))
     alike = member_errors(values, np.ones((3, 3)))  # three policies that act alike: their mean variance counts as half
@@ -44,7 +44,7 @@ def test_errors_are_small_where_members_agree_on_the_order_and_whole_where_they_
     agreeing, reversed_ = np.arange(5.0)[:, None] + offsets, np.outer(np.arange(5.0), [1, -1, 1, -1]) + offsets
     np.testing.assert_allclose(member_errors(agreeing, np.eye(5)), 0, atol=1e-12)
     variances = np.diagonal(member_errors(reversed_, np.eye(5)))
-    np.testing.assert_allclose(variances, 4 * reversed_.var(1, ddof=1))
+    np.testing.assert_allclose(variances, 1.5**2 * reversed_.var(1, ddof=1))
 
 
 def test_relative_errors_are_one_among_the_known_and_larger_where_members_disagree():
@@ -75,7 +75,7 @@ def test_known_returns_show_errors_of_policies_that_act_alike_only():
     alike[0, 1] = alike[1, 0] = alike[3, 4] = alike[4, 3] = 1
     covariance = errors_far_from_known(members(*[0.1] * 3, 0.2, 0.2), np.array([0, 0, 0.5, 1, 1]), alike)
     expected = np.zeros((5, 5))
-    expected[2, 2], expected[3:, 3:] = 0.04 / 2, 0.16
+    expected[2, 2], expected[3:, 3:] = 0.15**2 / 2, 0.3**2
     np.testing.assert_allclose(covariance, expected, atol=1e-12)
 
 

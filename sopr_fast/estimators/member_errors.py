@@ -6,7 +6,7 @@ import numpy as np
 
 from ..results.metrics import agreement
 
-HONEST = 2.0  # errors, in standard deviations of the members
+HONEST = 1.5  # errors, in standard deviations of the members
 _SMOOTHED = 3.0  # members that the mean variance of policies that act alike counts as
 _SHARED = 0.5  # share of the covariance that members show; the rest is that of policies that act alike
 _LEAST = 0.3  # least deviation relative to others, as a share of the usual one

@@ -34,7 +34,7 @@ from .policy_actions import PolicyActions, refuse_arrays
 _USUAL = 0.99  # quantile of the disagreement over logged rows
 _LEAST_USUAL = 0.1  # disagreement that is no doubt, as a share of the usual change of state
 _MOST_PENALTY = 1.0  # times the mean size of a reward
-_TOLERANCE = 0.05  # how far a state may leave the range of a column, in standard deviations
+_TOLERANCE = 0.2  # how far a state may leave the range of a column, in standard deviations
 _OVER = 1e-3  # survival below which a rollout has ended
 _MOST_OUTSIDE = 0.5  # share of steps
 _STEPS, _FEWEST_ROLLOUTS, _FEWEST_NOISY = 2000, 2, 16  # of each policy
@@ -52,7 +52,7 @@ class Simulator(Estimator):
     from states that they reach themselves. In each of them policies roll out for about 2,000 steps, all from the same
     initial states of the log; other networks take other ones. A return is undiscounted, over `horizon` steps; each
     reward is lowered where the networks disagree more than on the log. The value is the mean over the networks, and its
-    standard error twice their standard deviation. Stochastic policies sample their actions. Arrays of actions are
+    standard error 1.5 times their standard deviation. Stochastic policies sample their actions. Arrays of actions are
     refused, because rollouts reach new states.
 
     What the networks miss of held-out rows is added as noise if it is over a quarter of the change of state, even
