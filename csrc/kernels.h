@@ -48,7 +48,7 @@ struct SegmentAttention {
     const float *q, *k, *v;  // (T, H, D)
     const int32_t* offsets;  // (G + 1)
     float* out;              // (T, H, D)
-    float* statistics;       // (T, H, 2): per query, the maximum score and 1 / sum(exp(score - maximum))
+    float* statistics;       // (T, H, 2): per query, the maximum score, on a CPU times log2(e), and 1 / sum of weights
     int64_t segments, heads, dim;
     float scale;
     Dropout dropout;

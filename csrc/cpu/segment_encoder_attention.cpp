@@ -126,11 +126,7 @@ void attend_backward(const Shape& s, const Segment& segment, uint32_t layer, con
                     float *score = scores + j * kLanes, *grad = grads + j * kLanes;
                     const Float maximum = load(statistics + query + j * kLanes);
                     const Float inverse = load(statistics + tokens + query + j * kLanes);
-                    if (segment.dropout.threshold)
-                        softmax_backward(score, grad, count, maximum, inverse, mean[j], site, query + j * kLanes,
-                                         first);
-                    else
-                        softmax_backward(score, grad, count, maximum, inverse, mean[j]);
+                    softmax_backward(score, grad, count, maximum, inverse, mean[j], site, query + j * kLanes, first);
                 }
                 float* grad_keys = scratch.grad_qkv + first * s.qkv_pitch + key_column;
                 float* grad_values = scratch.grad_qkv + first * s.qkv_pitch + value_column;

@@ -3,8 +3,6 @@
 namespace sopr::SOPR_LEVEL {
 namespace {
 
-constexpr float kLog2E = 1.4426950408889634f;
-
 float query_scale(const Shape& s) { return kLog2E / __builtin_sqrtf(float(s.head_width)); }
 
 // The weight is (inputs, outputs) in panels, the bias one padded row.

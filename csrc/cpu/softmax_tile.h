@@ -1,7 +1,5 @@
-// Softmax of attention on tiles of scores (keys, kPanel). Lanes hold queries, so no sum runs across lanes.
-//
-// Scores are exponents of 2, or of e if kNatural. The natural form scales differences instead of scores, and so keeps
-// more digits of large scores.
+// Softmax of attention on tiles of scores (keys, kPanel), exponents of 2. Lanes hold queries, so no sum runs across
+// lanes.
 #pragma once
 
 #include "cpu/dropout_draws.h"
@@ -9,7 +7,8 @@
 
 namespace sopr::SOPR_LEVEL {
 
-constexpr int64_t kKeys = 128;           // keys of a tile, a multiple of 16
+constexpr int64_t kKeys = 128;  // keys of a tile, a multiple of 16
+constexpr float kLog2E = 1.4426950408889634f;
 constexpr float kLowest = -__FLT_MAX__;  // initial maximum: with -inf, a score of -inf would give NaN
 inline int64_t tokens_pitch(int64_t length) { return round_up(length, kLanes); }
 
@@ -23,11 +22,6 @@ struct QueryBlocks {
     int64_t padded(int64_t block) const { return begin(block + 1) - begin(block); }
     int64_t size(int64_t block) const { return (block + 1 < count ? begin(block + 1) : length) - begin(block); }
 };
-
-template <bool kNatural>
-inline Float exponential(Float x) {
-    return exp2_nonpositive(kNatural ? x * 1.44269504f : x);
-}
 
 inline Float largest(const float* scores, int64_t keys) {
     const Float lowest = broadcast(-__builtin_inff());
@@ -43,22 +37,23 @@ inline Float largest(const float* scores, int64_t keys) {
     return max(max(a, b), max(c, d));
 }
 
-// scores = exp(scores - maximum) for one vector of queries; returns their sum over keys.
-template <bool kNatural = false>
+// scores = 2^(scores - maximum) for one vector of queries; returns their sum over keys.
 inline Float exponentials(float* scores, int64_t keys, Float maximum) {
     Float total{};
     for (int64_t k = 0; k < keys; ++k) {
-        const Float p = exponential<kNatural>(load(scores + k * kPanel) - maximum);
+        const Float p = exp2_nonpositive(load(scores + k * kPanel) - maximum);
         total += p;
         store(scores + k * kPanel, p);
     }
     return total;
 }
 
-// body(k, draws of key first + k) for every key of a tile; `first` is a multiple of 16.
+// body(k, draws of key first + k) for every key of a tile; `first` is a multiple of 16. Without dropout, draws are 0.
 template <class Body>
 inline void for_draws(int64_t keys, const DropoutSite& site, int64_t query, int64_t first, Body&& body) {
-    for (int64_t k = 0; k < keys; k += 16) {
+    if (!site.threshold)
+        for (int64_t k = 0; k < keys; ++k) body(k, Word{});
+    for (int64_t k = 0; site.threshold && k < keys; k += 16) {
         const ColumnDraws draws(site, query, first + k);
         if (keys - k >= 16) {
 #pragma GCC unroll 16
@@ -78,21 +73,11 @@ inline void drop(float* weights, int64_t keys, const DropoutSite& site, int64_t 
 
 // For one vector of queries: scores become the weights after dropout, grads (of those weights) become gradients of the
 // scores. `mean` is the sum over keys of weight * gradient.
-template <bool kNatural = false>
-inline void softmax_backward(float* scores, float* grads, int64_t keys, Float maximum, Float inverse, Float mean) {
-    for (int64_t k = 0; k < keys; ++k) {
-        const Float p = exponential<kNatural>(load(scores + k * kPanel) - maximum) * inverse;
-        store(scores + k * kPanel, p);
-        store(grads + k * kPanel, p * (load(grads + k * kPanel) - mean));
-    }
-}
-
-template <bool kNatural = false>
 inline void softmax_backward(float* scores, float* grads, int64_t keys, Float maximum, Float inverse, Float mean,
                              const DropoutSite& site, int64_t query, int64_t first) {
     for_draws(keys, site, query, first, [&](int64_t k, Word draw) {
         float *score = scores + k * kPanel, *grad = grads + k * kPanel;
-        const Float p = exponential<kNatural>(load(score) - maximum) * inverse;
+        const Float p = exp2_nonpositive(load(score) - maximum) * inverse;
         store(score, keep(p * site.scale, draw, site.threshold));
         store(grad, p * (keep(load(grad) * site.scale, draw, site.threshold) - mean));
     });
