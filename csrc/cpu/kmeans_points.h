@@ -47,25 +47,15 @@ inline void column_magnitudes(const float* x, int64_t count, int64_t width, floa
 
 // block (width, kLanes) = kLanes scaled rows, transposed in squares of 4 x 4.
 inline void pack_block(const float* const (&rows)[kLanes], int64_t width, float scale, float* block) {
-    using Four = float __attribute__((vector_size(16)));
     int64_t d = 0;
-    for (; d + 4 <= width; d += 4)
-        for (int lane = 0; lane < kLanes; lane += 4) {
-            Four r[4];
-            for (int i = 0; i < 4; ++i) {
-                __builtin_memcpy(&r[i], rows[lane + i] + d, sizeof r[i]);
-                r[i] *= scale;
-            }
-            const Four low02 = __builtin_shufflevector(r[0], r[2], 0, 4, 1, 5);
-            const Four high02 = __builtin_shufflevector(r[0], r[2], 2, 6, 3, 7);
-            const Four low13 = __builtin_shufflevector(r[1], r[3], 0, 4, 1, 5);
-            const Four high13 = __builtin_shufflevector(r[1], r[3], 2, 6, 3, 7);
-            const Four columns[4] = {__builtin_shufflevector(low02, low13, 0, 4, 1, 5),
-                                     __builtin_shufflevector(low02, low13, 2, 6, 3, 7),
-                                     __builtin_shufflevector(high02, high13, 0, 4, 1, 5),
-                                     __builtin_shufflevector(high02, high13, 2, 6, 3, 7)};
-            for (int i = 0; i < 4; ++i) __builtin_memcpy(block + (d + i) * kLanes + lane, &columns[i], sizeof(Four));
-        }
+    for (; d + 4 <= width; d += 4) {
+        Float squares[4];
+        for (int lane = 0; lane < kLanes; ++lane)
+            std::memcpy(reinterpret_cast<float*>(&squares[lane % 4]) + lane / 4 * 4, rows[lane] + d, 4 * sizeof(float));
+        exchange<1, 4>(squares);
+        exchange<2, 4>(squares);
+        for (int i = 0; i < 4; ++i) store(block + (d + i) * kLanes, squares[i] * scale);
+    }
     for (; d < width; ++d)
         for (int lane = 0; lane < kLanes; ++lane) block[d * kLanes + lane] = rows[lane][d] * scale;
 }

@@ -129,31 +129,6 @@ void pack(const float* data, int64_t row, int64_t step, int64_t depth, int64_t c
             }
 }
 
-namespace {
-
-// One half of a butterfly step: of a and b, the lanes whose number has bit `Bit` clear (High = 0) or set (High = 1).
-// Those of a go to places with the bit clear, those of b to places with it set.
-template <int Bit, int High, int... I>
-Float exchange(Float a, Float b, std::integer_sequence<int, I...>) {
-    return __builtin_shufflevector(a, b,
-                                   (High ? (I & Bit ? kLanes + I : I | Bit) : (I & Bit ? kLanes + (I & ~Bit) : I))...);
-}
-
-template <int Bit>
-void exchange(Float* v) {
-    if constexpr (Bit < kLanes) {
-#pragma GCC unroll 16
-        for (int i = 0; i < kLanes; ++i) {
-            if (i & Bit) continue;
-            const Float a = v[i], b = v[i | Bit];
-            v[i] = exchange<Bit, 0>(a, b, std::make_integer_sequence<int, kLanes>{});
-            v[i | Bit] = exchange<Bit, 1>(a, b, std::make_integer_sequence<int, kLanes>{});
-        }
-    }
-}
-
-}  // namespace
-
 void transpose(const float* from, int64_t from_row, int64_t rows, int64_t columns, float* to, int64_t to_row, bool pad,
                float scale) {
     for (int64_t row = 0; row < rows; row += kLanes) {
@@ -163,10 +138,10 @@ void transpose(const float* from, int64_t from_row, int64_t rows, int64_t column
             Float v[kLanes];
             for (int64_t i = 0; i < kLanes; ++i)
                 v[i] = i < height ? load(from + (row + i) * from_row + column) * scale : Float{};
-            exchange<1>(v);
-            exchange<2>(v);
-            exchange<4>(v);
-            exchange<8>(v);
+            exchange<1, kLanes>(v);
+            exchange<2, kLanes>(v);
+            exchange<4, kLanes>(v);
+            exchange<8, kLanes>(v);
             for (int64_t i = 0; i < width; ++i) {
                 float* target = to + (column + i) * to_row + row;
                 if (pad || height == kLanes)

@@ -55,6 +55,28 @@ inline Float flip(Float v) {
     return flip<Flip>(v, std::make_integer_sequence<int, kLanes>{});
 }
 
+// One half of a butterfly step: of a and b, the lanes whose number has bit `Bit` clear (High = 0) or set (High = 1).
+// Those of a go to places with the bit clear, those of b to places with it set.
+template <int Bit, int High, class Vector, int... I>
+inline Vector exchange(Vector a, Vector b, std::integer_sequence<int, I...>) {
+    return __builtin_shufflevector(a, b,
+                                   (High ? (I & Bit ? kLanes + I : I | Bit) : (I & Bit ? kLanes + (I & ~Bit) : I))...);
+}
+
+// A step of a transpose of `Count` vectors in squares of Count lanes: steps of bits 1, 2, … below Count transpose them.
+template <int Bit, int Count, class Vector>
+inline void exchange(Vector* v) {
+    if constexpr (Bit < kLanes) {
+#pragma GCC unroll 16
+        for (int i = 0; i < Count; ++i) {
+            if (i & Bit) continue;
+            const Vector a = v[i], b = v[i | Bit];
+            v[i] = exchange<Bit, 0>(a, b, std::make_integer_sequence<int, kLanes>{});
+            v[i | Bit] = exchange<Bit, 1>(a, b, std::make_integer_sequence<int, kLanes>{});
+        }
+    }
+}
+
 inline float sum(Float v) {
     if constexpr (kLanes > 8) v += flip<8 % kLanes>(v);
     if constexpr (kLanes > 4) v += flip<4 % kLanes>(v);
