@@ -58,6 +58,13 @@ def test_the_examples_run_on_the_files_of_the_demo(tmp_path, monkeypatch, help_o
     [
         ("slect", "invalid choice: 'slect' (choose from "),
         ("select --polices runs --log log.npz", "no option --polices (did you mean '--policies'"),
+        ("fit --policies runs --log log.npz", "no option --log: pass --states; see"),
+        ("select --states log.npz", "no option --states: pass --log; see"),
+        ("evaluate --simulator FQE", "no option --simulator here, it is one of select: leave it out"),
+        (
+            "rank --policies runs --returns r.csv",
+            "no option --returns here, it is one of fit, evaluate, select: leave it out",
+        ),
         ("rank", "the following arguments are required: --policies; see `sopr-fast rank --help`"),
     ],
 )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from .._version import __version__
 from ..runtime.process import is_first
-from ..runtime.text import suggest
+from ..runtime.text import list_names, suggest
 from .flags import COMMANDS, FLAGS, Command
 
 if TYPE_CHECKING:
@@ -27,13 +27,22 @@ class Parser(argparse.ArgumentParser):
     """Parser whose errors are one line."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse arguments; a mistyped option ends the process with the nearest one."""
+        """Parse arguments; an option of another command, or a mistyped one, ends the process with what to do."""
         if self._subparsers is None:
             for word in args or []:
                 option = word.partition("=")[0]
                 if word.startswith("--") and not any(known.startswith(option) for known in self._option_string_actions):
-                    self.error(f"no option {option}{suggest(option, self._option_string_actions)}")
+                    self.error(f"no option {option}{self._remedy(option)}")
         return super().parse_known_args(args, namespace)
+
+    def _remedy(self, option: str) -> str:
+        own, inputs = self._option_string_actions, {"--log", "--states"}
+        if similar := [flag for flag in own if option.startswith(flag) or {flag, option} == inputs]:
+            return f": pass {similar[0]}"
+        others = [name for name, each in COMMANDS.items() if any(option in flags for flags in each.groups.values())]
+        if others:
+            return f" here, it is one of {list_names(others)}: leave it out"
+        return suggest(option, own)
 
     def error(self, message: str) -> NoReturn:
         """End the process with a line on stderr."""
@@ -51,7 +60,7 @@ def make_parser() -> Parser:
 
 
 def _add_command(parsers: Any, name: str, command: Command) -> None:
-    needed, wanted = command.required.split(), {*command.required.split(), *command.others.split()}
+    needed = command.required.split()
     shown = {flag: options for group in FLAGS.values() for flag, options in group.items() if flag in needed}
     usage = [f"{flag} {options['metavar']}{' …' if 'nargs' in options else ''}" for flag, options in shown.items()]
     usage += [f"[{options['metavar']}]" for flag, options in command.own.items() if not flag.startswith("-")]
@@ -63,8 +72,7 @@ def _add_command(parsers: Any, name: str, command: Command) -> None:
         epilog=f"example{command.after}:\n  sopr-fast {name} {command.example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    groups = {title: {flag: flags[flag] for flag in flags if {flag, title} & wanted} for title, flags in FLAGS.items()}
-    for title, flags in {**groups, command.title: command.own}.items():
+    for title, flags in command.groups.items():
         group: Any = parser if title == "options" else parser.add_argument_group(title)
         for flag, options in flags.items():
             group.add_argument(flag, **options, **({"required": True} if flag in needed else {}))
