@@ -1,5 +1,7 @@
 """Importance weighting and doubly robust values on logs of one-step episodes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from support.estimators import bandit, bandits, softmax
@@ -57,6 +59,10 @@ def test_wrong_uses_are_refused():
     for given in (longer, transitions(log.states, log.actions, log.rewards, log.states, np.ones(50))):
         with pytest.raises(ValueError, match="DoublyRobust needs discrete actions, episodes of one step"):
             DoublyRobust().estimate(POLICIES, given)
+    many = bandit()
+    for wrong in (many.log_probs - 0.3, np.where(many.actions[:, 0] == 1, -3, many.log_probs).astype(np.float32)):
+        with pytest.raises(ValueError, match=r"action . is logged .* times as often as by its probabilities: give"):
+            ImportanceWeighting().estimate(POLICIES, replace(many, log_probs=wrong))
     estimates = FQE(updates=2, hidden=(4,)).estimate(POLICIES, log)
     with pytest.raises(ValueError, match="level must be"):
         estimates.intervals(1.0)

@@ -22,6 +22,7 @@ _COMPARED_ROWS = 1024  # whose actions may be in other units
 _OFFSET = 4  # standard deviations from 0 beyond which a mean action is an offset
 ROUNDING = 1e-6  # of float32
 _ABOVE_ONE = 1e-4  # logarithm of a probability that is 1 but for rounding
+_TOO_OFTEN, _SURELY = 1.1, 5.0  # times as often as by its probabilities; standard deviations
 
 
 class Log:
@@ -134,6 +135,26 @@ def read(policies: list[Policy], transitions: Transitions, units: Log | None = N
     acted = collect(policies, states[rows], source[rows], layout)
     distributed.current().check_same(**{part: getattr(transitions, part) for part in (*_PARTS, "log_probs")})
     log = Log(transitions, action_count=layout.action_count, units=units)
+    if log.discrete and logged is not None:
+        _check_probabilities(log.actions.argmax(1).numpy(), np.exp(-logged.astype(np.float64)))
     for fact in facts(policies, layout, acted.numpy(), transitions.states[rows], transitions.actions, rows):
         log.doubt(fact)
     return layout, log
+
+
+def _check_probabilities(actions: np.ndarray, inverse: np.ndarray) -> None:
+    """Raise ValueError if an action (N,) is logged more often than by its probabilities, whose inverses are (N,).
+
+    Each inverse probability where an action is logged, 0 elsewhere, has a mean of 1, or less if it is not always
+    possible. A larger one is of probabilities that do not add up to 1, or of rows that were chosen by their action.
+    """
+    sums, squares = (np.bincount(actions, values) for values in (inverse, inverse**2))
+    excess = sums - len(actions)
+    wrong = (excess > _SURELY * np.sqrt(squares - 2 * sums + len(actions))) & (sums > _TOO_OFTEN * len(actions))
+    if wrong.any():
+        action = int(np.argmax(wrong))
+        raise ValueError(
+            f"log: action {action} is logged {sums[action] / len(actions):.3g} times as often as by its probabilities: "
+            "give those of drawing the logged actions, which add up to 1 over all actions, and all rows; or leave them "
+            "out by load_log(…, columns={'unread': …})"
+        )
