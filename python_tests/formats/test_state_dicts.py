@@ -228,7 +228,7 @@ BROKEN = {
     "objects": ({**D4RL, "fc0/bias": np.array([None] * 8)}, "an array of dtype 'O8'; only arrays"),
     "widths": ({**D4RL, "fc1/weight": np.zeros((6, 9), "f4")}, "reads 9 values, the layer before gives 8"),
     "bias": ({**D4RL, "fc1/bias": np.zeros(9, "f4")}, "fc1.bias (9,) are not a layer"),
-    "nothing": ({"a": 1}, "expected arrays, found a; pass a callable of states instead"),
+    "nothing": ({"a": 1}, "expected arrays, found a; pass a callable of states instead, or move the file"),
 }
 
 

@@ -17,7 +17,7 @@ from safetensors.torch import load
 from torch import nn
 
 from ..inputs.named_arrays import flatten
-from ..inputs.policies.actor import ACTIVATIONS, Actor, Standardisation, floats, layer_names, perceptron
+from ..inputs.policies.actor import ACTIVATIONS, Actor, Arrays, Standardisation, floats, layer_names, perceptron
 from ..inputs.policies.callables import acts, adapt
 from ..inputs.policies.output import Bounds, to_array
 from ..inputs.policies.policy import Policy
@@ -29,8 +29,6 @@ from ..runtime.tensor_files import is_own
 from ..runtime.text import list_names, one_line, printable
 from ..runtime.torch_files import read_weights
 from ..runtime.warn import warn
-
-Arrays = Mapping[str, Any]
 
 
 class Form(NamedTuple):
@@ -77,6 +75,7 @@ FORMS = (
          says=("activation", "squash"), scale=_SCALE, others=("log_std.",)),
 )  # fmt: skip
 _WORDS = {"tanh_gaussian": "tanh", "gaussian": "none"}
+_NO_POLICY = "move the file to another folder if it is no policy"
 _EPSILON = 1e-2  # that rsl_rl adds to deviations
 
 
@@ -87,7 +86,7 @@ def read_torch(path: Path, options: ReadingOptions) -> Sequence[Policy]:
         content = read_weights(path) if is_torch else read_pickle(path)
     except RefusedError as error:
         if not is_torch:
-            raise RefusedError(f"{error}; open it in Python and pass what acts") from error
+            raise RefusedError(f"{error}; open it in Python and pass what acts, or {_NO_POLICY}") from error
         if not options.trust:
             raise RefusedError(f"{error}; trust=True opens it as code, if you trust its maker") from error
         content = torch.load(path, map_location="cpu", weights_only=False)
@@ -136,14 +135,15 @@ def _read(content: Any, options: ReadingOptions, path: Path) -> Policy:
         if names := _layers(form, path.suffix.lower(), arrays):
             return _of_form(form, names, arrays, options, path)
     if not (shapes := [f"{name} {tuple(value.shape)}" for name, value in _arrays(arrays).items()]):
-        raise ValueError(f"expected arrays, found {list_names([*map(str, arrays)])}; pass a callable of states instead")
+        found = list_names([*map(str, arrays)])
+        raise ValueError(f"expected arrays, found {found}; pass a callable of states instead, or {_NO_POLICY}")
     keys = [*dict.fromkeys(name.partition(".")[0] for name in _arrays(arrays) if name.count(".") > 1)]
     key = f", key={keys[0]!r}" if keys else ""
     choice = f", where key is one of {list_names(keys)}" if len(keys) > 1 else ""
     raise ValueError(
         f"a state dict does not say its network. Build it: load_policies({printable(path)!r}, module=make_actor{key}), "
-        f"where make_actor() returns the torch.nn.Module from states to actions{choice}; its arrays are "
-        f"{list_names(shapes, 12)}"
+        f"where make_actor() returns the torch.nn.Module from states to actions{choice}; or {_NO_POLICY}; its arrays "
+        f"are {list_names(shapes, 12)}"
     )
 
 

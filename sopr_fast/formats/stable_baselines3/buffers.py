@@ -54,7 +54,6 @@ def _unscaled(actions: np.ndarray, space: Any) -> np.ndarray:
     if (largest := np.abs(actions).max()) > 1 + _ROUNDING:
         raise ValueError(
             f"actions up to {largest:.3g}, but Stable-Baselines3 stores actions of a space from {low.min():g} "
-            f"to {high.max():g} scaled to [-1, 1]; if these are what the environment got, write the arrays to an .npz "
-            "file"
+            f"to {high.max():g} scaled to [-1, 1]; if these are what the environment got, write the arrays to .npz"
         )
     return low + 0.5 * (actions + 1) * (high - low)

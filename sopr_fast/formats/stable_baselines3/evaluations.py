@@ -46,7 +46,7 @@ def read_evaluations(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
 def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return steps (T,) and the returns of rollouts (T, R) in a file that `EvalCallback` writes."""
     check_regular(path)
-    with reading(path, "the evaluations of Stable-Baselines3's EvalCallback"), open_archive(path) as archive:
+    with reading(path, "the evaluations of EvalCallback (give others as .csv or .json)"), open_archive(path) as archive:
         steps, results = (archive.array(f"{name}.npy").astype(np.float64) for name in ("timesteps", "results"))
         if results.ndim == 3 and results.shape[2] == 1:  # of environments that return arrays of one reward
             results = results[:, :, 0]

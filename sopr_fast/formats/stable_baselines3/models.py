@@ -14,16 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...inputs.policies import callables
 from ...inputs.policies.actor import ACTIVATIONS, Actor, Standardisation, layer_names, perceptron
-from ...inputs.policies.callables import (
-    RECURRENT,
-    Called,
-    adapt,
-    check_spaces,
-    shape_of,
-    standardisation_of,
-    warn_of_masks,
-)
 from ...inputs.policies.output import Bounds
 from ...inputs.policies.policy import Policy
 from ...inputs.policies.policy_files import ReadingOptions
@@ -39,9 +31,8 @@ _MODULES = re.compile(
 )
 _FLATTEN = "<class 'stable_baselines3.common.torch_layers.FlattenExtractor'>"
 _SPACES = ("observation_space", "action_space")
-_LAYERS = (  # of all policies of multilayer perceptrons; shared_net is of versions before 2
-    *("mlp_extractor.shared_net", "mlp_extractor.policy_net", "action_net", "actor.latent_pi", "actor.mu"),
-)
+# Of all policies of multilayer perceptrons; shared_net is of versions before 2.
+_LAYERS = "mlp_extractor.shared_net", "mlp_extractor.policy_net", "action_net", "actor.latent_pi", "actor.mu"
 _IDLE = ("mlp_extractor.value_net", "actor.sde_features_extractor")  # beside the actor's layers
 _SDE_MEAN_CLIP = 2.0  # the libraries' default clip_mean of gSDE
 
@@ -57,7 +48,7 @@ def read(path: Path, options: ReadingOptions) -> Sequence[Policy]:
         data, weights = archive.read("data"), archive.read("policy.pth")
     settings = read_json(data)
     statistics = _find_statistics(path, settings)
-    check_spaces(*((settings.get(key) or {}).get(":type:", "") for key in _SPACES))
+    callables.check_spaces(*((settings.get(key) or {}).get(":type:", "") for key in _SPACES))
     try:
         return [_actor(settings, weights, statistics, options)]
     except RefusedError as error:
@@ -70,14 +61,14 @@ def _actor(settings: dict[str, Any], weights: bytes, statistics: Path | None, op
     standardisation = None if statistics is None else _read_standardisation(statistics)
     arrays = read_weights(weights)
     if any(key.startswith("lstm_actor.") for key in arrays):
-        raise ValueError(RECURRENT)
-    if len(shape := shape_of(_unpickled(settings, "observation_space", SPACE_RECORDS))) > 2:
+        raise ValueError(callables.RECURRENT)
+    if len(shape := callables.shape_of(_unpickled(settings, "observation_space", SPACE_RECORDS))) > 2:
         raise RefusedError(f"it reads images of shape {shape}")
     policy_class = _unpickled(settings, "policy_class", SB3_RECORDS)
     source = policy_class.source if isinstance(policy_class, Record) else "?"
     if not _MODULES.fullmatch(source.rpartition(".")[0]):
         raise RefusedError(f"a policy of class {source}, which this package does not read")
-    warn_of_masks(options.name, source)
+    callables.warn_of_masks(options.name, source)
     keywords = settings.get("policy_kwargs") or {}
     extractor = keywords.get("features_extractor_class", _FLATTEN)
     if extractor != _FLATTEN or any(re.search(r"(?<!sde_)features_extractor", key) for key in arrays):
@@ -135,7 +126,7 @@ def _unpickled(settings: dict[str, Any], key: str, records: tuple[str, ...]) -> 
     return read_pickle(base64.b64decode(settings[key][":serialized:"]), records=records)
 
 
-def _opened(path: Path, statistics: Path | None, options: ReadingOptions) -> Called:
+def _opened(path: Path, statistics: Path | None, options: ReadingOptions) -> callables.Called:
     """Return the policy that stable-baselines3 itself opens."""
     data, parameters, _ = library("stable_baselines3.common.save_util", "sb3").load_from_zip_file(path, device="cpu")
     kind, keywords = data["policy_class"], dict(data.get("policy_kwargs") or {})
@@ -147,7 +138,7 @@ def _opened(path: Path, statistics: Path | None, options: ReadingOptions) -> Cal
     policy = kind(*(convert(data[key]) for key in _SPACES), **keywords)
     policy.load_state_dict(parameters["policy"])
     unpickled = None if statistics is None else pickle.loads(statistics.read_bytes())
-    return adapt(options.name, policy, statistics=unpickled)
+    return callables.adapt(options.name, policy, statistics=unpickled)
 
 
 def _find_statistics(path: Path, settings: dict[str, Any]) -> Path | None:
@@ -187,7 +178,7 @@ def _find_statistics(path: Path, settings: dict[str, Any]) -> Path | None:
 def _read_standardisation(path: Path) -> Standardisation | None:
     """Read a file that `VecNormalize.save` wrote."""
     try:
-        return standardisation_of(read_pickle(path, records=(*SPACE_RECORDS, *SB3_RECORDS)), str(path))
+        return callables.standardisation_of(read_pickle(path, records=(*SPACE_RECORDS, *SB3_RECORDS)), str(path))
     except Exception as error:  # a damaged pickle may raise nearly any
         kind = RefusedError if isinstance(error, RefusedError) else ValueError
         raise kind(f"statistics in {path.name}: {error}") from error

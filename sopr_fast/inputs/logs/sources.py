@@ -70,8 +70,8 @@ def _read_path(path: Path) -> Any:
                 f"{_SEVERAL}; of other forms of Minari's datasets, pass the object that minari.load_dataset returns"
             )
         return {file.stem: open_npy(file) for file in files}
+    check_regular(path)
     if (suffix := path.suffix.lower()) in READERS:
-        check_regular(path)
         return READERS[suffix](path)
     raise ValueError(
         f"expected a log in a file of {', '.join(READERS)}; open others by their library, such as pandas, torch.load "

@@ -43,15 +43,12 @@ def read_npz(path: Path) -> dict[str, Any]:
     """Return the arrays of an archive by name, decompressed when they are needed."""
 
     def member(name: str) -> np.ndarray:
-        with reading(f"{path}: {_stem(name)!r}", _PLAIN), open_archive(path, is_log=True) as archive:
+        with reading(f"{path}: {name.removesuffix('.npy')!r}", _PLAIN), open_archive(path, is_log=True) as archive:
             return archive.array(name)
 
     with reading(path, "an .npz file"), open_archive(path, is_log=True) as archive:
-        return {_stem(name): Lazy(*archive.header(name), functools.partial(member, name)) for name in archive.names}
-
-
-def _stem(name: str) -> str:
-    return name.removesuffix(".npy")
+        names = {name.removesuffix(".npy"): name for name in archive.names}
+        return {key: Lazy(*archive.header(name), functools.partial(member, name)) for key, name in names.items()}
 
 
 def read_parquet(path: Path) -> dict[str, Any]:

@@ -167,8 +167,7 @@ def _of_states(policies: Sequence[Policy], states: np.ndarray) -> Iterator[str]:
             k = int(outside[0])
             yield (
                 f"policy {policy.name!r} standardises state column {k} by {mean[k]:.3g} ± {std[k]:.3g}, in the log it "
-                f"is {low[k]:.3g} to {high[k]:.3g}: if the log is standardised already, give states as the environment "
-                "does"
+                f"is {low[k]:.3g} to {high[k]:.3g}: if the log is standardised already, give raw states"
             )
             return
 

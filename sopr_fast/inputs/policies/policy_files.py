@@ -89,7 +89,7 @@ def _read(file: Path, options: ReadingOptions) -> list[Policy]:
         kind = next(kind for kind in _ERRORS if isinstance(error, kind))
         raise kind(where + (one_line(error).removeprefix(where) or "damaged, or larger than the memory")) from error
     except Exception as error:  # a damaged file, or code in it, may raise nearly any type
-        what = f"damaged, or of a form that cannot be opened ({type(error).__name__}: {error})"
+        what = f"damaged, or of a form that cannot be opened; leave it out ({type(error).__name__}: {error})"
         raise ValueError(where + one_line(what)) from error
 
 
