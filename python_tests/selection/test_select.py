@@ -1,5 +1,6 @@
 """`select`: one model from no known return to many, its data and its result."""
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ from support.problems import transitions
 from support.selection_problems import BEST, CANDIDATES, KNOWN, RETURNS, TRUTH, Scripted, choose, log, simulator
 
 import sopr_fast
-from sopr_fast import Config, UncertainEstimateWarning, fit, load_log
+from sopr_fast import Config, UncertainEstimateWarning, fit, load_log, load_returns
 from sopr_fast.estimators import BehaviourQ, ImportanceWeighting
 from sopr_fast.estimators.action_distance import mutual_distances
 from sopr_fast.results.metrics import policy_distances
@@ -142,7 +143,8 @@ def test_a_method_without_errors_of_policies_is_told():
 
 def test_a_bandit_s_policy_that_the_log_hardly_covers_is_not_ranked():
     steps = bandit()
-    steps = replace(steps, actions=np.minimum(steps.actions, 1), log_probs=np.full(len(steps), np.log(0.5)))
+    tossed = np.random.default_rng(0).integers(2, size=(len(steps), 1)).astype(np.float32)
+    steps = replace(steps, actions=tossed, log_probs=np.full(len(steps), np.log(0.5)))
     acts = {"covered": lambda s: np.full((len(s), 3), [0.5, 0.5, 0]), "not": lambda s: np.eye(3)[[2] * len(s)]}
     selection = select(sopr_fast.load_policies(acts, action_count=3), steps)
     assert selection.flags == ["", "cannot be ranked"]
@@ -169,15 +171,24 @@ def test_copies_have_one_row_and_one_pooled_return():
     assert again.probability_better("twin-2", "twin-0") == 0.5
 
 
-def test_whole_numbers_are_warned_of_once_and_noted_and_so_are_rollouts():
+def test_whole_numbers_are_warned_of_once_and_noted():
     policies = {name: lambda s, a=a: np.where(s[:, :1] > 0, a, 1.0) for name, a in {"a": 2.0, "b": 3.0}.items()}
     with pytest.warns(UserWarning, match="are whole numbers") as caught:
         selection = select(policies, log(), simulator=BehaviourQ(updates=5, hidden=(4,)))
     (warned,) = [str(each.message) for each in caught if "whole" in str(each.message)]
     assert warned in selection.notes
-    note = "Returns are means of up to 3 rollouts: of a learning curve, give its last evaluation"
-    assert note in selection.update({"a": [1.0, 2.0, 3.0]}).notes
-    assert not any("rollouts" in each for each in selection.update({"a": 1.0}).notes)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_lists_that_rise_may_be_learning_curves_and_other_lists_are_not_warned_of(sign):
+    rollouts = np.random.default_rng(0).standard_normal((30, 20))
+    curves = {f"run{i}": list(sign * (own[:8] + np.arange(8))) for i, own in enumerate(rollouts)}
+    curves = curves if sign > 0 else {name: {"cost": own} for name, own in curves.items()}
+    with pytest.warns(UserWarning, match="returns rise along lists of rollouts, most along that of 'run.*last evalua"):
+        load_returns(curves)
+    with warnings.catch_warnings(action="error"):
+        for own in rollouts:
+            load_returns({"a": own, "b": [5.0] * 9, "c": 1.0, "d": [2.0, 1.0], "e": -np.arange(9)})
 
 
 @pytest.mark.parametrize("offset", [0, 1000])

@@ -99,6 +99,7 @@ def test_returns_in_memory(source):
         (None, ValueError, "returns are needed: map names to returns, {name: return}"),
         ({"a": np.tanh}, ValueError, "the return of policy 'a' is \"<ufunc 'tanh'>\", expected a finite number"),
         ({"a": (100.0, 5.0), "b": (90.0, 4.0)}, TypeError, "the return of policy 'a' is a pair, which may be a mean"),
+        ({"a": {"return": 1}, "b": 2}, ValueError, "a mapping for a, a number or a list for b: give all as {name: {"),
         ([1, 2], ValueError, "there are 2 returns for 3 policies: map names to returns"),
         ({1, 2, 3}, TypeError, "returns are a set: map names to returns"),
         (3.0, TypeError, "returns are a float: map names to returns"),
@@ -167,15 +168,14 @@ def test_costs_are_negated_and_must_be_declared():
     by_name = pandas.Series({"a": 3.0, "b": [1.0, 2.0]}, name="total_cost")
     frame = pandas.DataFrame({"name": ["a", "b"], "cost": [3.0, 1.5], "error": [0.5, 0.1]})
     for source, columns in ((frame, None), (by_name, {"cost": "total_cost"})):
-        table = load_returns(source, columns=columns)
-        assert of(table) == {"a": -3, "b": -1.5}
+        assert of(load_returns(source, columns=columns)) == {"a": -3, "b": -1.5}
     assert load_returns(frame)["error"].tolist() == [0.5, 0.1]
     for label in ("cost", "Total costs", "loss", "penalty_sum"):
         with pytest.raises(ValueError, match=f"but are called '{label}': pass load_returns"):
             load_returns(frame.rename(columns={"cost": label}), columns={"return": label})
     with pytest.raises(ValueError, match=r"found total_cost, so no return; name yours"):
         load_returns(by_name)
-    with pytest.raises(ValueError, match="columns return and cost: leave only one"):
+    with pytest.raises(ValueError, match=r"columns return \(of a, b\) and cost \(of a, b\): leave only one"):
         load_returns(frame.assign(**{"return": 1.0}))
 
 

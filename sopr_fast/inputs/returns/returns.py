@@ -32,6 +32,7 @@ _LIMITS = {  # part → least, what is expected
     "error": (0, "0 or more"),
     "rollouts": (1, "a whole number, 1 or more"),
 }
+_BY_CHANCE = 3.0  # standard deviations, above which returns rise along lists as in a learning curve
 _REMEDY = "map names to returns, {name: return}"
 
 
@@ -59,7 +60,7 @@ def load_returns(
             another layout. Names the policy or the file.
 
     Warns:
-        UserWarning: Columns are not read.
+        UserWarning: Columns are not read, or returns rise along lists of rollouts as in learning curves.
     """
     columns = columns or {}
     if wrong := [part for part in columns if part not in PARTS]:
@@ -175,7 +176,11 @@ def _as_frame(source: Any, names: Sequence[str] | None) -> pandas.DataFrame:
         pairs = [*zip(names, values, strict=True)]
     else:
         pairs = [*source.items()]
-    if pairs and all(isinstance(value, Mapping) for _, value in pairs):
+    mapped, others = ([str(name) for name, x in pairs if isinstance(x, Mapping) == kind] for kind in (True, False))
+    if mapped and others:
+        forms = f"a mapping for {list_names(mapped, 3)}, a number or a list for {list_names(others, 3)}"
+        raise ValueError(f"{forms}: give all as {{name: {{'return': …}}}}, where … is a number or a list of rollouts")
+    if mapped:
         return pandas.DataFrame.from_dict(dict(pairs), orient="index")
     return pandas.DataFrame(pairs, columns=["name", "return"], dtype=object)
 
@@ -192,8 +197,6 @@ def _named(frame: pandas.DataFrame, columns: Mapping[str, str]) -> pandas.DataFr
         )
     own = dict(zip(PARTS, PARTS, strict=True)) | ({} if "name" in frame.columns else {"name": "policy"})
     labels = {part: label for part, label in (own | {**columns}).items() if label in frame.columns}
-    if {"return", "cost"} <= labels.keys():
-        raise ValueError("columns return and cost: leave only one of them")
     table = frame[[*labels.values()]].set_axis([*labels], axis=1)
     if "name" not in table and all(isinstance(label, str) for label in frame.index):
         table = table.assign(name=frame.index)
@@ -218,6 +221,9 @@ def _named(frame: pandas.DataFrame, columns: Mapping[str, str]) -> pandas.DataFr
             f"several rows of policy {repeated[0]!r}: keep one, with the mean return and its standard error in a "
             "column error, or pass the list of the returns of rollouts; of a learning curve, one step"
         )
+    if {"return", "cost"} <= labels.keys():
+        given = [list_names([*table.index[table[part].notna()]], 3) for part in ("return", "cost")]
+        raise ValueError(f"columns return (of {given[0]}) and cost (of {given[1]}): leave only one of them")
     return table
 
 
@@ -227,6 +233,7 @@ def _table(cells: pandas.DataFrame) -> pandas.DataFrame:
 
     part, sign = ("cost", -1) if "cost" in cells else ("return", 1)
     rows: dict[str, tuple[float, float, float]] = {}
+    rises: dict[str, float] = {}  # along lists of rollouts, in standard deviations of a random order
     for name, row in zip(cells.index, cells.to_dict("records"), strict=True):
         returns, is_list = _returns(row[part], name)
         with np.errstate(over="ignore"):
@@ -238,9 +245,15 @@ def _table(cells: pandas.DataFrame) -> pandas.DataFrame:
             rollouts = len(returns)
         if len(returns) > 1:
             error = float(np.std(returns, ddof=1)) / math.sqrt(rollouts)
+            with np.errstate(all="ignore"):  # NaN of equal returns
+                rise = np.corrcoef(returns, range(len(returns)))[0, 1]
+            rises[name] = sign * float(np.nan_to_num(rise)) * math.sqrt(rollouts - 1)
         rows[name] = value, error, rollouts
     if not rows:
         raise ValueError("no returns in it, or all are NaN or empty; if none is known, leave returns out")
+    if sum(rises.values()) > _BY_CHANCE * math.sqrt(len(rises)):
+        rise = f"returns rise along lists of rollouts, most along that of {max(rises, key=lambda name: rises[name])!r}"
+        warn(f"{rise}, as in learning curves: of a curve, give the last evaluation alone")
     table = pandas.DataFrame.from_dict(rows, orient="index", columns=["return", "error", "rollouts"], dtype=np.float64)
     table.index = pandas.Index([*rows], dtype=object, name="name")
     return table
