@@ -103,7 +103,8 @@ def test_the_grid_is_weighed_by_the_likelihood_of_known_returns_and_values(monke
     distances, _, _, feature = problem(6)
     random = np.random.default_rng(1)
     target, noise, trained, sizes = random.standard_normal(6), np.full(6, 0.01), random.random(7), random.random(7)
-    evidence = process._Evidence(distances, np.arange(6), target, noise, feature, sizes, trained)
+    doubts = np.outer(sizes, sizes)
+    evidence = process._Evidence(distances, np.arange(6), target, noise, feature, sizes, trained, doubts)
     grid = process._RETURN_SPREADS, process._RETURN_OWN, process._ERROR_SPREADS, process._ERROR_OWN
     roots, logs = np.sqrt(distances), {}
     nearest = np.median((roots[:6, :6] + np.diag([np.inf] * 6)).min(1))
@@ -111,7 +112,7 @@ def test_the_grid_is_weighed_by_the_likelihood_of_known_returns_and_values(monke
         kernel = np.exp(-roots / length)
         for spread, own, error_spread, error_own in itertools.product(*grid):
             true = 100 + 0.25 * np.outer(trained, trained) + spread**2 * kernel + own**2 * np.eye(7)
-            valued = true + 100 + error_spread**2 * np.outer(sizes, sizes) * kernel + error_own**2 * np.eye(7)
+            valued = true + 100 + error_spread**2 * np.outer(sizes, sizes) * kernel + error_own**2 * np.eye(7) + doubts
             covariance = np.block([[true[:6, :6] + np.diag(noise), true[:6]], [true[:, :6], valued]])
             prior = -0.5 * np.log(spread) ** 2 - 0.5 * np.log(2 * error_spread) ** 2
             density = multivariate_normal(np.zeros(13), covariance).logpdf(np.concatenate([target, feature]))
@@ -157,7 +158,7 @@ def test_without_known_returns_training_counts_where_members_disagree():
     true = unit**2 * (100 + 0.25 * np.outer(trained, trained) + 4 * alike + 0.09 * np.eye(7))
     gain = true @ np.linalg.inv(true + member_errors(members, alike) + unit**2 * (0.04 + 0.0009 * alike))
     expected = values.mean() + 1.5 * unit * trained
-    fitted = process.fit(distances, returns, errors, values, members=members, trained=trained)
+    fitted = process.fit(distances, returns, errors, values, members=members, progress=trained)
     np.testing.assert_allclose(fitted.mean, expected + gain @ (values - expected), rtol=1e-8)
     np.testing.assert_allclose(fitted.covariance, true - gain @ true, rtol=1e-6, atol=1e-8)
 
@@ -168,7 +169,7 @@ def test_known_returns_show_what_training_is_worth():
     for slope in (3.0, 0.0):
         truth = slope * trained + np.random.default_rng(2).standard_normal(40)
         returns = np.where(np.arange(40) < 20, truth, np.nan)
-        mean = process.fit(distances, returns, np.zeros(40), trained=trained).mean
+        mean = process.fit(distances, returns, np.zeros(40), progress=trained).mean
         assert np.polyfit(trained[20:], mean[20:], 1)[0] == pytest.approx(slope, abs=0.6)
 
 

@@ -74,25 +74,25 @@ def fit(
     values: np.ndarray | None = None,  # (P,) values by a simulator, in units of returns
     logged_spread: float = 0.0,  # least unit of the priors if no return is known
     members: np.ndarray | None = None,  # (P, M) values by each member of the simulator, if it has several
-    trained: np.ndarray | None = None,  # (P,) how far policies were trained, in standard deviations; 0 if unknown
+    progress: np.ndarray | None = None,  # (P,) how far policies were trained, in standard deviations; NaN if unknown
     unseen: Callable[[float, np.ndarray], np.ndarray | float] | None = None,
 ) -> Posterior:
     """Compute the posterior of the returns of all policies.
 
     `unseen` returns the covariance (P, P) of errors that neither members nor known returns show, given the unit of the
-    returns and how alike policies act (P, P), see `likeness`. Without known returns, it is one of the values: where it
-    is large, training counts for more.
+    returns and how alike policies act (P, P), see `likeness`. Of policies with progress, these are errors of the
+    values: where they are large, training counts for more.
     """
     known, count = np.isfinite(returns), len(returns)
-    unit, left_out = _unit(returns[known], values), np.full((2, count), np.nan)
-    trained = np.zeros(count) if trained is None else trained
+    unit, left_out, alike = _unit(returns[known], values), np.full((2, count), np.nan), likeness(distances, known)
+    progress = np.full(count, np.nan) if progress is None else progress
+    trained, is_told = np.nan_to_num(progress), np.isfinite(progress)
     if not known.any():
         values, unit_of_errors = np.zeros(count) if values is None else values, max(unit, logged_spread)
-        alike, mean = likeness(distances, known), values.copy()
-        covariance = _errors_without_returns(alike, unit_of_errors, members)
+        mean, covariance = values.copy(), _errors_without_returns(alike, unit_of_errors, members)
         if unseen is not None:
             covariance += unseen(unit_of_errors, alike)
-        if trained.any():
+        if is_told.any():
             mean, covariance = _with_training(alike, values, covariance, unit, trained)
         return Posterior(mean, covariance, unit_of_errors, left_out)
     scale = _Scale.of(returns[known], values)
@@ -103,10 +103,16 @@ def fit(
         feature[known] = _credible(feature[known], target)
     sizes, expected = np.ones(count), _SLOPE * trained
     if members is not None:
-        sizes = relative_errors(scale.to(members), likeness(distances, known), np.flatnonzero(known))
+        sizes = relative_errors(scale.to(members), alike, np.flatnonzero(known))
     noise = (errors[known] / scale.slope(target)) ** 2
     own_target = target - expected[known]
-    evidence = _Evidence(distances, np.flatnonzero(known), own_target, noise, feature - expected, sizes, trained)
+    unshown, doubts = 0.0 if unseen is None else unseen(unit, alike), None
+    if values is not None and is_told.any():
+        told, slope = np.outer(is_told, is_told), scale.slope(scale.to(values))
+        doubts = np.where(told, unshown, 0) / np.outer(slope, slope)
+        unshown = np.where(told, 0, unshown)
+    own_feature = feature - expected
+    evidence = _Evidence(distances, np.flatnonzero(known), own_target, noise, own_feature, sizes, trained, doubts)
     mean, covariance, without = evidence.posterior()
     mean += expected
     without[0] += expected[known]
@@ -115,8 +121,7 @@ def fit(
     slope = scale.slope(mean)
     covariance *= slope
     covariance *= slope[:, None]
-    if unseen is not None:
-        covariance += unseen(unit, likeness(distances, known))
+    covariance += unshown
     left_out[:, known] = scale.back(without[0]), scale.slope(without[0]) * without[1]
     return Posterior(scale.back(mean), covariance, unit, left_out)
 
@@ -171,6 +176,7 @@ class _Evidence:
     feature: np.ndarray  # (P,) values, over that and over their mean among known ones; NaN where they do not count
     sizes: np.ndarray  # (P,) relative deviations of f
     trained: np.ndarray  # (P,) how far policies were trained
+    doubts: np.ndarray | None  # (P, P) covariance of further errors of the values; None without any
 
     def posterior(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return mean (P,) and covariance (P, P), and mean and deviation (2, M) of known returns without themselves."""
@@ -207,6 +213,8 @@ class _Evidence:
         sizes, trained = self.sizes[seen] * is_value, self.trained[seen]
         common = _OFFSET**2 * (1.0 + np.outer(is_value, is_value)) + np.diag(noise)
         common += _SLOPE_ERROR**2 * np.outer(trained, trained)
+        if self.doubts is not None:
+            common[len(shown) :, len(shown) :] += self.doubts[np.ix_(valued, valued)]
         errors = [*itertools.product(_ERROR_SPREADS.tolist(), _ERROR_OWN.tolist())] if len(valued) else [(0.0, 0.0)]
         points, logs = [], []
         for length in _lengths(self.distances, self.known):
@@ -247,6 +255,8 @@ class _Evidence:
             of_values *= error_spread**2 * self.sizes[shown, None]
             of_values *= self.sizes[shown]
             of_values += prior[among]
+            if self.doubts is not None:
+                of_values += self.doubts[among]
             of_values += _OFFSET**2
             of_values[np.diag_indices(len(shown))] += error_own**2
             factor = _factor(of_values)

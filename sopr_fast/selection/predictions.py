@@ -48,7 +48,7 @@ class Predictions:
         unsupported: (P,) float64 share of each policy's decisions that the log does not support; None if unknown.
         unlived: (P,) float64 what each policy would earn from the simulated ends of its episodes to the horizon, by the
             log's mean reward; None if unknown.
-        progress: (P,) float64 how far each policy was trained, in standard deviations, 0 if unknown; None for all.
+        progress: (P,) float64 how far each policy was trained, in standard deviations, NaN if unknown; None for all.
         logged_spread: Standard deviation of the returns of the log's episodes; 0 if unknown.
         covariance: (P, P) float64 covariance of the errors of unbiased `values`, NaN for policies that the log hardly
             covers; None if the known returns have to show these errors.

@@ -318,5 +318,5 @@ def trained_shares(
 
 
 def _standardised(shares: pandas.Series) -> np.ndarray:
-    """Return shares (P,) with mean 0 and standard deviation 1; 0 for policies without one."""
-    return ((shares - shares.mean()) / (shares.std(ddof=0) or 1.0)).fillna(0).to_numpy()
+    """Return shares (P,) with mean 0 and standard deviation 1; NaN for policies without one."""
+    return ((shares - shares.mean()) / (shares.std(ddof=0) or 1.0)).to_numpy()
