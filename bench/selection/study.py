@@ -185,11 +185,11 @@ def results(
         distances=whole.distances[np.ix_(places, places)],
         **{name: None if own is None else own[places] for name, own in parts.items()},
     )
-    found = {"select": scores(replace(informed, progress=None), table)}
-    predictions = {"progress": informed.predicted[~is_known]}
+    found = {"select": scores(replace(informed, progress=None), table), "progress": scores(informed, table)}
     if len(known):
-        predictions["nearest policy"] = returns[known][whole.distances[np.ix_(candidates, known)].argmin(1)]
-    return found | {method: order_scores(returns[candidates], own) for method, own in predictions.items()}
+        nearest = returns[known][whole.distances[np.ix_(candidates, known)].argmin(1)]
+        found["nearest policy"] = order_scores(returns[candidates], nearest)
+    return found
 
 
 def order_scores(true: np.ndarray, predicted: np.ndarray) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
@@ -17,20 +18,21 @@ KINDS = {
     "run": "another run",
     "snapshots": "unseen snapshots",
 }
-COLUMNS = {  # heading: method and result
-    "`select`": ("select", "spearman"),
-    "its regret@1": ("select", "regret@1"),
-    "`progress=`": ("progress", "spearman"),
-    "with it, regret@1": ("progress", "regret@1"),
-    "NearestPolicy": ("nearest policy", "spearman"),
-    "latest snapshot": ("latest snapshot", "spearman"),
-    "the snapshot's regret@1": ("latest snapshot", "regret@1"),
-    "80 % intervals": ("select", "coverage"),
-    "surely ordered": ("select", "stated"),
-    "rightly": ("select", "stated right"),
-    "to measure": ("select", "measurements"),
-    "deploy": ("select", "deploy"),
-    "right": ("select", "right"),
+METHODS = {
+    "`select`": "select",
+    "with `progress=`": "progress",
+    "NearestPolicy": "nearest policy",
+    "latest snapshot": "latest snapshot",
+}
+COLUMNS = {
+    "Spearman": "spearman",
+    "regret@1": "regret@1",
+    "80 % intervals": "coverage",
+    "surely ordered": "stated",
+    "rightly": "stated right",
+    "to measure": "measurements",
+    "deploy": "deploy",
+    "right": "right",
 }
 
 
@@ -50,13 +52,13 @@ def describe(rows: pandas.DataFrame) -> str:
 
 
 def markdown(rows: pandas.DataFrame) -> str:
-    """Return a table with a row for each kind of candidates and number of known returns."""
-    lines = [f"| candidates | known | {' | '.join(COLUMNS)} |", "|" + " --- |" * (2 + len(COLUMNS))]
-    for kind, words in KINDS.items():
-        for count in KNOWN:
-            own = rows[(rows["kind"] == kind) & (rows["known"] == count)]
-            texts = [mean_of_tasks(own[own["method"] == method], column) for method, column in COLUMNS.values()]
-            lines.append(f"| {words} | {count} | {' | '.join(texts)} |")
+    """Return a table with a row for each kind of candidates, number of known returns and method."""
+    lines = [f"| candidates | known | method | {' | '.join(COLUMNS)} |", "|" + " --- |" * (3 + len(COLUMNS))]
+    for (kind, words), count, (heading, method) in itertools.product(KINDS.items(), KNOWN, METHODS.items()):
+        own = rows[(rows["kind"] == kind) & (rows["known"] == count) & (rows["method"] == method)]
+        if len(own):
+            texts = [mean_of_tasks(own, column) for column in COLUMNS.values()]
+            lines.append(f"| {words} | {count} | {heading} | {' | '.join(texts)} |")
     return "\n".join(lines)
 
 
