@@ -85,8 +85,7 @@ struct Scratch {
     Scratch(Arena&, const Shape&, int64_t longest, bool backward, bool bf16);
     float* inputs;    // (L, inputs_pitch)
     float* x;         // (L, pitch), input of a layer
-    float* middle;    // (L, pitch), after its first norm
-    float* branch;    // (L, pitch), added to the residual
+    float* branch;    // (L, pitch), added to the residual; then the result of the first norm
     float* queries;   // (E, tokens_pitch)
     float* scores;    // (kKeys, kPanel)
     uint16_t* draws;  // (L, draws_pitch(E) or draws_pitch(F)), of one site of dropout
@@ -111,8 +110,8 @@ struct Segment {
 };
 
 // segment_encoder_rows.cpp: passes over the rows of a segment. Null draws disable dropout.
-void add_norm(const Shape&, const Segment&, const Norm&, const float* residual, float* branch, const uint16_t* draws,
-              float* out, float* hat, float* inverse);
+void add_norm(const Shape&, const Segment&, const Norm&, const float* residual, const uint16_t* draws, float* x,
+              float* hat, float* inverse);
 void scale_rows(const Shape&, int64_t length, const Norm&, const float* hat, float* out);
 void norm_backward(const Shape&, int64_t length, const Norm&, float* hat, const float* inverse, float* grad,
                    float* grad_weight, float* grad_bias);

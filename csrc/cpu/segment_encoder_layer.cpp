@@ -60,21 +60,21 @@ const uint16_t* draw(const Segment& segment, uint32_t layer, uint32_t site, int6
 void layer_forward(const Shape& s, const Segment& segment, uint32_t index, const PackedLayer& layer, const Tape& tape,
                    const Scratch& scratch) {
     const int64_t length = segment.length;
-    float *x = scratch.x, *middle = scratch.middle, *branch = scratch.branch;
+    float *x = scratch.x, *branch = scratch.branch;
     apply(scratch, layer.in, length, s.width, 3 * s.width, x, s.pitch, tape.qkv, s.qkv_pitch);
     attend(s, segment, index, tape, scratch);
     apply(scratch, layer.out, length, s.width, s.width,
           scratch.operands.by_rows(tape.attended, s.width, length, tokens_pitch(length), scratch.buffers.left), branch,
           s.pitch);
-    add_norm(s, segment, layer.norm1, x, branch, draw(segment, index, kAfterAttention, s.width, scratch), middle,
-             tape.hat1, tape.inverse1);
+    add_norm(s, segment, layer.norm1, x, draw(segment, index, kAfterAttention, s.width, scratch), branch, tape.hat1,
+             tape.inverse1);
 
-    apply(scratch, layer.up, length, s.width, s.feed, middle, s.pitch, tape.hidden, s.feed_pitch, true);
+    apply(scratch, layer.up, length, s.width, s.feed, branch, s.pitch, tape.hidden, s.feed_pitch, true);
     if (const uint16_t* draws = draw(segment, index, kInsideFeedForward, s.feed, scratch))
         drop_rows(segment, s.feed, s.feed_pitch, tape.hidden, draws, tape.hidden);
-    apply(scratch, layer.down, length, s.feed, s.width, tape.hidden, s.feed_pitch, branch, s.pitch);
-    add_norm(s, segment, layer.norm2, middle, branch, draw(segment, index, kAfterFeedForward, s.width, scratch), x,
-             tape.hat2, tape.inverse2);
+    apply(scratch, layer.down, length, s.feed, s.width, tape.hidden, s.feed_pitch, x, s.pitch);
+    add_norm(s, segment, layer.norm2, branch, draw(segment, index, kAfterFeedForward, s.width, scratch), x, tape.hat2,
+             tape.inverse2);
 }
 
 void layer_backward(const Shape& s, const Segment& segment, uint32_t index, const PackedLayer& layer, const Tape& tape,
@@ -93,8 +93,8 @@ void layer_backward(const Shape& s, const Segment& segment, uint32_t index, cons
                     false);
     relu_backward(length, s.feed_pitch, tape.hidden, segment.dropout.scale, scratch.grad_hidden);
     add_rows(length, s.feed_pitch, s.feed_pitch, scratch.grad_hidden, to.up_bias);
-    scale_rows(s, length, layer.norm1, tape.hat1, scratch.middle);
-    add_outer(scratch, length, s.width, s.feed, scratch.grad_hidden, s.feed_pitch, scratch.middle, s.pitch, to.up);
+    scale_rows(s, length, layer.norm1, tape.hat1, scratch.branch);
+    add_outer(scratch, length, s.width, s.feed, scratch.grad_hidden, s.feed_pitch, scratch.branch, s.pitch, to.up);
     apply_transpose(scratch, layer.up, length, s.width, s.feed, scratch.grad_hidden, s.feed_pitch, grad, s.pitch, true);
 
     norm_backward(s, length, layer.norm1, tape.hat1, tape.inverse1, grad, to.norm1, to.norm1_bias);

@@ -190,7 +190,6 @@ Scratch::Scratch(Arena& arena, const Shape& s, int64_t longest, bool backward, b
     const int64_t tokens = tokens_pitch(longest);
     inputs = arena.take(longest * s.inputs_pitch);
     x = arena.take(longest * s.pitch);
-    middle = arena.take(longest * s.pitch);
     branch = arena.take(longest * s.pitch);
     queries = arena.take(s.width * tokens);
     scores = arena.take(kKeys * kPanel);

@@ -10,53 +10,52 @@ Float dropped(Float x, const uint16_t* draws, const DropoutSite& site) {
     return keep(x * site.scale, load_draws(draws), site.threshold);
 }
 
-// One row: z = x + dropout(branch), out = norm(z), hat and inverse for backward. z stays in `Vectors` registers, or in
-// `branch` if Vectors is 0.
+// One row: z = residual + dropout(x), x = norm(z), hat and inverse for backward. z stays in `Vectors` registers, or in
+// x if Vectors is 0.
 template <int Vectors>
-void add_norm_row(const Shape& s, const DropoutSite& site, const Norm& norm, const float* x, float* branch,
-                  const uint16_t* draws, float* out, float* hat, float* inverse) {
+void add_norm_row(const Shape& s, const DropoutSite& site, const Norm& norm, const float* residual,
+                  const uint16_t* draws, float* x, float* hat, float* inverse) {
     const int64_t vectors = Vectors ? Vectors : s.pitch / kLanes;
     const float weight = 1.0f / float(s.width);
     Float kept[Vectors ? Vectors : 1], total{}, squares{};
     for (int64_t j = 0; j < vectors; ++j) {
-        Float v = load(branch + j * kLanes);
+        Float v = load(x + j * kLanes);
         if (draws) v = dropped(v, draws + j * kLanes, site);
-        v += load(x + j * kLanes);
+        v += load(residual + j * kLanes);
         total += v;
         if (Vectors)
             kept[j] = v;
         else
-            store(branch + j * kLanes, v);
+            store(x + j * kLanes, v);
     }
     const float mean = sum(total) * weight;
     for (int64_t j = 0; j < vectors; ++j) {
-        Float v = (Vectors ? kept[j] : load(branch + j * kLanes)) - mean;
+        Float v = (Vectors ? kept[j] : load(x + j * kLanes)) - mean;
         if ((j + 1) * kLanes > s.width) v = first_lanes(v, s.width - j * kLanes);
         squares += v * v;
         if (Vectors)
             kept[j] = v;
         else
-            store(branch + j * kLanes, v);
+            store(x + j * kLanes, v);
     }
     const float scale = 1.0f / __builtin_sqrtf(sum(squares) * weight + 1e-5f);
     for (int64_t j = 0; j < vectors; ++j) {
-        const Float v = (Vectors ? kept[j] : load(branch + j * kLanes)) * scale;
+        const Float v = (Vectors ? kept[j] : load(x + j * kLanes)) * scale;
         if (hat) store(hat + j * kLanes, v);
-        store(out + j * kLanes, v * load(norm.weight + j * kLanes) + load(norm.bias + j * kLanes));
+        store(x + j * kLanes, v * load(norm.weight + j * kLanes) + load(norm.bias + j * kLanes));
     }
     if (inverse) *inverse = scale;
 }
 
 }  // namespace
 
-// out = norm(residual + dropout(branch)); overwrites `branch`.
-void add_norm(const Shape& s, const Segment& segment, const Norm& norm, const float* residual, float* branch,
-              const uint16_t* draws, float* out, float* hat, float* inverse) {
+// x = norm(residual + dropout(x))
+void add_norm(const Shape& s, const Segment& segment, const Norm& norm, const float* residual, const uint16_t* draws,
+              float* x, float* hat, float* inverse) {
     const auto row = s.pitch == 4 * kLanes ? add_norm_row<4> : add_norm_row<0>;
     for (int64_t t = 0; t < segment.length; ++t)
-        row(s, segment.dropout, norm, residual + t * s.pitch, branch + t * s.pitch,
-            draws ? draws + t * draws_pitch(s.width) : nullptr, out + t * s.pitch, hat ? hat + t * s.pitch : nullptr,
-            inverse ? inverse + t : nullptr);
+        row(s, segment.dropout, norm, residual + t * s.pitch, draws ? draws + t * draws_pitch(s.width) : nullptr,
+            x + t * s.pitch, hat ? hat + t * s.pitch : nullptr, inverse ? inverse + t : nullptr);
 }
 
 // out = norm of the rows whose normalised values are `hat`, to the bit as in add_norm.
