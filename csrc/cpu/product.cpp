@@ -9,62 +9,50 @@ constexpr int64_t kTilesBetweenPolls = 256;  // about a millisecond
 constexpr int64_t kLine = 16;                // floats of a cache line
 constexpr int64_t kRun = 256;  // longest sum in registers: longer sums add up partial sums, to limit rounding errors
 
-struct Tile {
-    const float* left;
-    int64_t left_row, left_step;
-    const float* right;
-    int64_t right_step, depth;
-    const float* start;
-    int64_t start_row;
-    bool of_rows;
-    const float* ahead;
-    float* out;
-    int64_t ahead_step, out_row;
-    float floor;
-};
-
+// A product of at most a tile. Of the arrays ahead it takes one.
 template <int Rows, int Vectors, bool Pairs>
-void tile(const Tile& t) {
+void tile(const Product& t) {
     Float sum[Rows][Vectors];
 #pragma GCC unroll 6
     for (int i = 0; i < Rows; ++i)
 #pragma GCC unroll 4
         for (int j = 0; j < Vectors; ++j) sum[i][j] = Float{};
-    const float* left = t.left;
-    const float* right = t.right;
-    const float* ahead = t.ahead;
+    const float *left = t.left.data, *right = t.right.data, *ahead = t.ahead[0] ? t.ahead[0] : left;
+    const int64_t ahead_step = t.ahead[0] ? kLine : 0, out_row = t.out_row;
+    float* out = t.out;
+#pragma GCC unroll 4
     for (int64_t k = 0; k < t.depth; ++k) {
         Float b[Vectors];
 #pragma GCC unroll 4
         for (int j = 0; j < Vectors; ++j) b[j] = load(right + j * kLanes);
 #pragma GCC unroll 6
         for (int i = 0; i < Rows; ++i) {
-            const Float a = broadcast(left[i * t.left_row]);
+            const Float a = broadcast(left[i * t.left.row]);
 #pragma GCC unroll 4
             for (int j = 0; j < Vectors; ++j) sum[i][j] = Pairs ? add_pairs(sum[i][j], a, b[j]) : sum[i][j] + a * b[j];
         }
-        left += t.left_step;
+        left += t.left.step;
         __builtin_prefetch(ahead, 1, 2);  // one at a time, since a burst would stall
-        ahead += t.ahead_step;
-        right += t.right_step;
+        ahead += ahead_step;
+        right += t.right.step;
     }
-    if (t.start) {
+    if (t.start.data) {
 #pragma GCC unroll 6
         for (int i = 0; i < Rows; ++i)
 #pragma GCC unroll 4
             for (int j = 0; j < Vectors; ++j) {
-                const float* start = t.start + i * t.start_row;
-                sum[i][j] += t.of_rows ? broadcast(*start) : load(start + j * kLanes);
+                const float* start = t.start.data + i * t.start.row;
+                sum[i][j] += t.start.of_rows ? broadcast(*start) : load(start + j * kLanes);
             }
     }
-    const Float floor = broadcast(t.floor);
+    const Float floor = broadcast(t.relu ? 0.0f : -__builtin_inff());
 #pragma GCC unroll 6
     for (int i = 0; i < Rows; ++i)
 #pragma GCC unroll 4
-        for (int j = 0; j < Vectors; ++j) store(t.out + i * t.out_row + j * kLanes, max(sum[i][j], floor));
+        for (int j = 0; j < Vectors; ++j) store(out + i * out_row + j * kLanes, max(sum[i][j], floor));
 }
 
-using TileKernel = void (*)(const Tile&);
+using TileKernel = void (*)(const Product&);
 template <int Vectors, bool Pairs>
 TileKernel kernel(int rows) {
     static_assert(kTileRows == 6);
@@ -84,11 +72,11 @@ TileKernel kernel(int rows, int vectors) {
 }  // namespace
 
 void multiply(const Product& p) {
-    const float floor = p.relu ? 0.0f : -__builtin_inff();
     float edge[kTileRows * kPanel];
     const int64_t floats = p.rows * p.columns, tiles_of_all = ceil_div(p.rows, kTileRows) * ceil_div(p.columns, kPanel);
-    const int64_t share = p.ahead[0] ? 4 * floats / tiles_of_all : 0, step = share ? kLine : 0;
+    const int64_t share = p.ahead[0] ? 4 * floats / tiles_of_all : 0;
     int64_t tiles = 0, place = 0;  // place: in all arrays ahead
+    Product t = p;
     for (int64_t column = 0, panel = 0; column < p.columns; column += kPanel, ++panel) {
         const int64_t columns = min(p.columns - column, kPanel);
         const int vectors = int(ceil_div(columns, kLanes));
@@ -96,19 +84,19 @@ void multiply(const Product& p) {
         for (int64_t row = 0; row < p.rows; row += kTileRows, place += share) {
             const int rows = int(min(p.rows - row, kTileRows));
             float* out = p.out + row * p.out_row + column;
-            float* to = partial ? edge : out;
-            const int64_t to_row = partial ? kPanel : p.out_row;
-            const float* start =
-                p.start.data ? p.start.data + row * p.start.row + (p.start.of_rows ? 0 : column) : nullptr;
-            const float* ahead = share ? p.ahead[place / floats] + place % floats : p.left.data;
+            t.out = partial ? edge : out;
+            t.out_row = partial ? kPanel : p.out_row;
             const TileKernel run = kBf16 && p.right.pairs ? kernel<kBf16>(rows, vectors) : kernel<false>(rows, vectors);
             for (int64_t k = 0; !k || k < p.depth; k += kRun) {
                 if (++tiles % kTilesBetweenPolls == 0 && cancelled()) return;
-                const bool last = k + kRun >= p.depth;
-                run({p.left.data + row * p.left.row + k * p.left.step, p.left.row, p.left.step,
-                     p.right.data + panel * p.right.panel + k * p.right.step, p.right.step, last ? p.depth - k : kRun,
-                     k ? to : start, k ? to_row : p.start.row, !k && p.start.of_rows, ahead + k * step, to, step,
-                     to_row, last ? floor : -__builtin_inff()});
+                t.depth = min(p.depth - k, kRun);
+                t.relu = p.relu && k + kRun >= p.depth;
+                t.left.data = p.left.data + row * p.left.row + k * p.left.step;
+                t.right.data = p.right.data + panel * p.right.panel + k * p.right.step;
+                t.start = k ? Start{t.out, t.out_row} : p.start;
+                if (!k && p.start.data) t.start.data += row * p.start.row + (p.start.of_rows ? 0 : column);
+                if (share) t.ahead[0] = p.ahead[place / floats] + place % floats + k * kLine;
+                run(t);
             }
             if (!partial) continue;
             for (int i = 0; i < rows; ++i) std::memcpy(out + i * p.out_row, edge + i * kPanel, columns * sizeof(float));
