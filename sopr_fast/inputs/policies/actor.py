@@ -106,16 +106,16 @@ class Actor(Policy):
 
     def _last_layer(self, states: Tensor) -> Tensor:
         """Return the output (…, N, outputs) of the last layer."""
+        if self._sizes:
+            rows = states if self.standardisation is None else self.standardisation(states)
+            outputs = ops.mlp(rows, self._parameters, self._sizes, activation=self.activation)
+            return outputs if rows.dim() == 3 else outputs[0]
         parts = []
         for hidden in states.split(_ROWS, -2):
             hidden = hidden if self.standardisation is None else self.standardisation(hidden)
             for layer in self._layers[:-1]:
                 hidden = ACTIVATIONS[self.activation](F.linear(hidden, *layer))
-            if self._layers:
-                parts.append(F.linear(hidden, *self._layers[-1]))
-            else:
-                outputs = ops.mlp(hidden, self._parameters, self._sizes, activation=self.activation)
-                parts.append(outputs if hidden.dim() == 3 else outputs[0])
+            parts.append(F.linear(hidden, *self._layers[-1]))
         return torch.cat(parts, -2)
 
     def _form(self) -> tuple[Any, ...]:
