@@ -15,6 +15,7 @@ from .subsets import Subsets
 
 _TILE_BYTES = 64 << 20  # of clusters' vectors, at most
 _COLUMNS_BYTES = 256 << 20  # of the policies of a tile, at most
+_CACHED_BYTES = 16 << 20  # instead, on a CPU
 
 
 @torch.no_grad()
@@ -35,7 +36,8 @@ def score_grid(
     chosen = torch.arange(len(subsets), device=device) if chosen is None else put(chosen, device)
     cell_bytes = 4 * (subsets.offsets.shape[1] - 1) * model.config.width
     size = tile_bytes(_TILE_BYTES, device)
-    policies_at_once = min(size // cell_bytes, tile_bytes(_COLUMNS_BYTES, device) // (4 * columns[:1].numel() or 1))
+    columns_bytes = tile_bytes(_CACHED_BYTES if device.type == "cpu" else _COLUMNS_BYTES, device)
+    policies_at_once = min(size // cell_bytes, columns_bytes // (4 * columns[:1].numel() or 1))
     policies_at_once = max(1, min(len(columns), policies_at_once))
     subsets_at_once = max(1, min(len(chosen), size // (cell_bytes * policies_at_once)))
     scores = columns.new_empty(len(columns), len(chosen), device=device)
