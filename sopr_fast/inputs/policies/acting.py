@@ -22,7 +22,7 @@ from .output import Layout
 from .policy import Policy
 
 _MEMORY_TILES = 4  # whose columns stay in memory
-_TILE_BYTES = 256 << 20  # at most
+_TILE_BYTES = 512 << 20  # at most
 
 
 def collect(
@@ -33,7 +33,7 @@ def collect(
     A policy gets at most the `batch_size` of `sopr_fast.options` states at a time. Under kind "action", a stochastic
     policy contributes its mean. Actors read from files act in parallel, each on one thread, so that their actions do
     not depend on the number of threads; other policies act one after another. Columns are kept on disk if they exceed
-    1 GiB, or a quarter of the free memory.
+    2 GiB, or a quarter of the free memory.
 
     Args:
         policies: The policies.
