@@ -205,7 +205,10 @@ def _layers(form: Form, suffix: str, arrays: Arrays) -> list[str]:
 
 def _of_form(form: Form, names: list[str], arrays: Arrays, options: ReadingOptions, path: Path) -> Actor:
     """Return the actor of a file of a known form."""
-    if (activation := str(arrays.get(form.says[0], form.activation)) or options.activation) is None:
+    said = str(arrays.get(form.says[0], form.activation))
+    if said and options.activation not in (None, said):
+        raise ValueError(f"its activation is {said}: leave activation=… out, or write it into the file")
+    if (activation := said or options.activation) is None:
         raise ValueError(f"a file of {form.library} does not say its activation: pass activation=…")
     squash = str(arrays.get(form.says[1], form.squash))
     squash = _WORDS.get(squash, squash)
