@@ -141,7 +141,8 @@ def test_group_folds(groups, expected):
     ("options", "error", "message"),
     [
         ({"methods": ["magic"]}, ValueError, "no method 'magic'"),
-        ({"methods": []}, ValueError, "no methods given"),
+        ({"methods": "magic"}, ValueError, "no method 'magic'"),
+        ({"methods": []}, ValueError, "no methods given: name some of GaussianProcess"),
         ({"methods": [FQE]}, TypeError, r"an estimator such as FQE\(\), got <class"),
         ({"methods": ["FQE", FQE()]}, ValueError, "two methods are called 'FQE'"),
         ({"methods": ["NearestPolicy"], "returns": dict.fromkeys(NAMES, 1.0)}, ValueError, "returns .* are equal"),

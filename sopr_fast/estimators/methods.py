@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..runtime.text import suggest
 
@@ -25,8 +25,8 @@ METHODS = (
 )
 DEFAULT_METHODS = METHODS[:5]
 
-MethodsLike: TypeAlias = "Mapping[str, str | Estimator] | Sequence[str | Estimator] | None"
-"""Names of methods or estimators, with or without labels; None for the default ones."""
+MethodsLike: TypeAlias = "Mapping[str, str | Estimator] | Sequence[str | Estimator] | str | Estimator | None"
+"""One method or several, by name or as estimators, with or without labels; None for the default ones."""
 
 
 def make_method(name: str) -> Estimator:
@@ -40,8 +40,10 @@ def make_method(name: str) -> Estimator:
 
 def read_methods(methods: MethodsLike) -> dict[str, Estimator]:
     """Return estimators by label, or raise ValueError (an unknown name, a label used twice, no method) or TypeError."""
-    methods = DEFAULT_METHODS if methods is None else methods
-    items = methods.items() if isinstance(methods, Mapping) else [(None, method) for method in methods]
+    given: Any = DEFAULT_METHODS if methods is None else methods
+    if isinstance(given, str) or hasattr(given, "estimate"):
+        given = [given]
+    items = given.items() if isinstance(given, Mapping) else [(None, method) for method in given]
     chosen: dict[str, Estimator] = {}
     for label, method in items:
         if isinstance(method, str):
@@ -50,8 +52,8 @@ def read_methods(methods: MethodsLike) -> dict[str, Estimator]:
             raise TypeError(f"a method must be a name, or an estimator such as FQE(), got {method!r}")
         label = label or method.name
         if label in chosen:
-            raise ValueError(f"two methods are called {label!r}; label them with a mapping")
+            raise ValueError(f"two methods are called {label!r}: name it once, or label both, {{label: method}}")
         chosen[label] = method
     if not chosen:
-        raise ValueError("no methods given")
+        raise ValueError(f"no methods given: name some of {', '.join(METHODS)}")
     return chosen
