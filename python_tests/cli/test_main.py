@@ -130,7 +130,7 @@ WRONG = [
     (FIT, "--out none/model.safetensors", "cannot write none/model.safetensors: the folder none does not exist"),
     (FIT, "--out .", "cannot write .: it is a folder"),
     (FIT, "--out states.npy", "--out states.npy: the file there is no model, and stays: choose another place"),
-    (FIT, "--module none:make", "No module named 'none'"),
+    (FIT, "--module none:make", "--module none:make: No module named 'none'; run this where none is, with what"),
     (FIT, "--module json:make_actor", "--module json:make_actor: json has no 'make_actor'"),
     (FIT, "--module json", "--module json: expected package.file:name or file.py:name"),
     (FIT, "--module ../none.py:make", "--module ../none.py:make: expected package.file:name or file.py:name, from the"),

@@ -55,7 +55,7 @@ def test_every_changed_byte_and_every_cut_is_noticed(path):
         with pytest.raises(ValueError, match=str(path)):
             load_tensors(path, KIND)
     assert content[:-1] == whole_file[:-1]
-    with pytest.raises(ValueError, match=rf"^{path} is damaged: content hash differs$"):
+    with pytest.raises(ValueError, match=rf"^{path} is damaged: content hash differs; delete it, and train again$"):
         load_tensors(path, KIND)
 
 
@@ -84,7 +84,7 @@ def test_only_regular_files_are_read_and_replaced(tmp_path):
         with pytest.raises(ValueError, match=rf"^{tmp_path}/{name}: not a regular file$"):
             load_tensors(tmp_path / name, KIND)
         for write in (check_place, lambda path: save_tensors(path, {}, KIND, {})):
-            with pytest.raises(OSError, match=rf"^cannot write {tmp_path}/pipe: not a regular file$"):
+            with pytest.raises(OSError, match=rf"^cannot write {tmp_path}/pipe: not a regular file; name another$"):
                 write(tmp_path / name)
     with pytest.raises(ValueError, match="not a regular file"):
         open_regular("/dev/zero")

@@ -40,7 +40,7 @@ def with_nan(actions):
         ({"returns": None}, "returns are needed"),
         ({"returns": np.ones(5)}, "returns of all training policies are equal"),
         ({"states": np.ma.masked_equal(log(), log()[3, 0])}, "states is not finite .* at row 3"),
-        ({"policies": ladder(GAINS[:4]) | {"bad": broken(1, lambda a: a * 1e30)}}, "'bad' .* supported magnitude"),
+        ({"policies": ladder(GAINS[:4]) | {"bad": broken(1, lambda a: a * 1e30)}}, "'bad' .* exceeds the magnitude"),
         ({"config": {}}, r"config must be a sopr_fast.Config, got dict; pass Config\(name=value"),
         ({"preferences": np.eye(5)}, "returns or preferences, not both"),
         ({"policies": ladder(GAINS[:1]), "returns": GAINS[:1]}, "at least two training policies"),

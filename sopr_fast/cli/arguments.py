@@ -99,7 +99,10 @@ def _named_object(option: str, text: str) -> Any:
     if not all(part.isidentifier() for part in [*module.split("."), name]):
         raise ValueError(f"--{option} {text}: expected package.file:name or file.py:name, from the working folder")
     sys.path.insert(0, os.getcwd())
-    holder = importlib.import_module(module)
+    try:
+        holder = importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(f"--{option} {text}: {error}; run this where {place} is, with what it needs") from error
     if not hasattr(holder, name):
         raise ValueError(f"--{option} {text}: {place} has no {name!r}{suggest(name, vars(holder))}")
     return getattr(holder, name)
@@ -143,7 +146,8 @@ def read_states(path: str | Path | None, options: argparse.Namespace) -> Any:
 def _columns(option: str, given: Sequence[str]) -> dict[str, str | list[str]]:
     pairs = [item.partition("=") for item in given]
     if not all(map(all, pairs)) or len({part for part, *_ in pairs}) < len(pairs):
-        raise ValueError(f"--{option} {' '.join(given)}: expected PART=NAME, such as states=x,speed, each part once")
+        example = "states=x,speed" if option == "columns" else "return=total"
+        raise ValueError(f"--{option} {' '.join(given)}: expected PART=NAME, such as {example}, each part once")
     return {part: names.split(",") if "," in names else names for part, _, names in pairs}
 
 

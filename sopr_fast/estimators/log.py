@@ -130,7 +130,7 @@ def read(policies: list[Policy], transitions: Transitions, units: Log | None = N
     logged = transitions.log_probs
     if layout.kind == "discrete" and logged is not None and logged.max() > _ABOVE_ONE:
         row, chance = transitions.source[logged.argmax()], np.exp(logged.max())
-        raise ValueError(f"log: the probability of a discrete action is {chance:.3g} at row {row}: correct it")
+        raise ValueError(f"log: the probability of a discrete action is {chance:.3g} at row {row}: give it from 0 to 1")
     rows = np.linspace(0, len(states) - 1, min(len(states), _COMPARED_ROWS)).astype(np.int64)
     acted = collect(policies, states[rows], source[rows], layout)
     distributed.current().check_same(**{part: getattr(transitions, part) for part in (*_PARTS, "log_probs")})

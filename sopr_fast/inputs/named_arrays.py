@@ -99,9 +99,7 @@ def load_csv(path: Path, **options: Any) -> pandas.DataFrame:
             head = file.readline()
         names = [name.strip() for name in next(csv.reader([head]), [])]
         if len(names) == 1 and (other := re.search("[;\t]", head)):
-            raise ValueError(
-                f"{path}: separated by {other[0]!r}: write commas, or open it by pandas and pass the frame"
-            )
+            raise ValueError(f"{path}: separated by {other[0]!r}: write commas, or open it by pandas, and pass that")
         if len({*names}) < len(names) or not any(names) or all(re.fullmatch(r"[-+\d.eE]+", name) for name in names):
             raise ValueError(f"{path}: its first line must name the columns, each once; it is {head.strip()[:80]!r}")
         if int(pandas.__version__.partition(".")[0]) < 3:  # later versions are exact by default

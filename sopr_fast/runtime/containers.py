@@ -43,7 +43,9 @@ def check_size(where: str | os.PathLike, size: int, stored: int | None = None) -
     if stored is not None and size > _RATIO * stored + _ALLOWANCE:
         raise ValueError(f"{where}: {size >> 20:,} MiB when read, far more than in the file: save it uncompressed")
     if size > (free := free_memory()):
-        raise MemoryError(f"{where}: {size:,} bytes when read, larger than the free memory ({free:,.0f} bytes)")
+        raise MemoryError(
+            f"{where}: {size:,} bytes when read, larger than the free memory ({free:,.0f} bytes): free some"
+        )
 
 
 class Archive:

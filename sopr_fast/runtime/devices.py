@@ -16,7 +16,7 @@ def check_device(device: Any) -> torch.device:
         probe.item()
     except (AssertionError, NotImplementedError, RuntimeError, TypeError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
-        raise ValueError(f"device is {device!r}, which torch cannot use here: {reason}") from error
+        raise ValueError(f"device is {device!r}, which torch cannot use here: {reason}; pass device='cpu'") from error
     return probe.device
 
 

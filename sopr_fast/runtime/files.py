@@ -97,11 +97,11 @@ def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
 def _temporary_file(path: Path) -> Iterator[Path]:
     """Yield a new empty file next to `path`."""
     if path.is_dir():
-        raise IsADirectoryError(f"cannot write {path}: it is a folder")
+        raise IsADirectoryError(f"cannot write {path}: it is a folder; name a file in it")
     if path.exists() and not path.is_file():
-        raise OSError(f"cannot write {path}: not a regular file")
+        raise OSError(f"cannot write {path}: not a regular file; name another")
     if not path.parent.exists():
-        raise FileNotFoundError(f"cannot write {path}: the folder {path.parent} does not exist")
+        raise FileNotFoundError(f"cannot write {path}: the folder {path.parent} does not exist; make it")
     temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp{path.suffix}"
     try:
         temporary.touch(exist_ok=False)

@@ -50,16 +50,16 @@ def load_tensors(path: str | os.PathLike, kind: str) -> tuple[dict[str, Tensor],
     try:
         tensors = load(data)
     except (AssertionError, KeyError, RuntimeError, SafetensorError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is not a whole safetensors file, so no {kind}: {error}") from error
+        raise ValueError(f"{path} is not a whole safetensors file, so no {kind}; name another file: {error}") from error
     try:
         description = read_json(read_json(_header(data))["__metadata__"][_KEY].encode())
         content_hash, found = description.pop("hash"), description["kind"]
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
         content_hash = found = None
     if found != kind:
-        raise ValueError(f"{path} is not a {kind} of sopr_fast")
+        raise ValueError(f"{path} is not a {kind} of sopr_fast: name another file")
     if content_hash != _content_hash(tensors, description):
-        raise ValueError(f"{path} is damaged: content hash differs")
+        raise ValueError(f"{path} is damaged: content hash differs; delete it, and train again")
     del description["kind"]
     return tensors, description
 

@@ -84,7 +84,7 @@ def evaluate(
     labels = [str(group_of[name]) for name in names] if groups is not None else []
     folds = group_folds(labels) if labels else random_folds(len(names), cv, seed)
     if np.ptp(values) == 0:
-        raise ValueError("the returns of all policies are equal: there is no order to evaluate")
+        raise ValueError("the returns of all policies are equal: give policies from poor to good")
     found, dropped = _values(chosen, compared, values, errors, [*folds.values()], seed, checkpoints)
     notes = [*compared.facts, *measured.note()]
     if not labels:

@@ -67,9 +67,9 @@ class Config(Checked):
         for level in ("low", "high"):
             heads = getattr(self, f"{level}_heads")
             if self.encoder == "transformer" and self.width % heads:
-                raise ValueError(f"width {self.width} is not a multiple of {level}_heads {heads}")
+                raise ValueError(f"width {self.width} is not a multiple of {level}_heads {heads}: change one of them")
         if self.clusters > self.subset_size:
-            raise ValueError(f"clusters {self.clusters} is more than subset_size {self.subset_size}")
+            raise ValueError(f"clusters {self.clusters} is more than subset_size {self.subset_size}: take fewer")
 
     @classmethod
     def paper(cls, **changes: Any) -> Config:

@@ -184,13 +184,13 @@ def with_known_returns(kind: str, policies: Policies, returns: Any) -> Known:
     _check_count(kind, known)
     values = table["return"].to_numpy(np.float64, copy=True)
     if (values == values[0]).all():
-        raise ValueError(f"the returns of all {kind} policies are equal")
+        raise ValueError(f"the returns of all {kind} policies are equal: give policies from poor to good")
     return known, torch.from_numpy(values)
 
 
 def _check_count(kind: str, policies: Policies) -> None:
     if len(policies) < 2:
-        raise ValueError(f"at least two {kind} policies are needed, got {len(policies)}")
+        raise ValueError(f"at least two {kind} policies are needed, got {len(policies)}: give returns of more")
     if kind == "training" and len(policies) < _ENOUGH:
         warn(
             f"only {len(policies)} training policies: about a dozen or more with known returns are needed to learn an "

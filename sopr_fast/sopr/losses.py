@@ -68,7 +68,7 @@ def check_preferences(preferences: Any, names: list[str]) -> Tensor:
     try:
         y = np.array(as_numbers(preferences), np.float32)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"preferences must be numbers: {error}") from error
+        raise TypeError(f"preferences must be numbers, a row and a column for each policy: {error}") from error
     count = len(names)
     if y.shape != (count, count):
         raise ValueError(f"preferences must have shape ({count}, {count}), got {y.shape}")
@@ -81,5 +81,5 @@ def check_preferences(preferences: Any, names: list[str]) -> Tensor:
             i, j = np.argwhere(bad)[0]
             raise ValueError(f"preferences[{i}, {j}] = {y[i, j]} ({names[i]!r} over {names[j]!r}) {complaint}")
     if not (y[known] != 0.5).any():
-        raise ValueError("preferences hold no pair in which one policy is better")
+        raise ValueError("preferences hold no pair in which one policy is better: write 1 where the row is better")
     return torch.from_numpy(np.where(known, y, 1 - y.T))

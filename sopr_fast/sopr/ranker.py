@@ -170,7 +170,7 @@ class Ranker:
         log, training = load_states(states), self.training_policies
         if log.shape[1] != self.state_dim:
             width = counted(log.shape[1], "column")
-            raise ValueError(f"states have {width}, the model was trained on {self.state_dim}")
+            raise ValueError(f"states have {width}, the model was trained on {self.state_dim}: choose these")
         if log.columns != self.state_columns and log.columns and self.state_columns:
             named = f"states have the columns {log.columns}, those of training were {self.state_columns}"
             raise ValueError(f"{named}: choose them in that order by columns={{'states': […]}}")
@@ -197,7 +197,7 @@ class Ranker:
         own = score_grid(model, drawn.clustered(self.config.clusters, device), columns, show=True).cpu()
         scores = distributed.current().gather(own).double().numpy()
         if not np.isfinite(scores).all():
-            raise ValueError("the model gives scores that are not finite: its training failed")
+            raise ValueError("the model gives scores that are not finite: train again, with a lower learning_rate")
         return scores
 
     def save(self, path: str | os.PathLike) -> None:

@@ -95,7 +95,7 @@ class Drawing:
         if count > 1 and 2 * size > len(log):
             warn(
                 f"subsets of {size} of {len(log)} states have most of them in common: standard errors and win "
-                "probabilities are too sure. Take smaller subsets or more states"
+                "probabilities are too sure. Lower subset_size, or give more states"
             )
         drawn = np.empty((count, size), np.int64)
         seeds = np.empty(count, np.int64)

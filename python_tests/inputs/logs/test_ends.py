@@ -249,7 +249,7 @@ def test_every_row_of_a_bandit_is_an_episode():
         FQE(discount=1, updates=20, hidden=(4,)).estimate(prefers, log)
     assert value == pytest.approx(BANDIT["reward"][BANDIT["action"] == 0].mean(), rel=1e-5)
     weights = sopr_fast.load_log(BANDIT | {"pscore": 1.5 * ONES}, max_episode_steps=1)
-    with pytest.raises(ValueError, match="log: the probability of a discrete action is 1.5 at row 0: correct it"):
+    with pytest.raises(ValueError, match="log: the probability of a discrete action is 1.5 at row 0: give it"):
         ImportanceWeighting(discount=1).estimate(prefers, weights)
 
 

@@ -158,7 +158,7 @@ def test_columns_of_other_names_are_named(tmp_path, suffix):
     assert table["error"].tolist() == [2, 2]
     for columns, message in (
         ({"return": "totl"}, r"no column 'totl' \(did you mean 'total'\?\)"),
-        ({"reward": "total"}, "columns has no 'reward': its keys are name, return, cost, error, rollouts"),
+        ({"reward": "total"}, r"load_returns\(…, columns=\{'reward': …\}\): expected one of name, return, cost"),
     ):
         with pytest.raises(ValueError, match=message):
             load_returns(source, columns=columns)

@@ -147,7 +147,7 @@ class OutputReader:
         for values in (output.mean, output.std):
             if values is not None and (wrong := ~(values.abs() < TOO_LARGE)).any():
                 number = float(values[wrong][0])
-                excess = f", which exceeds the supported magnitude {TOO_LARGE:g}" if math.isfinite(number) else ""
+                excess = f", which exceeds the magnitude {TOO_LARGE:g}" if math.isfinite(number) else "; leave it out"
                 raise self._error(f"{number:g}", wrong.any(1), excess)
         return output
 

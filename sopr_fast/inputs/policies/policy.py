@@ -83,6 +83,5 @@ class Policy(ABC):
                 kind = type(values).__name__
                 raise TypeError(f"policy {self.name!r}: states must be an array of numbers, got a {kind}") from error
         if values.dim() not in dims:
-            shape = tuple(values.shape)
-            raise ValueError(f"policy {self.name!r}: states must have shape (N, width), got {shape}")
+            raise ValueError(f"policy {self.name!r}: states must have shape (N, width), got {tuple(values.shape)}")
         return values.to("cpu", torch.float32)

@@ -64,7 +64,7 @@ def load_returns(
     """
     columns = columns or {}
     if wrong := [part for part in columns if part not in PARTS]:
-        raise ValueError(f"columns has no {wrong[0]!r}: its keys are {', '.join(PARTS)}")
+        raise ValueError(f"load_returns(…, columns={{{wrong[0]!r}: …}}): expected one of {', '.join(PARTS)}")
     path = Path(source) if isinstance(source, str | os.PathLike) else None
     with naming(path or "returns"):
         content = source if path is None else _read(path, names)
@@ -115,7 +115,7 @@ def find_returns(returns: Any, names: Sequence[str]) -> pandas.DataFrame:
             f"{list_names(names)}; name them alike"
         )
     if len(missing) and len(others):
-        warn(f"returns of {list_names([*others])} are of no policy{suggest(others[0], missing)}")
+        warn(f"returns of {list_names([*others])} are of no policy{suggest(others[0], missing)}: name them alike")
     return table
 
 
