@@ -48,6 +48,7 @@ _MOST_POINTS, _FEWEST_POINTS = 64, 3  # of the grid that count
 _WORK = 12_000  # number of such points times that of policies, if there are more than 187 of these
 _MOST_WEIGHING, _MOST_KNOWN_WEIGHING = 128, 96  # policies whose likelihood weighs the grid; known ones among them
 
+_Unseen: TypeAlias = tuple[np.ndarray | float, np.ndarray | float]
 _Point: TypeAlias = tuple[float, tuple[float, float], tuple[float, float]]  # length, sd of g and e, sd of f and t
 
 
@@ -75,13 +76,13 @@ def fit(
     logged_spread: float = 0.0,  # least unit of the priors if no return is known
     members: np.ndarray | None = None,  # (P, M) values by each member of the simulator, if it has several
     progress: np.ndarray | None = None,  # (P,) how far policies were trained, in standard deviations; NaN if unknown
-    unseen: Callable[[float, np.ndarray], np.ndarray | float] | None = None,
+    unseen: Callable[[float, np.ndarray], _Unseen] = lambda unit, alike: (0.0, 0.0),
 ) -> Posterior:
     """Compute the posterior of the returns of all policies.
 
-    `unseen` returns the covariance (P, P) of errors that neither members nor known returns show, given the unit of the
-    returns and how alike policies act (P, P), see `likeness`. Of policies with progress, these are errors of the
-    values: where they are large, training counts for more.
+    `unseen` returns two covariances (P, P), given the unit of the returns and how alike policies act, see `likeness`:
+    of errors where the log does not show what policies do, and where known returns do not show what members do. Both
+    are errors of the values of policies with progress: where they are large, training counts for more.
     """
     known, count = np.isfinite(returns), len(returns)
     unit, left_out, alike = _unit(returns[known], values), np.full((2, count), np.nan), likeness(distances, known)
@@ -90,8 +91,7 @@ def fit(
     if not known.any():
         values, unit_of_errors = np.zeros(count) if values is None else values, max(unit, logged_spread)
         mean, covariance = values.copy(), _errors_without_returns(alike, unit_of_errors, members)
-        if unseen is not None:
-            covariance += unseen(unit_of_errors, alike)
+        covariance += unseen(unit_of_errors, alike)[0]
         if is_told.any():
             mean, covariance = _with_training(alike, values, covariance, unit, trained)
         return Posterior(mean, covariance, unit_of_errors, left_out)
@@ -106,11 +106,11 @@ def fit(
         sizes = relative_errors(scale.to(members), alike, np.flatnonzero(known))
     noise = (errors[known] / scale.slope(target)) ** 2
     own_target = target - expected[known]
-    unshown, doubts = 0.0 if unseen is None else unseen(unit, alike), None
+    (by_log, by_known), doubts = unseen(unit, alike), None
     if values is not None and is_told.any():
         told, slope = np.outer(is_told, is_told), scale.slope(scale.to(values))
-        doubts = np.where(told, unshown, 0) / np.outer(slope, slope)
-        unshown = np.where(told, 0, unshown)
+        doubts = np.where(told, by_log + by_known, 0) / np.outer(slope, slope)
+        by_log = np.where(told, 0, by_log)
     own_feature = feature - expected
     evidence = _Evidence(distances, np.flatnonzero(known), own_target, noise, own_feature, sizes, trained, doubts)
     mean, covariance, without = evidence.posterior()
@@ -121,7 +121,8 @@ def fit(
     slope = scale.slope(mean)
     covariance *= slope
     covariance *= slope[:, None]
-    covariance += unshown
+    covariance += by_log
+    covariance += by_known
     left_out[:, known] = scale.back(without[0]), scale.slope(without[0]) * without[1]
     return Posterior(scale.back(mean), covariance, unit, left_out)
 

@@ -114,14 +114,14 @@ class Predictions:
         farness = (self.distance_ratio / LIMIT).clip(0, 1)
         unlike = np.where(self.known, 0.0, farness if self.known.any() else 1.0)
 
-        def unseen(unit: float, alike: np.ndarray) -> np.ndarray | float:
-            errors: np.ndarray | float = 0.0
+        def unseen(unit: float, alike: np.ndarray) -> tuple[np.ndarray | float, np.ndarray | float]:
+            by_log: np.ndarray | float = 0.0
             if self.unsupported is not None:
                 unlived = 0.0 if self.unlived is None else self.unlived
-                errors = widening(self.unsupported, unlike, alike, unit, unlived)
-            if members is not None and self.known.any():
-                errors += errors_far_from_known(members, unlike, alike)
-            return errors
+                by_log = widening(self.unsupported, unlike, alike, unit, unlived)
+            if members is None or not self.known.any():
+                return by_log, 0.0
+            return by_log, errors_far_from_known(members, unlike, alike)
 
         known = self.distances, self.returns, self.return_errors
         posterior = fit(*known, values, self.logged_spread, members, self.progress, unseen)
