@@ -18,12 +18,7 @@ KINDS = {
     "run": "another run",
     "snapshots": "unseen snapshots",
 }
-METHODS = {
-    "`select`": "select",
-    "with `progress=`": "progress",
-    "NearestPolicy": "nearest policy",
-    "latest snapshot": "latest snapshot",
-}
+METHODS = ["select", "progress", "nearest policy", "latest snapshot"]
 COLUMNS = {
     "Spearman": "spearman",
     "regret@1": "regret@1",
@@ -54,11 +49,11 @@ def describe(rows: pandas.DataFrame) -> str:
 def markdown(rows: pandas.DataFrame) -> str:
     """Return a table with a row for each kind of candidates, number of known returns and method."""
     lines = [f"| candidates | known | method | {' | '.join(COLUMNS)} |", "|" + " --- |" * (3 + len(COLUMNS))]
-    for (kind, words), count, (heading, method) in itertools.product(KINDS.items(), KNOWN, METHODS.items()):
+    for (kind, words), count, method in itertools.product(KINDS.items(), KNOWN, METHODS):
         own = rows[(rows["kind"] == kind) & (rows["known"] == count) & (rows["method"] == method)]
         if len(own):
             texts = [mean_of_tasks(own, column) for column in COLUMNS.values()]
-            lines.append(f"| {words} | {count} | {heading} | {' | '.join(texts)} |")
+            lines.append(f"| {words} | {count} | {method} | {' | '.join(texts)} |")
     return "\n".join(lines)
 
 
