@@ -60,11 +60,12 @@ def test_the_examples_run_on_the_files_of_the_demo(tmp_path, monkeypatch, help_o
         ("select --polices runs --log log.npz", "no option --polices (did you mean '--policies'"),
         ("fit --policies runs --log log.npz", "no option --log: pass --states; see"),
         ("select --states log.npz", "no option --states: pass --log; see"),
-        ("evaluate --simulator FQE", "no option --simulator here, it is one of select: leave it out"),
+        ("evaluate --simulator FQE", "no option --simulator here, but of other commands: leave it out"),
         (
             "rank --policies runs --returns r.csv",
-            "no option --returns here, it is one of fit, evaluate, select: leave it out",
+            "no option --returns here, but of other commands: leave it out",
         ),
+        ("rank --steps 5", "no option --steps here, but of other commands: leave it out"),
         ("rank", "the following arguments are required: --policies; see `sopr-fast rank --help`"),
     ],
 )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from .._version import __version__
 from ..runtime.process import is_first
-from ..runtime.text import list_names, suggest
+from ..runtime.text import suggest
 from .flags import COMMANDS, FLAGS, Command
 
 if TYPE_CHECKING:
@@ -39,10 +39,8 @@ class Parser(argparse.ArgumentParser):
         own, inputs = self._option_string_actions, {"--log", "--states"}
         if similar := [flag for flag in own if option.startswith(flag) or {flag, option} == inputs]:
             return f": pass {similar[0]}"
-        others = [name for name, each in COMMANDS.items() if any(option in flags for flags in each.groups.values())]
-        if others:
-            return f" here, it is one of {list_names(others)}: leave it out"
-        return suggest(option, own)
+        is_of_another = any(option in flags for flags in (*FLAGS.values(), *(each.own for each in COMMANDS.values())))
+        return " here, but of other commands: leave it out" if is_of_another else suggest(option, own)
 
     def error(self, message: str) -> NoReturn:
         """End the process with a line on stderr."""
@@ -60,7 +58,7 @@ def make_parser() -> Parser:
 
 
 def _add_command(parsers: Any, name: str, command: Command) -> None:
-    needed = command.required.split()
+    needed, wanted = command.required.split(), {*command.required.split(), *command.others.split()}
     shown = {flag: options for group in FLAGS.values() for flag, options in group.items() if flag in needed}
     usage = [f"{flag} {options['metavar']}{' …' if 'nargs' in options else ''}" for flag, options in shown.items()]
     usage += [f"[{options['metavar']}]" for flag, options in command.own.items() if not flag.startswith("-")]
@@ -72,7 +70,8 @@ def _add_command(parsers: Any, name: str, command: Command) -> None:
         epilog=f"example{command.after}:\n  sopr-fast {name} {command.example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    for title, flags in command.groups.items():
+    groups = {title: {flag: flags[flag] for flag in flags if {flag, title} & wanted} for title, flags in FLAGS.items()}
+    for title, flags in {**groups, command.title: command.own}.items():
         group: Any = parser if title == "options" else parser.add_argument_group(title)
         for flag, options in flags.items():
             group.add_argument(flag, **options, **({"required": True} if flag in needed else {}))

@@ -146,13 +146,6 @@ class Command:
     title: str = "options"  # of its own flags
     after: str = ", after `sopr-fast demo`"
 
-    @property
-    def groups(self) -> dict[str, dict[str, dict[str, Any]]]:
-        """Title of a group -> flags that it takes, as in `FLAGS`."""
-        wanted = {*self.required.split(), *self.others.split()}
-        groups = {title: {flag: own[flag] for flag in own if {flag, title} & wanted} for title, own in FLAGS.items()}
-        return {**groups, self.title: self.own}
-
 
 _POLICIES = "--policies out/pendulum/policies"
 _INPUT = f"{_POLICIES} --log out/pendulum/log.npz"

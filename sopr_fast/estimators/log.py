@@ -143,10 +143,9 @@ def read(policies: list[Policy], transitions: Transitions, units: Log | None = N
 
 
 def _check_probabilities(actions: np.ndarray, inverse: np.ndarray) -> None:
-    """Raise ValueError if an action (N,) is logged more often than by its probabilities, whose inverses are (N,).
+    """Raise ValueError if one of the actions (N,) is logged more often than by its probabilities, given their inverses.
 
-    Each inverse probability where an action is logged, 0 elsewhere, has a mean of 1, or less if it is not always
-    possible. A larger one is of probabilities that do not add up to 1, or of rows that were chosen by their action.
+    The inverse where an action is logged, 0 elsewhere, has a mean of 1, or less if the action is not always possible.
     """
     sums, squares = (np.bincount(actions, values) for values in (inverse, inverse**2))
     excess = sums - len(actions)
@@ -155,6 +154,5 @@ def _check_probabilities(actions: np.ndarray, inverse: np.ndarray) -> None:
         action = int(np.argmax(wrong))
         raise ValueError(
             f"log: action {action} is logged {sums[action] / len(actions):.3g} times as often as by its probabilities: "
-            "give those of drawing the logged actions, which add up to 1 over all actions, and all rows; or leave them "
-            "out by load_log(…, columns={'unread': …})"
+            "give all rows, with probabilities that add up to 1 over the actions; or none, columns={'unread': …}"
         )

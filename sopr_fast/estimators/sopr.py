@@ -11,9 +11,10 @@ from torch import Tensor
 from ..inputs.logs import Transitions, load_states
 from ..inputs.policies import ArrayPolicy, Layout, Output, Policies, Policy, collect_shared, probe
 from ..results.estimates import Estimates
+from ..runtime.checkpoints import Checkpoint
 from ..runtime.checks import Check, option, optional, short
 from ..sopr.config import Config
-from ..sopr.fitting import fit_drawn, open_checkpoint, with_known_returns
+from ..sopr.fitting import CHECKPOINT, fit_drawn, with_known_returns
 from ..sopr.ranker import Ranker
 from ..sopr.subsets import Drawing
 from .estimator import Request, SupervisedEstimator, Valuation
@@ -61,7 +62,7 @@ class SOPR(SupervisedEstimator):
         def value(tested: np.ndarray, known: np.ndarray, returns: np.ndarray, errors: np.ndarray) -> Estimates:
             training, candidates = ([acting[i] for i in part] for part in (known, tested))
             learned = with_known_returns("training", Policies(training), returns)
-            ranker = fit_drawn([learned], drawn, config, seed, open_checkpoint(request.checkpoint))
+            ranker = fit_drawn([learned], drawn, config, seed, Checkpoint(request.checkpoint, *CHECKPOINT))
             ranking = ranker.rank(candidates)
             scale, offset = _units(ranker, returns)
             assert ranking.replicates is not None

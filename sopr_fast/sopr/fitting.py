@@ -32,6 +32,7 @@ from .update import Examples
 Known: TypeAlias = tuple[Policies, Tensor]
 """M policies that train or choose the weights, and their returns (M,) or preferences (M, M)."""
 
+CHECKPOINT = ("training checkpoint", "returns, states")
 _SAMPLED_STATES = 1024
 _KEPT_SUBSETS = 5  # with the model, which scores the training policies on them
 _ENOUGH = 12  # policies
@@ -92,7 +93,7 @@ def fit(
         raise TypeError(f"config must be a sopr_fast.Config, got {type(config).__name__}; pass Config(name=value, ...)")
     config = config or Config()
     seed = integer(0)("seed", seed)
-    file = open_checkpoint(checkpoint)
+    file = Checkpoint(checkpoint, *CHECKPOINT)
     known = _known(load_policies(policies), returns, preferences, validation)
     drawn = Drawing.draw(load_states(states), config.subsets, size=config.subset_size, seed=seed)
     return fit_drawn(known, drawn, config, seed, file)
@@ -143,11 +144,6 @@ def fit_drawn(known: list[Known], drawn: Drawing, config: Config, seed: int, fil
         seed=seed,
         state_columns=drawn.columns,
     )
-
-
-def open_checkpoint(path: str | os.PathLike | None) -> Checkpoint:
-    """Return the file that `fit_drawn` resumes from."""
-    return Checkpoint(path, "training checkpoint", "returns, states")
 
 
 def _act(known: list[list[Policy]], drawn: Drawing) -> tuple[Layout, list[slice], list[Tensor]]:
