@@ -66,11 +66,12 @@ def test_the_examples_run_on_the_files_of_the_demo(tmp_path, monkeypatch, help_o
             "no option --returns here, but of other commands: leave it out",
         ),
         ("rank --steps 5", "no option --steps here, but of other commands: leave it out"),
+        ("rank --model ''", "an empty argument, as of a variable of the shell that is not set: name the file"),
         ("rank", "the following arguments are required: --policies; see `sopr-fast rank --help`"),
     ],
 )
 def test_a_mistyped_word_gets_the_nearest_one(arguments, message, capsys):
     with pytest.raises(SystemExit) as ended:
-        cli.main(arguments.split())
+        cli.main(shlex.split(arguments))
     error = capsys.readouterr().err
     assert ended.value.code == 2 and message in error and error.count("\n") == 1

@@ -30,6 +30,8 @@ class Parser(argparse.ArgumentParser):
         """Parse arguments; an option of another command, or a mistyped one, ends the process with what to do."""
         if self._subparsers is None:
             for word in args or []:
+                if not word:
+                    self.error("an empty argument, as of a variable of the shell that is not set: name the file or value")
                 option = word.partition("=")[0]
                 if word.startswith("--") and not any(known.startswith(option) for known in self._option_string_actions):
                     self.error(f"no option {option}{self._remedy(option)}")

@@ -138,7 +138,7 @@ def _not_numbers(values: np.ndarray) -> str:
             word, row = printable(value, NAME_WIDTH), place // (values.size // len(values))
             return (
                 f"{word!r} at row {row}: write a number, one column for each of a list, or leave the row out; number "
-                f"the words, actions as policies do, flags by 0 and 1: table[name].map({{{word!r}: 0, …}})"
+                f"the words, actions as policies do, flags by 0 and 1: table[name].map({{{word!r}: …}})"
             )
     return f"dtype {values.dtype}"
 
