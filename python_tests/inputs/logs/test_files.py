@@ -249,7 +249,7 @@ WRONG = {  # file → content, message
         ("obs_0,action,reward\n1,2,3\n1,5,2,3\n", "Expected 3 fields in line 3, saw 4"),
         ("obs_0,action,reward\n1,5,2,3\n", "numbers with a decimal point: Length of header"),
         ('obs,action,reward\n"[1, 2]",0,1\n', "'obs' must be numbers, got '.1, 2.' at row 0"),
-        ("obs_0,action,reward\n1,E11,0\n3,10mg,1\n", "'action' must .*: .*number the words, .*'E11': 0"),
+        ("obs_0,action,reward\n1,E11,0\n3,10mg,1\n", "'action' must .*: .*number the words, .*'E11': …"),
         ("obs;action;reward\n2,5;0;1\n", "separated by ';': write commas, or open it by pandas"),
     ],
     "log.json": [("[1, 2]", "expected an object of arrays, or a list of objects")],
