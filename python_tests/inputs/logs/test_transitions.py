@@ -89,7 +89,7 @@ CHANCES = {"pscore": np.full(14, 0.5), "log_probs": np.full(14, -3)}
         (sopr_fast.load_log, {"obs": np.zeros((3, 1)), "rewards": np.zeros(3)}, {}, "'actions'.* are obs, rewards"),
         (sopr_fast.load_log, {"a\x1b[2J\n\u202eb": [0], "c" * 199: [0]}, {}, r"are a\\x1b\[2J\\n\\u202eb, c{49}…c{50}"),
         (sopr_fast.load_log, ["a.npz", "b.npz"], {}, r"a list of paths, expected one log; of several .*dict\(numpy"),
-        (sopr_fast.load_log, USUAL | {"actions": ["left"] * 14}, {}, "'left' at row 0: .*number the words.*'left': 0"),
+        (sopr_fast.load_log, USUAL | {"actions": ["left"] * 14}, {}, "'left' at row 0: .*number the words.*'left': …"),
         (sopr_fast.load_log, USUAL | {"actions": [[1], [1, 2]]}, {}, "'actions' is no array: .*; pass a dictionary of"),
         (sopr_fast.load_log, USUAL | CHANCES, {}, "both 'log_probs' and 'pscore', .*'unread': 'pscore'"),
         (load_states, None, {}, "expected a path, array, frame, dictionary or list, got NoneType"),
