@@ -66,7 +66,8 @@ def test_the_examples_run_on_the_files_of_the_demo(tmp_path, monkeypatch, help_o
             "no option --returns here, but of other commands: leave it out",
         ),
         ("rank --steps 5", "no option --steps here, but of other commands: leave it out"),
-        ("rank --model ''", "an empty argument, as of a variable of the shell that is not set: name the file"),
+        ("rank --model ''", "an empty argument, as of a variable that is not set: name the file"),
+        ("rank --policies runs --trust yes", "unexpected yes: leave it out, or quote a value of several words; see"),
         ("rank", "the following arguments are required: --policies; see `sopr-fast rank --help`"),
     ],
 )

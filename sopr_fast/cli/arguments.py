@@ -31,11 +31,14 @@ class Parser(argparse.ArgumentParser):
         if self._subparsers is None:
             for word in args or []:
                 if not word:
-                    self.error("an empty argument, as of a variable of the shell that is not set: name the file or value")
+                    self.error("an empty argument, as of a variable that is not set: name the file or value")
                 option = word.partition("=")[0]
                 if word.startswith("--") and not any(known.startswith(option) for known in self._option_string_actions):
                     self.error(f"no option {option}{self._remedy(option)}")
-        return super().parse_known_args(args, namespace)
+        parsed, rest = super().parse_known_args(args, namespace)
+        if rest and self._subparsers is None:
+            self.error(f"unexpected {' '.join(rest)}: leave it out, or quote a value of several words")
+        return parsed, rest
 
     def _remedy(self, option: str) -> str:
         own, inputs = self._option_string_actions, {"--log", "--states"}
