@@ -164,12 +164,12 @@ void go_back(const Runs& runs, int64_t count, const float* next_states, float* r
         }
 }
 
-// Calls output(member, chunk, row, count, units, gradients) for the gradients of the last layer, by row, then
-// input(member, row, count, gradients) with those of the inputs if `of_input`, and weights(member, first, count,
-// gradient) with the gradients of consecutive parameters if `of_weights`. The last one changes the arrays `changed`.
-template <class Output, class Input, class Weights>
-void differentiate(const Network& net, int threads, bool of_input, bool of_weights, const Output& output,
-                   const Input& input, const Weights& weights, const float* const (&changed)[4]) {
+// Calls output(member, chunk, row, count, units, gradients) for the gradients of the last layer, by row. Writes those
+// of the inputs to grad_x, unless it is null. If `of_weights`, calls weights(member, first, count, gradient) with the
+// gradients of consecutive parameters, which changes the arrays `changed`.
+template <class Output, class Weights>
+void differentiate(const Network& net, int threads, float* grad_x, bool of_weights, const Output& output,
+                   const Weights& weights, const float* const (&changed)[4]) {
     const Mlp& p = net.p;
     const int64_t chunks = net.chunks(), longest = max(net.runs.length, 1), states = net.runs.states;
     int64_t blocks = 0, widest = 0, copied = 0;
@@ -216,10 +216,12 @@ void differentiate(const Network& net, int threads, bool of_input, bool of_weigh
             if (rows.steps > 1)
                 go_back(net.runs, rows.count, units(min(step + 1, rows.steps - 1)), reached, of_outputs,
                         net.pitch(p.layers));
-            backward(net, member, rows.count, tape(step), of_input || step ? 0 : 1, weight);
+            backward(net, member, rows.count, tape(step), grad_x || step ? 0 : 1, weight);
             for (int64_t i = 0; step && i < rows.count; ++i)
                 for (int64_t j = 0; j < states; ++j) reached[i * states + j] += of_inputs[i * net.pitch(0) + j];
-            if (of_input) input(member, row(step), rows.count, of_inputs);
+            for (int64_t i = 0; grad_x && i < rows.count; ++i)
+                std::memcpy(grad_x + (member * p.batch + row(step) + i) * net.width(0), of_inputs + i * net.pitch(0),
+                            net.width(0) * sizeof(float));
         }
     };
     const auto run_block = [&](int64_t member, int64_t block, int worker, int64_t place) {
@@ -343,18 +345,13 @@ void mlp(const Mlp& p, int threads) {
 
 void mlp_backward(const MlpBackward& p, int threads) {
     const Network net{p.forward};
-    const int64_t outputs = net.width(net.p.layers), inputs = net.width(0), batch = net.p.batch;
+    const int64_t outputs = net.width(net.p.layers), batch = net.p.batch;
     differentiate(
         net, threads, p.grad_x, p.grad_parameters,
         [&](int64_t member, int64_t, int64_t row, int64_t count, const float*, float* gradients) {
             const float* grad = p.grad_out + (member * batch + row) * outputs;
             for (int64_t r = 0; r < count; ++r)
                 std::memcpy(gradients + r * net.pitch(net.p.layers), grad + r * outputs, outputs * sizeof(float));
-        },
-        [&](int64_t member, int64_t row, int64_t count, const float* gradients) {
-            for (int64_t r = 0; r < count; ++r)
-                std::memcpy(p.grad_x + (member * batch + row + r) * inputs, gradients + r * net.pitch(0),
-                            inputs * sizeof(float));
         },
         [&](int64_t member, int64_t first, int64_t count, const float* gradient) {
             std::memcpy(p.grad_parameters + member * net.floats() + first, gradient, count * sizeof(float));
@@ -370,12 +367,11 @@ void mlp_step(const MlpStep& p, int threads) {
     double* losses = sums.arena(0).take<double>(0);
     std::memset(losses, 0, net.p.members * chunks * sizeof(double));
     differentiate(
-        net, threads, false, true,
+        net, threads, nullptr, true,
         [&](int64_t member, int64_t chunk, int64_t row, int64_t count, const float* units, float* gradients) {
             losses[member * chunks + chunk] +=
                 differentiate_losses(p, member * batch + row, count, units, gradients, net.pitch(net.p.layers));
         },
-        [](int64_t, int64_t, int64_t, const float*) {},
         [&](int64_t member, int64_t first, int64_t count, const float* gradient) {
             const int64_t place = member * net.floats() + first;
             rule.update(count, gradient, p.means + place, p.squares + place, net.p.parameters + place,
