@@ -59,7 +59,7 @@ def agreement_in_words(agreement: float) -> list[str]:
         return [f"The simulators agree on the order: {agreement:.2f}"]
     if agreement >= _AGREE_IN_PART:
         return [f"The simulators agree on the order in part: {agreement:.2f}"]
-    return [f"The simulators do not agree on the order: {agreement:.2f}; this log does not tell; measure"]
+    return [f"The simulators do not agree on the order: {agreement:.2f}; this log does not tell, measured returns do"]
 
 
 def missed_in_words(state_error: float) -> list[str]:

@@ -73,7 +73,7 @@ def read_weights(source: Path | BinaryIO | bytes) -> Any:
         with open_archive(stream) as archive:
             pickles = [name for name in archive.names if name.endswith("data.pkl")]
             if len(pickles) != 1 or len(archive.names) != len({*archive.names}):
-                raise ValueError("an archive that torch did not write")
+                raise ValueError("an archive that torch did not write: move it to another folder")
             root = pickles[0].removesuffix("data.pkl")
             if f"{root}byteorder" in archive.names and archive.read(f"{root}byteorder") != sys.byteorder.encode():
                 raise ValueError("written on a machine of another byte order; save it again on this one")

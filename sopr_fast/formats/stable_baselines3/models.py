@@ -44,7 +44,7 @@ def read(path: Path, options: ReadingOptions) -> Sequence[Policy]:
         if {"data", "_stable_baselines3_version"} <= names and "policy.pth" not in names:
             raise ValueError("a model without torch, such as that of sbx: load it by its class and pass {name: model}")
         if not {"data", "policy.pth"} <= names:
-            raise ValueError("no model that model.save of Stable-Baselines3 wrote")
+            raise ValueError("no model that model.save of Stable-Baselines3 wrote: move it to another folder")
         data, weights = archive.read("data"), archive.read("policy.pth")
     settings = read_json(data)
     statistics = _find_statistics(path, settings)

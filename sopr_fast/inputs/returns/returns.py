@@ -261,9 +261,9 @@ def _table(cells: pandas.DataFrame) -> pandas.DataFrame:
 
 def _returns(cell: Any, name: str) -> tuple[list[float], bool]:
     """Return the returns in a cell, NaN for an empty one, and whether they are those of rollouts."""
-    if isinstance(cell, tuple) and len(cell) == 2:  # as evaluate_policy of Stable-Baselines3 returns
+    if isinstance(cell, tuple):  # as evaluate_policy of Stable-Baselines3 returns
         raise TypeError(
-            f"the return of policy {name!r} is a pair, which may be a mean and a deviation: pass a list of the returns "
+            f"the return of policy {name!r} is a tuple, perhaps of a mean and a deviation: pass a list of the returns "
             "of rollouts, or a data frame of name, return and error"
         )
     content = as_numbers(cell).tolist()
