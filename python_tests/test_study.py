@@ -45,7 +45,7 @@ def test_make_and_study_of_a_tiny_task(tmp_path, monkeypatch):
     study.run([task], ["mixture"], [0], tmp_path / "work", simulator, results)
     rows = pandas.read_csv(results)
     assert set(rows["kind"]) == set(table.KINDS)
-    assert set(rows["method"]) | {"latest snapshot"} == {method for method, _ in table.COLUMNS.values()}
+    assert set(rows["method"]) | {"latest snapshot"} == set(table.METHODS)
     kept = simulator.estimate(policies, log, seed=0)
     offline = [name.startswith("offline") for name in policies]
     expected = spearman(returns["return"].to_numpy()[offline], kept.values[offline])
@@ -53,4 +53,4 @@ def test_make_and_study_of_a_tiny_task(tmp_path, monkeypatch):
     assert own["spearman"].item() == pytest.approx(expected, abs=1e-3, nan_ok=True)
     study.run([task], ["mixture"], [0], tmp_path / "nowhere", simulator, results)  # nothing is left to do
     monkeypatch.setattr(table, "TASKS", [task])
-    assert table.markdown(table.results(chooses=False)).count("\n") == 1 + 4 * 2
+    assert table.markdown(table.results(chooses=False)).count("\n") == 1 + 4 * (3 + 4)
