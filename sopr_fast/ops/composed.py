@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm, linear, pad
-from torch.utils.checkpoint import checkpoint
 
 from ..runtime import devices
 from ..runtime.devices import without_autocast
@@ -100,6 +99,8 @@ def _encode_policies(
         some, base = columns[start : start + size], options.segment_base + start * offsets[:, 1:].numel()
         with without_autocast(columns.device):  # segment operators accept float32 only
             if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+                from torch.utils.checkpoint import checkpoint  # in older torch it imports sympy
+
                 encoded.append(checkpoint(encode_some, some, base, use_reentrant=False, preserve_rng_state=False))
             else:
                 encoded.append(encode_some(some, base))
