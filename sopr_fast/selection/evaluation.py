@@ -22,7 +22,7 @@ from ..results.result import Result
 from ..results.tables import Column, column, plain, to_text, wrapped
 from ..runtime.checks import integer
 from ..runtime.progress import part
-from ..runtime.text import one_line
+from ..runtime.text import list_names, one_line
 from .compared import Compared, read
 from .values import checkpoint_file, quiet
 
@@ -89,6 +89,8 @@ def evaluate(
     notes = [*compared.facts, *measured.note()]
     if not labels:
         notes.append("Nothing shows how foreign candidates are ranked: give groups")
+    if untested := [label for label in dict.fromkeys(labels) if label not in folds]:
+        notes.append(f"Not left out are groups of one policy, or of nearly all: {list_names(untested, 5)}")
     return Evaluation(
         names=names,
         returns=values,
