@@ -214,5 +214,6 @@ def test_demo_ranks_unseen_policies_and_chooses_one(tmp_path, shell):
     printed = shell(f"demo --out {tmp_path}")
     assert float(printed.split("Spearman ")[1].split()[0]) > 0.8
     assert "Deploy cql-4000; measured -207" in printed
+    assert f"{tmp_path / 'demo.png'} is a file" in shell(f"demo --out {tmp_path / 'demo.png'}", code=2)
     written = {"demo.safetensors", "demo.png", "demo.html", "selection.html", "pendulum"}
     assert {path.name for path in tmp_path.iterdir()} == written

@@ -14,7 +14,7 @@ from ..estimators import Simulator
 from ..reports import report
 from ..results.numbers import Numbers
 from ..results.tables import column, to_text
-from ..runtime.files import check_place
+from ..runtime.files import check_place, make_folder
 from ..selection import select
 from ..sopr.config import Config
 from ..sopr.fitting import fit
@@ -22,7 +22,7 @@ from ..sopr.fitting import fit
 
 def show_example(folder: Path) -> None:
     """Rank unseen policies by known ones, choose one by a log; write a model, plots, reports and the log's files."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder, "the examples are written")
     check_place(folder / "demo.safetensors")
     _rank(folder)
     _choose(folder)

@@ -149,3 +149,11 @@ def naming(source: str | Path) -> Iterator[None]:
             raise ValueError(f"{source}: {what}") from error
         error.args = (f"{source}: {error}",)
         raise
+
+
+def make_folder(folder: Path, done: str) -> None:
+    """Make a folder if there is none; raise NotADirectoryError, which says what is done in it, if it is a file."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise NotADirectoryError(f"{done} in a folder, but {folder} is a file: name another") from error

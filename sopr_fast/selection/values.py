@@ -27,6 +27,7 @@ from ..inputs.logs import Transitions
 from ..inputs.policies import ArrayPolicy
 from ..results.estimates import Estimates
 from ..results.warnings import ForeignPolicyWarning
+from ..runtime.files import make_folder
 from ..runtime.text import list_names
 from ..runtime.warn import DoubtfulPolicyWarning
 from .compared import Compared, possible_returns
@@ -115,8 +116,5 @@ def checkpoint_file(folder: str | os.PathLike | None, method: Estimator) -> Path
     """Return the file of a method in a folder, which is made: its name, and a hash of its options."""
     if folder is None:
         return None
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-    except FileExistsError as error:
-        raise NotADirectoryError(f"checkpoints are kept in a folder, but {folder} is a file: name another") from error
+    make_folder(Path(folder), "checkpoints are kept")
     return Path(folder) / f"{method.name}-{hashlib.sha256(repr(method).encode()).hexdigest()[:8]}.safetensors"
