@@ -169,7 +169,7 @@ def test_later_snapshots_count_as_better_until_known_returns_correct_that():
     assert errors[0] < 0.5 * errors[1]
 
 
-@pytest.mark.parametrize("known", [0, 6])
+@pytest.mark.parametrize("known", [0, 3, 6])
 def test_training_counts_for_more_where_the_log_does_not_show_what_policies_do(known):
     trained, agreeing, gained = np.tile([-1.0, 1.0], 7), members(*[0.01] * 14), []
     for share in (0.05, 0.9):
@@ -177,6 +177,8 @@ def test_training_counts_for_more_where_the_log_does_not_show_what_policies_do(k
         change = (replace(told, progress=trained).predicted - told.predicted)[known:]
         gained.append(change[trained[known:] > 0].mean() - change[trained[known:] < 0].mean())
     assert gained[1] > 2 * gained[0] > 0
+    of_some = replace(told, progress=np.where(np.arange(14) < 9, trained, np.nan)).posterior.covariance
+    assert np.linalg.eigvalsh(of_some).min() > -1e-9
 
 
 def test_progress_is_a_share_of_the_last_step_of_a_run():

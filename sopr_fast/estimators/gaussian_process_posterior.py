@@ -110,7 +110,7 @@ def fit(
     if values is not None and is_told.any():
         told, slope = np.outer(is_told, is_told), scale.slope(scale.to(values))
         doubts = np.where(told, by_log + by_known, 0) / np.outer(slope, slope)
-        by_log = np.where(told, 0, by_log)
+        by_log = np.where(is_told | is_told[:, None], 0, by_log)
     own_feature = feature - expected
     evidence = _Evidence(distances, np.flatnonzero(known), own_target, noise, own_feature, sizes, trained, doubts)
     mean, covariance, without = evidence.posterior()
