@@ -30,9 +30,9 @@ class Parser(argparse.ArgumentParser):
         """Parse arguments; an option of another command, or a mistyped one, ends the process with what to do."""
         if self._subparsers is None:
             for word in args or []:
-                if not word:
+                option, equals, value = word.partition("=")
+                if not word or (option.startswith("--") and equals and not value):
                     self.error("an empty argument, as of a variable that is not set: name the file or value")
-                option = word.partition("=")[0]
                 if word.startswith("--") and not any(known.startswith(option) for known in self._option_string_actions):
                     self.error(f"no option {option}{self._remedy(option)}")
         parsed, rest = super().parse_known_args(args, namespace)
