@@ -181,7 +181,7 @@ def test_whole_numbers_are_warned_of_once_and_noted():
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_lists_that_rise_may_be_learning_curves_and_other_lists_are_not_warned_of(sign):
-    rollouts = np.random.default_rng(0).standard_normal((30, 20))
+    rollouts, same_states = np.random.default_rng(0).standard_normal((30, 20)), np.arange(20) / 20
     curves = {f"run{i}": list(sign * (own[:8] + np.arange(8))) for i, own in enumerate(rollouts)}
     curves = curves if sign > 0 else {name: {"cost": own} for name, own in curves.items()}
     with pytest.warns(UserWarning, match="returns rise along lists of rollouts, most along that of 'run.*last evalua"):
@@ -189,6 +189,7 @@ def test_lists_that_rise_may_be_learning_curves_and_other_lists_are_not_warned_o
     with warnings.catch_warnings(action="error"):
         for own in rollouts:
             load_returns({"a": own, "b": [5.0] * 9, "c": 1.0, "d": [2.0, 1.0], "e": -np.arange(9)})
+        load_returns({f"run{i}": own + same_states for i, own in enumerate(rollouts)})
 
 
 @pytest.mark.parametrize("offset", [0, 1000])

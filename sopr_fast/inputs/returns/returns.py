@@ -32,7 +32,7 @@ _LIMITS = {  # part → least, what is expected
     "error": (0, "0 or more"),
     "rollouts": (1, "a whole number, 1 or more"),
 }
-_BY_CHANCE = 3.0  # standard deviations, above which returns rise along lists as in a learning curve
+_BY_CHANCE, _ALIKE = 3.0, 2.0  # deviations of the sum of rises; of each, since the same initial states make them alike
 _REMEDY = "map names to returns, {name: return}"
 
 
@@ -251,7 +251,7 @@ def _table(cells: pandas.DataFrame) -> pandas.DataFrame:
         rows[name] = value, error, rollouts
     if not rows:
         raise ValueError("no returns in it, or all are NaN or empty; if none is known, leave returns out")
-    if sum(rises.values()) > _BY_CHANCE * math.sqrt(len(rises)):
+    if sum(rises.values()) > max(_BY_CHANCE * math.sqrt(len(rises)), _ALIKE * len(rises)):
         rise = f"returns rise along lists of rollouts, most along that of {max(rises, key=lambda name: rises[name])!r}"
         warn(f"{rise}, as in learning curves: of a curve, give the last evaluation alone")
     table = pandas.DataFrame.from_dict(rows, orient="index", columns=["return", "error", "rollouts"], dtype=np.float64)
