@@ -60,7 +60,7 @@ def test_measures_of_groups_are_means_over_groups_of_three_or_more():
     assert "give groups" not in " ".join(evaluation.notes) and "give groups" in str(run({"m": Scripted(says)}))
     alone = run({"m": Scripted(says)}, groups=groups | {NAMES[0]: "alone"})
     [note] = {*alone.notes} - {*evaluation.notes}
-    assert note == "Not left out are groups of one policy, or of nearly all: alone, pair"
+    assert note == "Groups of one policy, or of nearly all, are not left out: alone, pair"
     pairs = run({"m": Scripted(says)}, groups={name: str(i // 2) for i, name in enumerate(NAMES)})
     assert np.isnan(pairs.measures["m"]["spearman"][0]) and "too few" in pairs.headline
 

@@ -154,5 +154,6 @@ def _check_probabilities(actions: np.ndarray, inverse: np.ndarray) -> None:
         action = int(np.argmax(wrong))
         raise ValueError(
             f"log: action {action} is logged {sums[action] / len(actions):.3g} times as often as by its probabilities: "
-            "give all rows, with probabilities that add up to 1 over the actions; or none, columns={'unread': …}"
+            "give all rows, with probabilities that add up to 1 over the actions, or leave these out, "
+            "columns={'unread': …}"
         )

@@ -90,7 +90,7 @@ def evaluate(
     if not labels:
         notes.append("Nothing shows how foreign candidates are ranked: give groups")
     if untested := [label for label in dict.fromkeys(labels) if label not in folds]:
-        notes.append(f"Not left out are groups of one policy, or of nearly all: {list_names(untested, 5)}")
+        notes.append(f"Groups of one policy, or of nearly all, are not left out: {list_names(untested, 5)}")
     return Evaluation(
         names=names,
         returns=values,
