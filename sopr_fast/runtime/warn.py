@@ -12,7 +12,7 @@ _SKIPPED = ("sopr_fast", "torch", "contextlib")  # decorators lie between this p
 
 
 class DoubtfulPolicyWarning(UserWarning):
-    """Training policies are few, or a policy answers as may not be meant, such as at random or in whole numbers."""
+    """Training policies are few, or actions of a policy may be unintended: they are random, or whole numbers."""
 
 
 def warn(text: str, category: type[Warning] = UserWarning) -> None:

@@ -276,7 +276,7 @@ class Selection(Predictions, Result):
         if self.covariance is not None:
             return [f"This log says nothing of {listed}: it hardly takes their actions"]
         act = "it acts" if len(names) == 1 else "they act"
-        return [f"Known {self.unit}s move predictions of {listed} by assumption only: {act} unlike every known policy"]
+        return [f"What known {self.unit}s say of {listed} rests on assumptions: {act} unlike every known policy"]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists and numbers, ready for JSON (NaN where a number is undefined)."""

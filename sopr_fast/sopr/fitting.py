@@ -86,7 +86,7 @@ def fit(
 
     Warns:
         CollapsedTrainingWarning: Scores of all training policies are nearly equal.
-        DoubtfulPolicyWarning: There are few training policies, or one answers as may not be meant.
+        DoubtfulPolicyWarning: There are few training policies, or actions of one may be unintended.
         UserWarning: All training policies act alike, or some have no return.
     """
     if config is not None and not isinstance(config, Config):

@@ -115,7 +115,7 @@ class Ranker:
         Warns:
             UserWarning: States are unlike those of training, in the named columns.
             CollapsedTrainingWarning: Training of the model collapsed.
-            DoubtfulPolicyWarning: A candidate answers as may not be meant.
+            DoubtfulPolicyWarning: Actions of a candidate may be unintended.
             ForeignPolicyWarning: A candidate is foreign: its action distance to the nearest training policy (Eq. 3)
                 exceeds twice the upper quartile of such distances among the training policies. Or the distance is
                 unknown.
