@@ -1,5 +1,6 @@
 """Importance weighting and doubly robust values on logs of one-step episodes."""
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from support.estimators import bandit, bandits, softmax
 from support.problems import transitions
 
-from sopr_fast import load_policies
+from sopr_fast import UncertainEstimateWarning, load_policies
 from sopr_fast.estimators import FQE, DoublyRobust, ImportanceWeighting, doubly_robust
 
 POLICIES, TRUE = bandits(soft=1.0, uniform=0.0)
@@ -63,6 +64,9 @@ def test_wrong_uses_are_refused():
     for wrong in (many.log_probs - 0.3, np.where(many.actions[:, 0] == 1, -3, many.log_probs).astype(np.float32)):
         with pytest.raises(ValueError, match=r"action . is logged .* times as often as by its probabilities: give"):
             ImportanceWeighting().estimate(POLICIES, replace(many, log_probs=wrong))
+    never = np.where(np.arange(len(many)) == 0, -800, many.log_probs).astype(np.float32)
+    with pytest.warns(UncertainEstimateWarning), warnings.catch_warnings(action="error", category=RuntimeWarning):
+        ImportanceWeighting().estimate(POLICIES, replace(many, log_probs=never))
     estimates = FQE(updates=2, hidden=(4,)).estimate(POLICIES, log)
     with pytest.raises(ValueError, match="level must be"):
         estimates.intervals(1.0)

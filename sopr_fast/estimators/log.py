@@ -136,7 +136,7 @@ def read(policies: list[Policy], transitions: Transitions, units: Log | None = N
     distributed.current().check_same(**{part: getattr(transitions, part) for part in (*_PARTS, "log_probs")})
     log = Log(transitions, action_count=layout.action_count, units=units)
     if log.discrete and logged is not None:
-        _check_probabilities(log.actions.argmax(1).numpy(), np.exp(-logged.astype(np.float64)))
+        _check_probabilities(log.actions.argmax(1).numpy(), np.exp(-logged.clip(min=-99).astype(np.float64)))
     for fact in facts(policies, layout, acted.numpy(), transitions.states[rows], transitions.actions, rows):
         log.doubt(fact)
     return layout, log
