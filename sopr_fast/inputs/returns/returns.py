@@ -127,7 +127,7 @@ def check_groups(groups: Any, names: Sequence[str]) -> list[Any]:
         raise TypeError(f"groups must be by name, {{policy: group}}, got {type(groups).__name__}")
     given = pandas.Series(dict(groups), dtype=object).dropna()
     if missing := _describe_missing(names, given, "groups"):
-        raise ValueError(missing)
+        raise ValueError(f"{missing}: name the group of each")
     return [*given[[*names]]]
 
 
