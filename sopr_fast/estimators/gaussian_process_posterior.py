@@ -82,7 +82,7 @@ def fit(
 
     `unseen` returns two covariances (P, P), given the unit of the returns and how alike policies act, see `likeness`:
     of errors where the log does not show what policies do, and where known returns do not show what members do. Both
-    are errors of the values of policies with progress: where they are large, training counts for more.
+    are errors of the values of policies with progress, so training counts for more; the second widens all returns.
     """
     known, count = np.isfinite(returns), len(returns)
     unit, left_out, alike = _unit(returns[known], values), np.full((2, count), np.nan), likeness(distances, known)
