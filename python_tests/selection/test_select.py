@@ -1,6 +1,5 @@
 """`select`: one model from no known return to many, its data and its result."""
 
-import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +10,7 @@ from support.problems import transitions
 from support.selection_problems import BEST, CANDIDATES, KNOWN, RETURNS, TRUTH, Scripted, choose, log, simulator
 
 import sopr_fast
-from sopr_fast import Config, UncertainEstimateWarning, fit, load_log, load_returns
+from sopr_fast import Config, UncertainEstimateWarning, fit, load_log
 from sopr_fast.estimators import BehaviourQ, ImportanceWeighting
 from sopr_fast.estimators.action_distance import mutual_distances
 from sopr_fast.results.metrics import policy_distances
@@ -171,25 +170,14 @@ def test_copies_have_one_row_and_one_pooled_return():
     assert again.probability_better("twin-2", "twin-0") == 0.5
 
 
-def test_whole_numbers_are_warned_of_once_and_noted():
+def test_whole_numbers_are_warned_of_once_and_noted_and_so_are_rollouts():
     policies = {name: lambda s, a=a: np.where(s[:, :1] > 0, a, 1.0) for name, a in {"a": 2.0, "b": 3.0}.items()}
     with pytest.warns(UserWarning, match="are whole numbers") as caught:
         selection = select(policies, log(), simulator=BehaviourQ(updates=5, hidden=(4,)))
     (warned,) = [str(each.message) for each in caught if "whole" in str(each.message)]
     assert warned in selection.notes
-
-
-@pytest.mark.parametrize("sign", [1, -1])
-def test_lists_that_rise_may_be_learning_curves_and_other_lists_are_not_warned_of(sign):
-    rollouts, same_states = np.random.default_rng(0).standard_normal((30, 20)), np.arange(20) / 20
-    curves = {f"run{i}": list(sign * (own[:8] + np.arange(8))) for i, own in enumerate(rollouts)}
-    curves = curves if sign > 0 else {name: {"cost": own} for name, own in curves.items()}
-    with pytest.warns(UserWarning, match="returns rise along lists of rollouts, most along that of 'run.*last evalua"):
-        load_returns(curves)
-    with warnings.catch_warnings(action="error"):
-        for own in rollouts:
-            load_returns({"a": own, "b": [5.0] * 9, "c": 1.0, "d": [2.0, 1.0], "e": -np.arange(9)})
-        load_returns({f"run{i}": own + same_states for i, own in enumerate(rollouts)})
+    note = "Returns are means of up to 3 rollouts: of a learning curve, give its last evaluation"
+    assert note in choose(returns={BEST: [1.0, 2, 3]}).notes and note not in choose().notes
 
 
 @pytest.mark.parametrize("offset", [0, 1000])

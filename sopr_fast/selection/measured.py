@@ -78,11 +78,17 @@ class Measured:
         return returns, np.nan_to_num(errors)
 
     def note(self) -> list[str]:
-        """Return a note on copies, if there are any."""
-        if not (count := len(self.names) - len(self.groups)):
-            return []
-        act = "1 policy is a copy: it acts" if count == 1 else f"{count:,} policies are copies: they act"
-        return [f"{act} as another one in all {self.states:,} states, so they share row and return"]
+        """Return notes on copies, and on returns of rollouts, if there are any."""
+        count, rollouts = len(self.names) - len(self.groups), self.table["rollouts"].dropna()
+        notes = []
+        if count:
+            act = "1 policy is a copy: it acts" if count == 1 else f"{count:,} policies are copies: they act"
+            notes.append(f"{act} as another one in all {self.states:,} states, so they share row and return")
+        if (most := rollouts.max()) > 1:
+            notes.append(
+                f"Returns are means of up to {most:g} rollouts; of a learning curve, give only the last evaluation"
+            )
+        return notes
 
 
 def _pool(returns: np.ndarray, errors: np.ndarray, rollouts: np.ndarray) -> tuple[float, float, float, bool]:

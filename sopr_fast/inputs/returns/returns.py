@@ -32,7 +32,6 @@ _LIMITS = {  # part → least, what is expected
     "error": (0, "0 or more"),
     "rollouts": (1, "a whole number, 1 or more"),
 }
-_BY_CHANCE, _ALIKE = 3.0, 2.0  # deviations of the sum of rises; of each, since the same initial states make them alike
 _REMEDY = "map names to returns, {name: return}"
 
 
@@ -60,7 +59,7 @@ def load_returns(
             another layout. Names the policy or the file.
 
     Warns:
-        UserWarning: Columns are not read, or returns rise along lists of rollouts as in learning curves.
+        UserWarning: Columns are not read.
     """
     columns = columns or {}
     if wrong := [part for part in columns if part not in PARTS]:
@@ -233,7 +232,6 @@ def _table(cells: pandas.DataFrame) -> pandas.DataFrame:
 
     part, sign = ("cost", -1) if "cost" in cells else ("return", 1)
     rows: dict[str, tuple[float, float, float]] = {}
-    rises: dict[str, float] = {}  # along lists of rollouts, in standard deviations of a random order
     for name, row in zip(cells.index, cells.to_dict("records"), strict=True):
         returns, is_list = _returns(row[part], name)
         with np.errstate(over="ignore"):
@@ -245,15 +243,9 @@ def _table(cells: pandas.DataFrame) -> pandas.DataFrame:
             rollouts = len(returns)
         if len(returns) > 1:
             error = float(np.std(returns, ddof=1)) / math.sqrt(rollouts)
-            with np.errstate(all="ignore"):  # NaN of equal returns
-                rise = np.corrcoef(returns, range(len(returns)))[0, 1]
-            rises[name] = sign * float(np.nan_to_num(rise)) * math.sqrt(rollouts - 1)
         rows[name] = value, error, rollouts
     if not rows:
         raise ValueError("no returns in it, or all are NaN or empty; if none is known, leave returns out")
-    if sum(rises.values()) > max(_BY_CHANCE * math.sqrt(len(rises)), _ALIKE * len(rises)):
-        rise = f"returns rise along lists of rollouts, most along that of {max(rises, key=lambda name: rises[name])!r}"
-        warn(f"{rise}, as in learning curves: of a curve, give the last evaluation alone")
     table = pandas.DataFrame.from_dict(rows, orient="index", columns=["return", "error", "rollouts"], dtype=np.float64)
     table.index = pandas.Index([*rows], dtype=object, name="name")
     return table
