@@ -85,9 +85,7 @@ class Measured:
             act = "1 policy is a copy: it acts" if count == 1 else f"{count:,} policies are copies: they act"
             notes.append(f"{act} as another one in all {self.states:,} states, so they share row and return")
         if (most := rollouts.max()) > 1:
-            notes.append(
-                f"Returns are means of up to {most:g} rollouts; of a learning curve, give only the last evaluation"
-            )
+            notes.append(f"Returns are means of up to {most:g} rollouts: of a learning curve, give its last evaluation")
         return notes
 
 
