@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from .tensor_files import fingerprint
 
 _T = TypeVar("_T")
 _BLOCK = 8  # policies
+_SECONDS = 0.1
 
 
 class LostProcessError(RuntimeError):
@@ -132,4 +134,5 @@ def stop() -> None:
     """Leave the group once all processes have done their work."""
     with contextlib.suppress(LostProcessError):  # one that has done its work may have left
         current().gather_objects(None)
+    time.sleep(_SECONDS)  # torch 2.6 waits forever if a thread of it has not freed the last tensor
     dist.destroy_process_group()
