@@ -63,7 +63,7 @@ def read_parquet(path: Path) -> dict[str, Any]:
         where, values, start = f"{path}: {name!r}", np.empty(0), 0
         check_size(where, 8 * sum(x.num_values for x in parts if f"{x.path_in_schema}.".startswith(f"{name}.")))
         with reading(path, "a parquet file"), open_parquet(path) as file:
-            for batch in file.iter_batches(columns=[name]):
+            for batch in file.iter_batches(columns=[name], use_threads=False):
                 part = _numbers_of(batch.column(0), width, where, start)
                 if not start:  # a number that a list of a later batch lacks is NaN
                     values = np.empty((count, *width), np.result_type(part, np.float32) if width else part.dtype)
