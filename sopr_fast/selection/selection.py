@@ -256,7 +256,7 @@ class Selection(Predictions, Result):
     @property
     def legend(self) -> str:
         """What the headings of `cells` mean."""
-        outside = "; outside: simulated steps that leave the log, usually below 2 %" if self.outside is not None else ""
+        outside = "; outside: simulated steps that leave the log" if self.outside is not None else ""
         return f"low, high: 80 % interval; best: probability of being the best policy{outside}"
 
     def table(self, rows: int | None = None) -> str:
